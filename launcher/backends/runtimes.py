@@ -13,7 +13,7 @@ from launcher.errors import HostError
 from launcher.values.parsing import unknown_name
 
 if TYPE_CHECKING:
-    from launcher.transport.client.desk import Desk
+    from launcher.transport.client.desk import HostClient
     from launcher.values.facts import Facts
     from launcher.values.host import Host
     from launcher.values.plan import Plan
@@ -31,7 +31,7 @@ def load(name: str) -> type[Runtime]:
     return runtime
 
 
-def open_for_plan(desk: Desk, host: Host, plan: Plan, facts: Facts, build: BuildOptions) -> Runtime:
+def open_for_plan(desk: HostClient, host: Host, plan: Plan, facts: Facts, build: BuildOptions) -> Runtime:
     """Open the runtime that a plan names; `build` applies to an image or environment that must be made.
 
     Raises HostError if the host does not have what the runtime needs.
@@ -45,7 +45,7 @@ def open_for_plan(desk: Desk, host: Host, plan: Plan, facts: Facts, build: Build
 
 
 def open_for_run(
-    desk: Desk, summary: Summary, build: BuildOptions | None = None, facts: Facts | None = None
+    desk: HostClient, summary: Summary, build: BuildOptions | None = None, facts: Facts | None = None
 ) -> Runtime:
     """Open the runtime that a recorded run belongs to. Raises UnknownNameError if this version does not have it."""
     record = summary.recorded_runtime
@@ -53,7 +53,7 @@ def open_for_run(
 
 
 @contextlib.contextmanager
-def open_all(desk: Desk, host: Host, facts: Facts) -> Iterator[list[Runtime]]:
+def open_all(desk: HostClient, host: Host, facts: Facts) -> Iterator[list[Runtime]]:
     """Open every runtime that can be used on a host."""
     with contextlib.ExitStack() as stack:
         runtimes = []

@@ -46,7 +46,7 @@ from launcher.runs.rented.machine_gone import gone
 from launcher.runs.rented.rented_runs import lease_for, mirror_of
 from launcher.runs.resume.recovering import recover_to_follow
 from launcher.runs.run_desk import Opening, connect, open_desk
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.upload.frozen_code import FrozenCode
 from launcher.values.host import Host
 from launcher.values.record import RunState, State, is_terminal
@@ -266,7 +266,7 @@ def follow_item(
     if not _is_bound(mirror):
         _bind_again(lane, item, mirror)
     host = started.host if started is not None else mirror.host()
-    desk: Desk | None = started.desk if started is not None else None
+    desk: HostClient | None = started.desk if started is not None else None
     if started is None and (words := gone(mirror)) is not None:
         return _state_of_gone(mirror, words)
     lease = started.lease if started is not None else lease_for(mirror, view)
@@ -339,7 +339,7 @@ def _state_of_gone(mirror: Mirror, why_gone: str) -> RunState:
     return state
 
 
-def _recovered(host: Host, mirror: Mirror, view: ItemView, opening: Opening | None) -> Desk | None:
+def _recovered(host: Host, mirror: Mirror, view: ItemView, opening: Opening | None) -> HostClient | None:
     """Recover a run if it needs that, and return its open desk; None if its host does not answer: following goes on trying."""
     try:
         desk = open_desk(host, mirror, opening)

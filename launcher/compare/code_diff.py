@@ -27,7 +27,7 @@ from launcher.upload.upload_record import Manifest, Sent
 if TYPE_CHECKING:
     from launcher.runs.follow.view import Stage
     from launcher.transport.channel import Incoming
-    from launcher.transport.client.desk import Desk
+    from launcher.transport.client.desk import HostClient
 
 MOST_BYTES = 1_000_000
 """A longer file has no diff."""
@@ -72,9 +72,9 @@ class _Desks:
 
     def __init__(self, stack: contextlib.ExitStack, stage: Stage) -> None:
         self._stack, self._stage = stack, stage
-        self._open: dict[str, Desk] = {}
+        self._open: dict[str, HostClient] = {}
 
-    def of(self, mirror: Mirror) -> Desk:
+    def of(self, mirror: Mirror) -> HostClient:
         host = mirror.host()
         if mirror.is_freed:
             raise RunError(f"{mirror.run} was removed from {host.name}, with the code that was sent for it")
@@ -154,7 +154,7 @@ class _Side:
                 if hashlib.sha256(data).hexdigest() == sha256:
                     self._contents[sha256] = data
 
-    def _fetch(self, desk: Desk, missing: Sequence[str], sizes: Mapping[str, int]) -> list[LaunchError]:
+    def _fetch(self, desk: HostClient, missing: Sequence[str], sizes: Mapping[str, int]) -> list[LaunchError]:
         def ask(files: Sequence[str]) -> None:
             desk.runs.contents(self.mirror.run, files, partial(self._take, files, sizes, desk.host))
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from launcher.drill import host_shell
 from launcher.drill.drill_outcome import By, Planned
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 
 STEP_WAIT_S = 90
 """How long the step may take to come."""
@@ -100,11 +100,11 @@ class DrillPlace(NamedTuple):
 
 
 def bring_about(
-    watching: Desk,
+    watching: HostClient,
     planned: Planned,
     place: DrillPlace,
     runtime: str,
-    followed: Desk,
+    followed: HostClient,
 ) -> str | None:
     """Wait for the step and hurt the run, or the link of its follower; return what was in the way. Raises HostError."""
     fault = planned.fault

@@ -41,7 +41,7 @@ from launcher.runs.launch.resolved_request import understand
 from launcher.runs.resume.recovering import TO_RECOVER, RecoverRequest, RecoveryOutcome, recover_on
 from launcher.runs.run_desk import connect, open_desk
 from launcher.runs.run_stopping import stop
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.plan import Finding
 from launcher.values.record import RunState, is_terminal
 
@@ -72,7 +72,7 @@ class Prepared(NamedTuple):
     `unable` says why a fault cannot be brought about there.
     """
 
-    desk: Desk
+    desk: HostClient
     host: Host
     runtime: str
     planned: Sequence[Planned]
@@ -163,7 +163,7 @@ def _job(request: DrillRequest, token: str, planned: Planned) -> Request:
     )
 
 
-def _unable(desk: Desk) -> dict[str, str]:
+def _unable(desk: HostClient) -> dict[str, str]:
     """Return the faults that cannot be brought about on a host, with the reason."""
     if "able" in host_shell.run(desk, "unshare --user --map-root-user --mount true && echo able"):
         return {}
@@ -258,7 +258,7 @@ class _Following(SilentView):
 class _Limit:
     """Stops a run that takes too long. Use it in a `with`."""
 
-    def __init__(self, desk: Desk, run: str, seconds: float) -> None:
+    def __init__(self, desk: HostClient, run: str, seconds: float) -> None:
         self.is_reached = False
         self._desk, self._run = desk, run
         self._timer = threading.Timer(seconds, self._reach)
@@ -277,7 +277,7 @@ class _Limit:
 
 
 def _judged(
-    desk: Desk,
+    desk: HostClient,
     planned: Planned,
     mirror: Mirror,
     place: DrillPlace,
@@ -312,7 +312,7 @@ def _judged(
     )
 
 
-def _differing(desk: Desk, mirror: Mirror, place: DrillPlace) -> list[str]:
+def _differing(desk: HostClient, mirror: Mirror, place: DrillPlace) -> list[str]:
     """Return which files of the record, and of what the job made, are not the same here as on the host."""
     script = f"""
 cd {shlex.quote(place.folder)} || exit
@@ -350,7 +350,7 @@ done
 """
 
 
-def _left(desk: Desk, place: DrillPlace, *, is_removed: bool = False) -> list[str]:
+def _left(desk: HostClient, place: DrillPlace, *, is_removed: bool = False) -> list[str]:
     """Return the processes, containers and socket folders of a run that are still there LEAVE_S after its end, or that they cannot be seen.
 
     A process is one of the run by its command line, or, where there is /proc, by its variables.

@@ -8,7 +8,7 @@ import socket
 import time
 
 from launcher.errors import HostError
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 
 MOST_BYTES = 16 * 1024 * 1024
 _BEGUN, _ENDED = "launch: the script begins", "launch: the script has ended"
@@ -19,7 +19,7 @@ def assigned(**variables: str) -> str:
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 
-def run(desk: Desk, script: str, wait_s: float = 30.0) -> str:
+def run(desk: HostClient, script: str, wait_s: float = 30.0) -> str:
     """Run a script with the host's `sh` and return what it printed; what it complains about is dropped.
 
     So is what a login prints before it. Raises HostError for a lost link, a shell that was killed, or one that has not ended

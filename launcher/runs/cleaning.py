@@ -26,7 +26,7 @@ from launcher.runs.follow.view import Stage
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.runs.pull.pulling import shown_path
 from launcher.runs.rented.machine_gone import gone
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.host import Host
 from launcher.values.record import Summary, is_terminal
 from launcher.values.reported.answers import RemovedThing
@@ -49,7 +49,7 @@ class Freeing(NamedTuple):
     problem: str | None
 
 
-def free(desk: Desk, mirror: Mirror, lose: Loss, stage: Stage) -> Freeing:
+def free(desk: HostClient, mirror: Mirror, lose: Loss, stage: Stage) -> Freeing:
     """Remove a run that has ended from its host, with what its runtime keeps for it. Its record is brought here first.
 
     The host compares what the run wrote with what is here, which is read again for that. Raises LastCopyError if files
@@ -80,7 +80,7 @@ def free(desk: Desk, mirror: Mirror, lose: Loss, stage: Stage) -> Freeing:
     return Freeing(freed, problem)
 
 
-def _bring_record(desk: Desk, mirror: Mirror, lose: Loss) -> None:
+def _bring_record(desk: HostClient, mirror: Mirror, lose: Loss) -> None:
     """Bring a run's record here. Where all may be lost, what the host or this disk refuses is left, and what is very long.
 
     A job can give its log any length without using any room.
@@ -92,13 +92,13 @@ def _bring_record(desk: Desk, mirror: Mirror, lose: Loss) -> None:
         refresh(desk, mirror, MOST_RECORD)
 
 
-def _end_runtime(desk: Desk, summary: Summary) -> None:
+def _end_runtime(desk: HostClient, summary: Summary) -> None:
     """End what keeps a run: that the run has ended its own job may have written, in a container that still runs."""
     with contextlib.suppress(EngineError), open_for_run(desk, summary) as runtime:
         runtime.stop(summary.run, 0.0)
 
 
-def _remove(desk: Desk, mirror: Mirror, lose: Loss, stage: Stage) -> int:
+def _remove(desk: HostClient, mirror: Mirror, lose: Loss, stage: Stage) -> int:
     held: dict[str, str] = {}
     if lose != "all":
         copies = LocalCopies(mirror)
@@ -116,7 +116,7 @@ def _remove(desk: Desk, mirror: Mirror, lose: Loss, stage: Stage) -> int:
     ).bytes
 
 
-def _last_copies(desk: Desk, mirror: Mirror, error: AgentError) -> LastCopyError:
+def _last_copies(desk: HostClient, mirror: Mirror, error: AgentError) -> LastCopyError:
     """Return the error that names what exists on the host alone, with both ways to go on."""
     try:
         copies = LastCopies.model_validate_json(json.dumps(dict(error.values)), strict=True)
@@ -183,7 +183,9 @@ class Collected(NamedTuple):
     unreadable: dict[str, str]
 
 
-def collect_garbage(desk: Desk, host: Host, heard: Callable[[int], None], *, dry_run: bool) -> Collected:
+def collect_garbage(
+    desk: HostClient, host: Host, heard: Callable[[int], None], *, dry_run: bool
+) -> Collected:
     """Remove from a host what no run there names any more, unless `dry_run`; return what it was.
 
     `heard` gets the number of runs that were read so far.
@@ -207,7 +209,7 @@ def collect_garbage(desk: Desk, host: Host, heard: Callable[[int], None], *, dry
         return Collected(items, garbage.unreadable)
 
 
-def prune_images(desk: Desk, host: Host, *, dry_run: bool) -> list[RemovedThing]:
+def prune_images(desk: HostClient, host: Host, *, dry_run: bool) -> list[RemovedThing]:
     """Remove the images that this root of a host built, that no run there names and no container uses; return them.
 
     Raises HostError if the host has no container engine that can be used.
@@ -222,14 +224,14 @@ def prune_images(desk: Desk, host: Host, *, dry_run: bool) -> list[RemovedThing]
         return items
 
 
-def images_of(desk: Desk, host: Host) -> list[Supply]:
+def images_of(desk: HostClient, host: Host) -> list[Supply]:
     """Return the images that launch built on a host, of all its roots. Raises HostError if it has no container engine."""
     with open_runtimes(desk, host) as runtimes:
         return [image for runtime in _with_images(runtimes, host) for image in runtime.supplies()]
 
 
 @contextlib.contextmanager
-def open_runtimes(desk: Desk, host: Host) -> Iterator[list[Runtime]]:
+def open_runtimes(desk: HostClient, host: Host) -> Iterator[list[Runtime]]:
     """Open every runtime that can be used on a host, which is probed for that."""
     facts = backend_of(host).probing.probe(desk, host, NO_JOB)
     with open_all(desk, host, facts) as runtimes:

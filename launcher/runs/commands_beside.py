@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from launcher.backends.runtimes import open_for_run
 from launcher.errors import HostError
 from launcher.runs.follow.summaries import summary_of
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 
 if TYPE_CHECKING:
     from launcher.transport.agent_input import Keyboard
     from launcher.values.reported.answers import CommandEnd
 
 
-def execute(desk: Desk, run: str, command: Sequence[str], take: Callable[[int, bytes], None]) -> int:
+def execute(desk: HostClient, run: str, command: Sequence[str], take: Callable[[int, bytes], None]) -> int:
     """Run a command beside a run, in its container if it has one; return its exit code, as a shell reports it.
 
     `take` gets its output as (1 or 2, bytes). Ctrl-C ends the command, and 130 is returned when it has ended; a second
@@ -29,7 +29,7 @@ def execute(desk: Desk, run: str, command: Sequence[str], take: Callable[[int, b
 
 
 def interact(
-    desk: Desk, run: str, command: Sequence[str], take: Callable[[int, bytes], None], keyboard: Keyboard
+    desk: HostClient, run: str, command: Sequence[str], take: Callable[[int, bytes], None], keyboard: Keyboard
 ) -> int:
     """Run a command, by default the user's shell, on a terminal beside a run; return its exit code, as a shell reports it.
 
@@ -40,7 +40,7 @@ def interact(
 
 
 @contextlib.contextmanager
-def _beside(desk: Desk, run: str) -> Iterator[Desk]:
+def _beside(desk: HostClient, run: str) -> Iterator[HostClient]:
     """Yield a desk from which a command sees what the run's processes see."""
     summary = summary_of(desk, run)
     if summary is None:  # the agent says so
@@ -50,7 +50,7 @@ def _beside(desk: Desk, run: str) -> Iterator[Desk]:
         yield inside
 
 
-def _exit_code(desk: Desk, end: CommandEnd) -> int:
+def _exit_code(desk: HostClient, end: CommandEnd) -> int:
     if end.signal is not None:
         return 128 + end.signal
     if end.exit is None:

@@ -15,7 +15,7 @@ from launcher.errors import HostError, NobodyListensError, RefusedStreamError, U
 from launcher.runs.follow.summaries import summary_of
 from launcher.runs.run_desk import open_desk
 from launcher.transport.channel import Socket
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.host import Host
 
 LOOPBACK = "127.0.0.1"
@@ -39,7 +39,7 @@ class Door:
             self._connect()
 
     @property
-    def desk(self) -> Desk:
+    def desk(self) -> HostClient:
         """The desk of the run's host."""
         return self._connected().desk
 

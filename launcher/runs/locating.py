@@ -16,7 +16,7 @@ from launcher.errors import SeveralRunsError, UnknownNameError
 from launcher.runs.follow.refreshing import refresh
 from launcher.runs.follow.summaries import runs_of
 from launcher.runs.run_desk import connect, leave_open
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.host import Host
 from launcher.values.record import Summary, is_terminal
 
@@ -104,7 +104,7 @@ def attach_all(host_name: str) -> list[str]:
     return [summary.run for summary in found]
 
 
-def enter(host: Host, desk: Desk, summary: Summary) -> Mirror:
+def enter(host: Host, desk: HostClient, summary: Summary) -> Mirror:
     """Enter a run that a host has into the index; return its copy. Raises OtherRootError, and RunError if its plan is not that of the copy here."""
     mirror, is_new = own_copy(summary.run), not index.knows(summary.run)
     mirror.bind_seen(host, desk.root_id, summary.time)
@@ -155,14 +155,14 @@ def _named(word: str, runs: list[str]) -> str:
         raise SeveralRunsError(word, [mirror.run for mirror in found]) from None
 
 
-def _named_there(desk: Desk, word: str) -> Summary:
+def _named_there(desk: HostClient, word: str) -> Summary:
     """Return the run of a host that a word names. The host lists only those whose names begin with it."""
     summaries = {summary.run: summary for summary in desk.runs.summaries(like=word)} if word else {}
     runs = sorted(filter(RUN_ID.fullmatch, summaries), key=lambda run: (summaries[run].time or 0.0, run))
     return summaries[find(word, runs)]
 
 
-def _latest_there(desk: Desk) -> Summary:
+def _latest_there(desk: HostClient) -> Summary:
     """Return the run of a host that this client launched last, or else the newest run there."""
     own = [mirror.run for mirror in reversed(mirrors()) if mirror.order() and mirror.may_be_in(desk.root_id)]
     for start in range(0, len(own), OWN_AT_ONCE):

@@ -9,18 +9,18 @@ from launcher.backends.registry import backend_of
 from launcher.copy import move_records
 from launcher.copy.mirror import Mirror
 from launcher.runs.rented.machine_gone import check_rented
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.transport.shared_connection import SharedConnection
 from launcher.values.host import Host
 
-Opening = Callable[[Host], Desk]
+Opening = Callable[[Host], HostClient]
 """A way to a host's desk: by default a connection of its own."""
 
 
 def on_line(line: SharedConnection) -> Opening:
     """Return the way to the desks of a line. A host that is not the line's gets a connection of its own."""
 
-    def opening(host: Host) -> Desk:
+    def opening(host: Host) -> HostClient:
         return line.desk() if line.leads_to(host) else backend_of(host).connect(host)
 
     return opening
@@ -28,15 +28,15 @@ def on_line(line: SharedConnection) -> Opening:
 
 JUST_NOW_S = 5.0
 """How long a desk that was left open counts as one that works: a person may have been asked something meanwhile."""
-_left_open: list[tuple[Host, Desk, float]] = []
+_left_open: list[tuple[Host, HostClient, float]] = []
 
 
-def leave_open(host: Host, desk: Desk) -> None:
+def leave_open(host: Host, desk: HostClient) -> None:
     """Leave a desk to the next that connects to its host: who has found a run there is about to do something with it."""
     _left_open.append((host, desk, time.monotonic()))
 
 
-def _taken_over(host: Host) -> Desk | None:
+def _taken_over(host: Host) -> HostClient | None:
     """Return the desk that was left open at a host just now; any other is closed."""
     desk = None
     while _left_open:
@@ -48,7 +48,7 @@ def _taken_over(host: Host) -> Desk | None:
     return desk
 
 
-def connect(host: Host, opening: Opening | None = None) -> Desk:
+def connect(host: Host, opening: Opening | None = None) -> HostClient:
     """Connect to a host and return its desk; close it, or use it in a `with`. It hears which of its runs were abandoned.
 
     Raises HostError that says what to do.
@@ -67,7 +67,7 @@ def connect(host: Host, opening: Opening | None = None) -> Desk:
     return desk
 
 
-def open_desk(host: Host, mirror: Mirror, opening: Opening | None = None) -> Desk:
+def open_desk(host: Host, mirror: Mirror, opening: Opening | None = None) -> HostClient:
     """Connect to the host of a run and return its desk; close it, or use it in a `with`.
 
     Raises HostError that says what to do, MachineGoneError for a rented machine that was given back, OtherRootError for a

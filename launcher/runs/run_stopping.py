@@ -10,7 +10,7 @@ from launcher.backends.runtimes import open_for_run
 from launcher.errors import EngineError, RunError
 from launcher.runs.follow.evidence import why_silent
 from launcher.runs.follow.summaries import known_summary, summary_of
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.record import DISK_WORDS, State, Summary, is_terminal
 
 STOP_SLACK_S = 30.0
@@ -25,7 +25,7 @@ class StoppedRun(NamedTuple):
     problem: str | None
 
 
-def stop(desk: Desk, run: str, *, now: bool, grace_s: float) -> StoppedRun:
+def stop(desk: HostClient, run: str, *, now: bool, grace_s: float) -> StoppedRun:
     """Ask a run to stop, or to stop now, and wait until it has and nothing of it is left; return its last summary.
 
     An agent that does not answer to `now` is killed after a while, with its training. `problem` is what is left
@@ -60,7 +60,9 @@ def stop(desk: Desk, run: str, *, now: bool, grace_s: float) -> StoppedRun:
     )
 
 
-def _stop_runtime(desk: Desk, summary: Summary | None, grace_s: float) -> tuple[EngineError | None, bool]:
+def _stop_runtime(
+    desk: HostClient, summary: Summary | None, grace_s: float
+) -> tuple[EngineError | None, bool]:
     """End what keeps a run; return what its engine said instead, and whether to ask the agent again.
 
     That a run has ended its own job may have written, in a container that still runs.
@@ -75,7 +77,9 @@ def _stop_runtime(desk: Desk, summary: Summary | None, grace_s: float) -> tuple[
         return (None, False) if has_ended else (error, True)
 
 
-def _stopped(desk: Desk, summary: Summary, problem: EngineError | None, refused: str | None) -> StoppedRun:
+def _stopped(
+    desk: HostClient, summary: Summary, problem: EngineError | None, refused: str | None
+) -> StoppedRun:
     """Return a run that has ended, with what is left of it, or is not on record."""
     if problem is not None:
         words = [str(problem).splitlines()[0]]

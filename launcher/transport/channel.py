@@ -1,6 +1,6 @@
 """The client's end of the channel to an agent: requests and replies, with a deadline on every wait.
 
-Only `agent_desk.py` speaks to it; everything else uses a `Desk`.
+Only `agent_desk.py` speaks to it; everything else uses a `HostClient`.
 """
 
 from __future__ import annotations

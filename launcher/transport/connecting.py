@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher.transport.channel import AgentChannel, Link
-from launcher.transport.client.agent_desk import AgentDesk
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.agent_desk import AgentClient
+from launcher.transport.client.desk import HostClient
 from launcher.values.host import Host
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-def connect(host: Host) -> Desk:
+def connect(host: Host) -> HostClient:
     """Connect to a machine and return its desk; close it, or use it in a `with`.
 
     Raises HostError that says what to do.
     """
     began = time.monotonic()
-    desk = AgentDesk(AgentChannel(host.name, _link(host)))
+    desk = AgentClient(AgentChannel(host.name, _link(host)))
     _LOG.debug("%s: connected in %.3f s", host.name, time.monotonic() - began)
     return desk
 
@@ -34,7 +34,7 @@ def open_line(host: Host) -> SharedConnection:
     """Return a line to a host: one connection for many desks. It connects for the first desk; close it, or use it in a `with`."""
     from launcher.transport.shared_connection import SharedConnection  # few commands follow many runs
 
-    return SharedConnection(host, lambda: _connection(host), AgentDesk)
+    return SharedConnection(host, lambda: _connection(host), AgentClient)
 
 
 def _link(host: Host) -> Link:

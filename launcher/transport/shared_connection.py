@@ -39,7 +39,7 @@ from launcher.transport.channel import (
     Socket,
 )
 from launcher.transport.channel_pool import ChannelPool
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.transport.client.run_reading import JoinedReader, LoneReader, Reader
 from launcher.values.host import Host
 
@@ -69,7 +69,7 @@ class SharedConnection:
         self,
         host: Host,
         connect: Callable[[], Connection],
-        make_desk: Callable[[LineCalls, Reader], Desk],
+        make_desk: Callable[[LineCalls, Reader], HostClient],
     ) -> None:
         """Connect to nothing yet. `make_desk` makes a desk that asks through what it is given, and reads runs by the other."""
         self.host = host.name
@@ -89,7 +89,7 @@ class SharedConnection:
     ) -> None:
         self.close()
 
-    def desk(self) -> Desk:
+    def desk(self) -> HostClient:
         """Return a new desk; close it, or use it in a `with`. Connects if there is no connection, or it was lost.
 
         Raises HostError that says what to do.

@@ -15,7 +15,7 @@ from launcher.runs import run_listing
 from launcher.runs.resume import recovering, resumed_plan
 from launcher.runs.run_listing import ListedRun
 from launcher.transport.channel import AgentReply
-from launcher.transport.client.agent_desk import AgentDesk
+from launcher.transport.client.agent_desk import AgentClient
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.record import Summary
@@ -51,7 +51,7 @@ def test_an_image_that_is_made_again_is_shown_as_a_stage(tmp_path, monkeypatch, 
     monkeypatch.setattr(Mirror, "whole_plan", lambda _: SimpleNamespace(image=SimpleNamespace(name="img:1")))
     mirror = Mirror(RUN, tmp_path)
     mirror.bind_seen(Host(name="there"), "", None)
-    found = recovering.recover_on(AgentDesk(There()), mirror, recovering.RecoverRequest(), PlainView())
+    found = recovering.recover_on(AgentClient(There()), mirror, recovering.RecoverRequest(), PlainView())
     assert found.outcome == "recovered"
     shown = capsys.readouterr().err
     assert ("✓ image" in shown and "img:1" in shown) is bool(steps)
@@ -76,7 +76,7 @@ def test_a_secret_that_the_host_does_not_say_it_lacks_needs_consent_too(tmp_path
     mirror = Mirror(RUN, tmp_path)
     mirror.bind_seen(Host(name="there"), "", None)
     with pytest.raises(RefusedError, match="asks for your HF_TOKEN, CLOUD_KEY"):
-        recovering.recover_on(AgentDesk(There()), mirror, recovering.RecoverRequest(), PlainView())
+        recovering.recover_on(AgentClient(There()), mirror, recovering.RecoverRequest(), PlainView())
 
 
 @pytest.mark.parametrize(("state", "outcome"), [("interrupted", "recovered"), ("running", "nothing-to-do")])
@@ -93,7 +93,7 @@ def test_a_file_with_secrets_that_is_not_read_is_named(tmp_path, monkeypatch, ca
     mirror = Mirror(RUN, tmp_path)
     mirror.bind_seen(Host(name="there"), "", None)
     request = recovering.RecoverRequest(["my.env"])
-    assert recovering.recover_on(AgentDesk(Here()), mirror, request, PlainView()).outcome == outcome
+    assert recovering.recover_on(AgentClient(Here()), mirror, request, PlainView()).outcome == outcome
     assert f"{RUN}: --env-file was not read" in capsys.readouterr().err
 
 

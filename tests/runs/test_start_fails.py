@@ -6,7 +6,7 @@ from launcher.copy.mirror import Mirror
 from launcher.errors import AgentError, ConnectionLostError, EngineError
 from launcher.runs.launch.launching import _start
 from launcher.transport.channel import AgentReply
-from launcher.transport.client.agent_desk import AgentDesk
+from launcher.transport.client.agent_desk import AgentClient
 from launcher.values.host import Host
 
 CASES = [
@@ -23,7 +23,7 @@ class Failing:
     host = "there"
 
     def __init__(self, error, is_taken):
-        self.desk, self._error, self._is_taken = AgentDesk(self), error, is_taken
+        self.desk, self._error, self._is_taken = AgentClient(self), error, is_taken
 
     def start(self, _run):
         """Fail."""

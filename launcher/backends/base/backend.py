@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from launcher.backends.base.probing import Probing
     from launcher.backends.base.running import Running
     from launcher.backends.base.upkeep import Upkeep
-    from launcher.transport.client.desk import Desk
+    from launcher.transport.client.desk import HostClient
     from launcher.transport.shared_connection import SharedConnection
 
 
@@ -28,7 +28,7 @@ class Backend:
         if (lack := self.lacks.get(verb)) is not None:
             raise LackingError(host.name, verb, lack, run)
 
-    def connect(self, host: Host) -> Desk:
+    def connect(self, host: Host) -> HostClient:
         """Connect to a host and return its desk. Raises HostError, or UsageError for a kind without anything to connect to."""
         from launcher.transport import connecting
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterator
 from launcher.backends.base.runtime import Say
 from launcher.base.text import printable
 from launcher.errors import ConnectionLostError
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.reported.answers import HeldLock
 
 POLL_S = 0.5
 
 
 @contextlib.contextmanager
-def alone(desk: Desk, lock: str, title: str, say: Say) -> Iterator[HeldLock]:
+def alone(desk: HostClient, lock: str, title: str, say: Say) -> Iterator[HeldLock]:
     """Hold a lock of the host, waiting while another launch makes the same thing; it is also released with the connection."""
     while not (answer := desk.making.hold(lock)).held:
         say(f"{title}: another launch makes it")

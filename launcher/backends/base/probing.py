@@ -25,7 +25,7 @@ from launcher.values.software.requirement import distribution
 if TYPE_CHECKING:
     from launcher.config.lookup import Lookup
     from launcher.rental.renting import InstanceOffer
-    from launcher.transport.client.desk import Desk
+    from launcher.transport.client.desk import HostClient
     from launcher.values.host import Host
     from launcher.values.machine_choice import MachineChoice
     from launcher.values.plan import Plan
@@ -99,7 +99,7 @@ class Probing:
         return None
 
     def probe(
-        self, desk: Desk, host: Host, job: Job | None = None, choice: MachineChoice | None = None
+        self, desk: HostClient, host: Host, job: Job | None = None, choice: MachineChoice | None = None
     ) -> Facts:
         """Ask a host for its facts, and for the packages and the model of a job; without a job, for its other interpreters.
 
@@ -108,7 +108,7 @@ class Probing:
         del choice
         return ask(desk, host, job)
 
-    def probe_again(self, desk: Desk, host: Host, plan: Plan) -> Facts:
+    def probe_again(self, desk: HostClient, host: Host, plan: Plan) -> Facts:
         """Return the facts for a run that goes on by a recorded plan. Raises HostError."""
         from launcher.planning.assembly import job_of  # a launch loads it while its host is waited for
 
@@ -202,7 +202,7 @@ class Probing:
         yield from ()
 
 
-def ask(desk: Desk, host: Host, job: Job | None, *, slurm: bool = False) -> Facts:
+def ask(desk: HostClient, host: Host, job: Job | None, *, slurm: bool = False) -> Facts:
     """Ask a host for its facts, and for those of its cluster. Raises HostError."""
     return desk.probe(
         environment=host.environment,

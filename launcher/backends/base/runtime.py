@@ -20,7 +20,7 @@ from launcher.values.software.image import BuildOptions
 if TYPE_CHECKING:
     from launcher.errors import AgentError
     from launcher.transport.channel import Socket
-    from launcher.transport.client.desk import Desk
+    from launcher.transport.client.desk import HostClient
     from launcher.values.facts import Facts
     from launcher.values.host import Host
     from launcher.values.plan import Plan
@@ -94,7 +94,11 @@ class Runtime(ABC):
     """Whether a plan for this runtime may have an environment that is made on the host."""
 
     def __init__(
-        self, desk: Desk, record: RuntimeRecord, build: BuildOptions | None = None, facts: Facts | None = None
+        self,
+        desk: HostClient,
+        record: RuntimeRecord,
+        build: BuildOptions | None = None,
+        facts: Facts | None = None,
     ) -> None:
         """Open nothing yet: connections are made when they are first needed."""
         self.desk = desk
@@ -211,7 +215,7 @@ class Runtime(ABC):
         return False
 
     @contextlib.contextmanager
-    def inside(self, run: str) -> Iterator[Desk]:
+    def inside(self, run: str) -> Iterator[HostClient]:
         """Yield a desk from which a command sees what the run's processes see."""
         del run
         yield self.desk

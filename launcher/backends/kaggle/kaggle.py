@@ -45,7 +45,7 @@ from launcher.backends.spool.segment_record import SegmentRecord, SegmentStatus
 from launcher.backends.spool.segment_settings import SegmentSettings, SegmentTree
 from launcher.backends.spool.segments import Look, Output, Packed, Segments
 from launcher.backends.spool.spool_trees import KeptTree, SpoolTrees
-from launcher.backends.spool.spooled_desk import SpooledDesk, connect_spool
+from launcher.backends.spool.spooled_desk import SpooledClient, connect_spool
 from launcher.base.text import printable
 from launcher.errors import BadFileError, ServiceAuthError, ServiceError, ServiceUnreachableError
 from launcher.transport.agent_file import agent_file
@@ -77,7 +77,7 @@ DATASET_S, DATASET_POLL_S = 1800.0, 3.0
 MISSING = (Reason.NOT_FOUND, Reason.FORBIDDEN)
 
 
-def open_account(host: Host, settings: KaggleSettings) -> SpooledDesk:
+def open_account(host: Host, settings: KaggleSettings) -> SpooledClient:
     """Return the desk of an account: its spool, and the service behind it, which is not asked yet.
 
     Raises ServiceAuthError without credentials, HostError.
@@ -94,7 +94,7 @@ def open_account_line(host: Host, settings: KaggleSettings) -> SharedConnection:
     return SharedConnection(
         host,
         lambda: account().connection(host),
-        lambda calls, reader: SpooledDesk(calls, account().segments, reader),
+        lambda calls, reader: SpooledClient(calls, account().segments, reader),
     )
 
 
@@ -114,10 +114,10 @@ class Account:
         self.user = name
         self.place = f"{HOST}-{name}{_suffix(settings.api)}"
 
-    def desk(self, host: Host) -> SpooledDesk:
+    def desk(self, host: Host) -> SpooledClient:
         """Return the desk of the account's spool, with an agent of its own. Raises HostError."""
         link = self.connection(host).open_link()
-        return SpooledDesk(AgentChannel(host.name, link), self.segments)
+        return SpooledClient(AgentChannel(host.name, link), self.segments)
 
     def connection(self, host: Host) -> LocalConnection:
         """Return the connection to the account's spool. Raises HostError."""

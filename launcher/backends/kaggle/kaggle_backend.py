@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from launcher.backends.kaggle.kaggle_probing import KaggleProbing
     from launcher.backends.kaggle.kaggle_running import KaggleRunning
     from launcher.backends.kaggle.kaggle_upkeep import KaggleUpkeep
-    from launcher.transport.client.desk import Desk
+    from launcher.transport.client.desk import HostClient
     from launcher.transport.shared_connection import SharedConnection
 
 LACKS = {
@@ -48,7 +48,7 @@ class KaggleBackend(Backend):
 
     lacks = LACKS
 
-    def connect(self, host: Host) -> Desk:
+    def connect(self, host: Host) -> HostClient:
         """Return a desk on the account's spool. Raises ServiceError for credentials that are of no use."""
         from launcher.backends.kaggle.kaggle import open_account
 

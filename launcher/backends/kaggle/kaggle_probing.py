@@ -18,7 +18,7 @@ from launcher.backends.kaggle.kaggle_running import UNTRIED
 from launcher.config.lookup import Lookup
 
 if TYPE_CHECKING:
-    from launcher.transport.client.desk import Desk
+    from launcher.transport.client.desk import HostClient
     from launcher.values.facts import Facts
     from launcher.values.host import Host
     from launcher.values.job import Job
@@ -43,7 +43,7 @@ class KaggleProbing(Probing):
         )
 
     def probe(
-        self, desk: Desk, host: Host, job: Job | None = None, choice: MachineChoice | None = None
+        self, desk: HostClient, host: Host, job: Job | None = None, choice: MachineChoice | None = None
     ) -> Facts:
         """Return what is expected, with the evidence of earlier runs, which is with the account's spool."""
         del job
@@ -51,7 +51,7 @@ class KaggleProbing(Probing):
         spool = desk.probe(environment=None, packages=[], engine=None, model=None, model_keys=())
         return expected_facts(spool.host_id, machine, profiles[0], spool.precision_evidence)
 
-    def probe_again(self, desk: Desk, host: Host, plan: Plan) -> Facts:
+    def probe_again(self, desk: HostClient, host: Host, plan: Plan) -> Facts:
         """Return what is expected of the plan's machine."""
         return self.probe(desk, host, choice=planned_machine(plan))
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from launcher.backends.base.runtime import Holding, Resumption, Runtime, Say, Supply
 from launcher.backends.spool.segments import Kept
-from launcher.backends.spool.spooled_desk import SpooledDesk
+from launcher.backends.spool.spooled_desk import SpooledClient
 from launcher.errors import HostError, ServiceError
 from launcher.values.facts import Facts
 from launcher.values.host import Host
@@ -163,8 +163,8 @@ class KaggleRuntime(Runtime):
         return True
 
     @property
-    def _spool(self) -> SpooledDesk:
-        if not isinstance(self.desk, SpooledDesk):
+    def _spool(self) -> SpooledClient:
+        if not isinstance(self.desk, SpooledClient):
             raise HostError(self.desk.host, f"{self.desk.host}: only an account of Kaggle has kernels")
         return self.desk
 

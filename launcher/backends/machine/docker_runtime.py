@@ -29,8 +29,8 @@ from launcher.errors import EngineError, NobodyListensError
 from launcher.planning.placement import engine as usable_engine
 from launcher.planning.placement import is_closed
 from launcher.transport.channel import AgentChannel, Socket
-from launcher.transport.client.agent_desk import AgentDesk
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.agent_desk import AgentClient
+from launcher.transport.client.desk import HostClient
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.plan import Plan
@@ -181,7 +181,7 @@ class Docker(Runtime):
         return True
 
     @contextlib.contextmanager
-    def inside(self, run: str) -> Iterator[Desk]:
+    def inside(self, run: str) -> Iterator[HostClient]:
         """Yield a desk in the run's container or, if it does not run, in a new container that is like it.
 
         Raises EngineError that says what there is instead.
@@ -199,7 +199,7 @@ class Docker(Runtime):
         command = serving(place)
         is_running = container.status == "running"
         open_stream = self.engine.open_exec if is_running else self.engine.open_beside
-        with AgentDesk(
+        with AgentClient(
             AgentChannel(host, Inside(host, open_stream(container, command), "container"))
         ) as desk:
             yield desk

@@ -13,7 +13,7 @@ from launcher.errors import AgentError, HostError, MalformedAnswerError, Refused
 from launcher.planning.software.build_failure import build_failure, indexes
 from launcher.planning.software.environment_plan import build_variables, environment_files, has_no_index
 from launcher.planning.software.wheel_choice import unfit, unimported_torch, verifiable_torch
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.plan import Plan
 from launcher.values.profile import Profile
 from launcher.values.software.environment import Environment, Maker
@@ -27,7 +27,7 @@ _STEP = re.compile(
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
 
 
-def provide(desk: Desk, plan: Plan, maker: Maker | None, build: BuildOptions, say: Say) -> str:
+def provide(desk: HostClient, plan: Plan, maker: Maker | None, build: BuildOptions, say: Say) -> str:
     """Make sure that the host has the plan's environment; return where it came from.
 
     One launch at a time makes it; the others wait. The agent holds the lock, which is released when its client leaves;
@@ -57,7 +57,7 @@ def provide(desk: Desk, plan: Plan, maker: Maker | None, build: BuildOptions, sa
 
 
 def _make(
-    desk: Desk,
+    desk: HostClient,
     environment: Environment,
     maker: Maker,
     build: BuildOptions,
@@ -102,7 +102,7 @@ def _step(line: str) -> str | None:
 
 
 def _check(
-    desk: Desk, plan: Plan, environment: Environment, build: BuildOptions, packages: InstalledPackages
+    desk: HostClient, plan: Plan, environment: Environment, build: BuildOptions, packages: InstalledPackages
 ) -> None:
     """Raise RefusedError if the packages do not run on the card or do not fit together."""
     chosen = verifiable_torch(environment.torch, build)
@@ -114,7 +114,7 @@ def _check(
 
 
 def _failed(
-    desk: Desk, environment: Environment, step: str, lines: list[str], build: BuildOptions
+    desk: HostClient, environment: Environment, step: str, lines: list[str], build: BuildOptions
 ) -> HostError:
     failure = build_failure(lines, desk.host, indexes(environment.torch_index, build))
     text = "\n".join(f"  | {line}" for line in failure.lines)

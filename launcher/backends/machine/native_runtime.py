@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from launcher.backends.base.runtime import Runtime, Say
 
 if TYPE_CHECKING:
-    from launcher.transport.client.desk import Desk
+    from launcher.transport.client.desk import HostClient
     from launcher.values.plan import Plan
     from launcher.values.software.environment import Environment
 
@@ -28,7 +28,7 @@ class Native(Runtime):
             return super().provide(plan, say)
         return self._provide_by(self.desk, plan, plan.environment, say)
 
-    def _provide_by(self, desk: Desk, plan: Plan, environment: Environment, say: Say) -> str:
+    def _provide_by(self, desk: HostClient, plan: Plan, environment: Environment, say: Say) -> str:
         """Make sure that the plan's environment is there, by the desk of a machine that may make it."""
         from launcher.backends.machine import environments
         from launcher.planning.software.environment_plan import maker_of  # few jobs need an environment made

@@ -26,7 +26,7 @@ from launcher.values.slurm_settings import SlurmSettings
 
 if TYPE_CHECKING:
     from launcher.config.lookup import Lookup
-    from launcher.transport.client.desk import Desk
+    from launcher.transport.client.desk import HostClient
     from launcher.values.host import Host
     from launcher.values.job import Job
     from launcher.values.machine_choice import MachineChoice
@@ -48,7 +48,7 @@ class SlurmProbing(Probing):
         return super().choose(host, asked, lookup)
 
     def probe(
-        self, desk: Desk, host: Host, job: Job | None = None, choice: MachineChoice | None = None
+        self, desk: HostClient, host: Host, job: Job | None = None, choice: MachineChoice | None = None
     ) -> Facts:
         """Ask the login node. Raises HostError, also if the cluster's controller does not answer."""
         del choice
@@ -62,7 +62,7 @@ class SlurmProbing(Probing):
             )
         return facts
 
-    def probe_again(self, desk: Desk, host: Host, plan: Plan) -> Facts:
+    def probe_again(self, desk: HostClient, host: Host, plan: Plan) -> Facts:
         """Return the facts with the cards of the plan, which are expected."""
         facts = super().probe_again(desk, host, plan)
         return with_expected_cards(facts, None if plan.rehearsed else plan.profile)

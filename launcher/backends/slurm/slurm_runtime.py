@@ -17,8 +17,8 @@ from launcher.base.text import printable
 from launcher.errors import AgentError, ConnectionLostError, HostError, NobodyListensError
 from launcher.transport.agent_file import MAGIC
 from launcher.transport.channel import AgentChannel, ByteStream, Socket
-from launcher.transport.client.agent_desk import AgentDesk
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.agent_desk import AgentClient
+from launcher.transport.client.desk import HostClient
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.plan import Plan, Submission
@@ -84,7 +84,7 @@ class SlurmRuntime(Native):
             return self._provide_by(desk, plan, plan.environment, say)
 
     @contextlib.contextmanager
-    def _in_job(self, asked: Submission, say: Say) -> Iterator[Desk]:
+    def _in_job(self, asked: Submission, say: Say) -> Iterator[HostClient]:
         """Yield a desk on a compute node, in a job that lasts as long. Raises HostError with Slurm's words for a refusal.
 
         Its agent takes itself for the login node's, so that what it makes is where the run will look for it.
@@ -103,7 +103,7 @@ class SlurmRuntime(Native):
         )
         with contextlib.closing(stream):
             _await_node(host, stream, say)
-            with AgentDesk(AgentChannel(host, Inside(host, stream, "job"))) as desk:
+            with AgentClient(AgentChannel(host, Inside(host, stream, "job"))) as desk:
                 yield desk
 
     def start_words(self, job_id: str | None) -> str:
@@ -147,7 +147,7 @@ class SlurmRuntime(Native):
         return HostError(host, f"{words}\n  look again   launch ps --host {host}")
 
     @contextlib.contextmanager
-    def inside(self, run: str) -> Iterator[Desk]:
+    def inside(self, run: str) -> Iterator[HostClient]:
         """Yield a desk in the first node of the run's job. Raises HostError that says what there is instead."""
         host = self.desk.host
         link = Inside(host, self._open_inside(run), "job")
@@ -156,7 +156,7 @@ class SlurmRuntime(Native):
         except ConnectionLostError as error:
             raise self._not_started(run, link) from error
         try:
-            with AgentDesk(channel) as desk:
+            with AgentClient(channel) as desk:
                 yield desk
         except ConnectionLostError as error:
             self._entrance(run)  # raises why, if its job has ended meanwhile

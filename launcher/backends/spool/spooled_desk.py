@@ -20,7 +20,7 @@ from launcher.backends.spool.spool_lacks import SPOOL_LACKS
 from launcher.errors import LackingError, ServiceAuthError, ServiceUnreachableError
 from launcher.transport.agent_input import Keyboard
 from launcher.transport.channel import AgentReply, Calls, Incoming, Socket
-from launcher.transport.client.agent_desk import AgentDesk, _Preparation, _Runs, _Upkeep
+from launcher.transport.client.agent_desk import AgentClient, _Preparation, _Runs, _Upkeep
 from launcher.transport.client.desk import Heard, Printed
 from launcher.transport.client.run_reading import Reader
 from launcher.transport.local import LocalConnection
@@ -37,7 +37,7 @@ BRIEFLY_S = 3.0
 """How long a list of runs waits at most for what its live runs have sent."""
 
 
-class SpooledDesk(AgentDesk):
+class SpooledClient(AgentClient):
     """An agent over a spool, and the segments that feed it."""
 
     def __init__(self, channel: Calls, segments: Segments, reader: Reader | None = None) -> None:
@@ -136,7 +136,7 @@ class SpooledDesk(AgentDesk):
 class _SpooledRuns(_Runs):
     """The runs of a spool."""
 
-    def __init__(self, channel: Calls, reader: Reader, desk: SpooledDesk) -> None:
+    def __init__(self, channel: Calls, reader: Reader, desk: SpooledClient) -> None:
         super().__init__(channel, reader)
         self._desk = desk
 
@@ -225,7 +225,7 @@ class _SpooledRuns(_Runs):
 class _SpooledPreparation(_Preparation):
     """A run that is being prepared in the spool."""
 
-    def __init__(self, channel: Calls, desk: SpooledDesk) -> None:
+    def __init__(self, channel: Calls, desk: SpooledClient) -> None:
         super().__init__(channel)
         self._desk = desk
 

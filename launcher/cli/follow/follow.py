@@ -19,7 +19,7 @@ from launcher.runs.follow.following import finish
 from launcher.runs.follow.read_position import show_more, show_rest
 from launcher.runs.follow.sessions import follow_sessions, has_sessions
 from launcher.runs.follow.view import View
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.host import Host
 from launcher.values.record import RunState, State, is_terminal
 
@@ -30,7 +30,7 @@ _EXIT: dict[str, int] = {State.SUCCEEDED: 0, State.WAITING: 5, State.INTERRUPTED
 
 
 def follow_to_end(
-    host: Host, mirror: Mirror, view: View, desk: Desk | None, lease: Lease | None = None
+    host: Host, mirror: Mirror, view: View, desk: HostClient | None, lease: Lease | None = None
 ) -> None:
     """Follow a run to its end and exit with its code. Ctrl-C detaches and exits with 0, SIGTERM with 143.
 
@@ -122,7 +122,7 @@ def _leave(state: RunState) -> None:
         raise typer.Exit(code)
 
 
-def _follow(host: Host, mirror: Mirror, view: View, desk: Desk | None, lease: Lease | None) -> RunState:
+def _follow(host: Host, mirror: Mirror, view: View, desk: HostClient | None, lease: Lease | None) -> RunState:
     """Follow a run; if this process looks after its rented machine, no longer than that is rented."""
     if lease is None:
         return follow_sessions(host, mirror, view, desk)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher.base.clock import Clock
-    from launcher.transport.client.desk import Desk
+    from launcher.transport.client.desk import HostClient
 
 LOOK_S = 1.0
 """How often the clock is looked at: it may jump, and this machine may sleep."""
@@ -38,7 +38,7 @@ class DownloadDeadline:
         self._limits, self._clock, self._note = limits, clock, note
         self._until: float | None = None
         self._extended = 0.0
-        self._desks: weakref.WeakSet[Desk] = weakref.WeakSet()
+        self._desks: weakref.WeakSet[HostClient] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -66,7 +66,7 @@ class DownloadDeadline:
         """Have at least so many seconds from now on, by the time that this machine is awake."""
         self._extended = time.monotonic() + seconds
 
-    def guarded(self, desk: Desk) -> Desk:
+    def guarded(self, desk: HostClient) -> HostClient:
         """Return a desk whose connection is cut once the time is over."""
         with self._lock:
             self._desks.add(desk)

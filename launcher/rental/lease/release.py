@@ -23,7 +23,7 @@ from launcher.rental.lease.handoff import hand_over
 from launcher.rental.lease.rental_lease import Lease, Teller
 from launcher.rental.records import ENDED_WITH_RUN, note_lost
 from launcher.rental.renting import RentalReason
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.host import Host
 from launcher.values.record import is_terminal
 
@@ -32,7 +32,7 @@ KEPT_LOOK_S = 300.0
 LIST_S = 30.0
 """So long a machine is asked for what has not come home before it is ended."""
 
-Opening = Callable[[Host], Desk]
+Opening = Callable[[Host], HostClient]
 """A way to the desk of a machine."""
 
 

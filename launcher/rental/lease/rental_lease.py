@@ -28,7 +28,7 @@ from launcher.rental.records import (
 from launcher.rental.renting import Instance, Rental, RentalReason, minutes_text
 from launcher.rental.verdict import GRACE_S, loss
 from launcher.transport import connecting
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.host import Host
 
 LOOK_S = 1.0
@@ -130,7 +130,7 @@ class Lease:
         """How many seconds its run may still go on; less than none once it `is_due`."""
         return self._limits().due - self.renter.clock.now()
 
-    def opening(self, host: Host) -> Desk:
+    def opening(self, host: Host) -> HostClient:
         """Connect to its machine; once there is no more time to bring anything home the connection is cut.
 
         Raises HostError, and ServiceError `limit` after that.
@@ -139,7 +139,7 @@ class Lease:
             raise self.over(RentalReason.LIMIT, "its time was up")
         return self._download.guarded(connecting.connect(host))
 
-    def guard(self, desk: Desk | None) -> None:
+    def guard(self, desk: HostClient | None) -> None:
         """Cut an open connection to its machine then too."""
         if desk is not None:
             self._download.guarded(desk)

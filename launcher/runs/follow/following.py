@@ -28,7 +28,7 @@ from launcher.runs.pull.checkpoint_pulling import CheckpointKeeper
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.runs.pull.pulling import Choice, Pulled, by_number, came, checkpoint_of, pull, shown_path
 from launcher.runs.run_desk import Opening, open_desk
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.upload.excluded_files import explained
 from launcher.values.host import Host
 from launcher.values.record import RunState, State, is_terminal
@@ -54,7 +54,7 @@ def follow(
     host: Host,
     mirror: Mirror,
     view: View,
-    desk: Desk | None = None,
+    desk: HostClient | None = None,
     *,
     pulls: bool = True,
     watch: Watch = no_watch,
@@ -161,7 +161,7 @@ def _tell_parent(mirror: Mirror, view: View) -> bool:
 
 
 def _until_end(
-    desk: Desk,
+    desk: HostClient,
     mirror: Mirror,
     view: View,
     board: TensorBoard,
@@ -194,7 +194,7 @@ def _until_end(
 
 
 def _bring_home(
-    desk: Desk, mirror: Mirror, view: View, keeper: CheckpointKeeper, *, is_last_try: bool
+    desk: HostClient, mirror: Mirror, view: View, keeper: CheckpointKeeper, *, is_last_try: bool
 ) -> None:
     """Pull what a run wrote. A failure is only noted: the run has ended all the same, and the pull can be repeated.
 

@@ -9,13 +9,13 @@ from launcher.values.record import RunState, State, is_terminal
 
 if TYPE_CHECKING:
     from launcher.copy.mirror import Mirror
-    from launcher.transport.client.desk import Desk
+    from launcher.transport.client.desk import HostClient
 
 MOST_ROUNDS = 20
 """Answers that hold all of a run that has ended, after which nothing new may come."""
 
 
-def refresh(desk: Desk, mirror: Mirror, most: float = math.inf) -> None:
+def refresh(desk: HostClient, mirror: Mirror, most: float = math.inf) -> None:
     """Fetch what is new of a run by now, up to `most` bytes, without waiting for more.
 
     What a live run writes meanwhile is left: over a slow link there would always be something.

@@ -11,7 +11,7 @@ from launcher.runs.follow.following import Watch, follow, no_watch, pause
 from launcher.runs.follow.view import View
 from launcher.runs.resume.recovering import RecoveryOutcome, recover_to_follow
 from launcher.runs.run_desk import Opening, open_desk
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.host import Host
 from launcher.values.record import Reason, RunState, State
 
@@ -22,7 +22,7 @@ def follow_sessions(
     host: Host,
     mirror: Mirror,
     view: View,
-    desk: Desk | None = None,
+    desk: HostClient | None = None,
     *,
     pulls: bool = True,
     watch: Watch = no_watch,
@@ -39,7 +39,7 @@ def follow_sessions(
             return state
 
 
-def _with_next_session(host: Host, mirror: Mirror, view: View, opening: Opening | None) -> Desk | None:
+def _with_next_session(host: Host, mirror: Mirror, view: View, opening: Opening | None) -> HostClient | None:
     """Begin the next session of a run; return the open desk, or `None` if it does not go on. A lost link is opened again."""
     tries = 0
     while True:

@@ -8,29 +8,29 @@ from launcher.copy import last_seen
 from launcher.copy.mirror import Mirror
 from launcher.errors import NoRunError
 from launcher.runs.follow.evidence import diagnosis, doubt, lingered
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.record import RunState, State, Summary, is_terminal
 
 
-def runs_of(desk: Desk, runs: Sequence[str]) -> list[Summary]:
+def runs_of(desk: HostClient, runs: Sequence[str]) -> list[Summary]:
     """Return the summaries of these runs, without those that the host does not have."""
     asked = {*runs}
     return [summary for summary in desk.runs.summaries(*runs) if summary.run in asked] if runs else []
 
 
-def summary_of(desk: Desk, run: str) -> Summary | None:
+def summary_of(desk: HostClient, run: str) -> Summary | None:
     """Return the summary of a run; `None` if its host has no such run."""
     return next(iter(runs_of(desk, [run])), None)
 
 
-def has_live_session(desk: Desk, run: str) -> bool:
+def has_live_session(desk: HostClient, run: str) -> bool:
     """Whether a run may be at work in a session of its host's."""
     summary = summary_of(desk, run)
     idle = (State.INTERRUPTED, State.RESERVED)
     return summary is not None and summary.state not in idle and not is_terminal(summary.state)
 
 
-def known_summary(desk: Desk, run: str) -> Summary:
+def known_summary(desk: HostClient, run: str) -> Summary:
     """Return the summary of a run. Raises NoRunError if its host has no such run."""
     summary = summary_of(desk, run)
     if summary is None:

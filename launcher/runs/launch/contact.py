@@ -11,7 +11,7 @@ from launcher.config import resolve
 from launcher.errors import RefusedError
 from launcher.runs.follow.view import View
 from launcher.runs.launch import cards
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
@@ -29,7 +29,7 @@ class Contact(NamedTuple):
     """
 
     host: Host
-    desk: Desk
+    desk: HostClient
     job: Job
     facts: Facts
     view: View

@@ -41,7 +41,7 @@ from launcher.runs.launch.verifiable import unverifiable
 from launcher.runs.launch.wanted_machine import Wanted
 from launcher.runs.rented.acquire import acquire
 from launcher.runs.run_desk import Opening, connect
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.upload import excluded_files, upload_record
 from launcher.upload.loading import Load, load
 from launcher.upload.upload_history import ShippedBefore
@@ -64,7 +64,7 @@ class Started(NamedTuple):
 
     host: Host
     mirror: Mirror
-    desk: Desk
+    desk: HostClient
     interrupts: Interrupts
     """Ctrl-C and SIGTERM since the start, for the caller to release: from here on they do not end the run."""
     lease: Lease | None = None
@@ -198,7 +198,12 @@ def _launch_on(
 
 
 def _ship(
-    desk: Desk, loaded: Load, before: ShippedBefore, shipments: list[Shipment], mirror: Mirror, stage: Stage
+    desk: HostClient,
+    loaded: Load,
+    before: ShippedBefore,
+    shipments: list[Shipment],
+    mirror: Mirror,
+    stage: Stage,
 ) -> str:
     """Send a load for a run; put what was sent on the list."""
     shipments.append(ship(desk, loaded, before, mirror, stage))
@@ -313,7 +318,7 @@ def _with_images(host: Host) -> Host:
     return host
 
 
-def _look(desk: Desk, resolved: Resolved, view: View) -> tuple[Facts, Profile]:
+def _look(desk: HostClient, resolved: Resolved, view: View) -> tuple[Facts, Profile]:
     """Probe a host; return its facts and the profile that they decide on. Raises HostError or UnknownNameError."""
     with view.stage("probe") as stage:
         probing = backend_of(resolved.host).probing

@@ -13,7 +13,7 @@ from launcher.base.text import files_text
 from launcher.copy.mirror import Mirror
 from launcher.errors import ConnectionLostError, RunError
 from launcher.runs.follow.view import Stage
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.upload import tree
 from launcher.upload.excluded_text import left_out_line
 from launcher.upload.loading import Load
@@ -33,7 +33,7 @@ class Shipment(NamedTuple):
     words: str
 
 
-def ship(desk: Desk, load: Load, before: ShippedBefore, mirror: Mirror, stage: Stage) -> Shipment:
+def ship(desk: HostClient, load: Load, before: ShippedBefore, mirror: Mirror, stage: Stage) -> Shipment:
     """Put a load in place on the host for a run."""
     manifest = tree.manifest(load.tree, load.digests, stage.moved)
     load.digests.save()
@@ -58,7 +58,11 @@ def _sent(cargo: Cargo, sent: dict[str, int]) -> str:
 
 
 def _send(
-    desk: Desk, run: str, collected: tree.CodeTree, manifest: Mapping[str, tree.PathRecord], stage: Stage
+    desk: HostClient,
+    run: str,
+    collected: tree.CodeTree,
+    manifest: Mapping[str, tree.PathRecord],
+    stage: Stage,
 ) -> dict[str, int]:
     """Offer a tree to the host and send what it lacks, until it has put the tree in place; return the sizes in bytes.
 

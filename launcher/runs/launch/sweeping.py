@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from launcher.backends.base.runtime import Holding
 from launcher.backends.runtimes import Runtime
 from launcher.planning.placement import release_advice, strangers_on
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.facts import Facts
 from launcher.values.reported.answers import Sweep, Swept
 
@@ -17,7 +17,9 @@ LEAVING_S = 60.0
 """How long after the end of its run a container may still be up before it counts as left over."""
 
 
-def sweep(desk: Desk, runtimes: Sequence[Runtime], *, dry_run: bool, kept_s: float = 0.0) -> list[Swept]:
+def sweep(
+    desk: HostClient, runtimes: Sequence[Runtime], *, dry_run: bool, kept_s: float = 0.0
+) -> list[Swept]:
     """Sweep a host and what these runtimes keep there; return what was found. With `dry_run` nothing is touched.
 
     What runs that ended less than `kept_s` seconds ago left with a runtime stays. Raises HostError.

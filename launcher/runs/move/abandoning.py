@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from launcher.copy.move_record import Departure
     from launcher.runs.follow.view import Stage, View
     from launcher.runs.pull.checkpoint_pulling import HomeCheckpoint
-    from launcher.transport.client.desk import Desk
+    from launcher.transport.client.desk import HostClient
     from launcher.upload.tree import SizedFile
     from launcher.upload.upload_record import Sent
     from launcher.values.host import Host
@@ -126,7 +126,7 @@ class _AbandonErrand(NamedTuple):
     given_up: str | None
 
 
-def _abandon(new: Desk, errand: _AbandonErrand, view: View) -> Recovery:
+def _abandon(new: HostClient, errand: _AbandonErrand, view: View) -> Recovery:
     mirror, target, request, heir, given_up = errand
     old = mirror.host().name
     if root_of(mirror) is None:
@@ -200,14 +200,14 @@ def sent_from_here(mirror: Mirror, target: Host) -> Sent:
     )
 
 
-def _check_contents(new: Desk, sent: Sent, mirror: Mirror, target: Host) -> None:
+def _check_contents(new: HostClient, sent: Sent, mirror: Mirror, target: Host) -> None:
     """Raise RunError unless the new host has each file of code and data as it was sent, or this machine has."""
     missing = new.preparation.lacking(sent.manifest)
     check_offered(new, missing, sent.sizes)
     _files(new, sent, missing, mirror, target)
 
 
-def _files(new: Desk, sent: Sent, missing: list[str], mirror: Mirror, target: Host) -> list[SizedFile]:
+def _files(new: HostClient, sent: Sent, missing: list[str], mirror: Mirror, target: Host) -> list[SizedFile]:
     found = upload_record.find(sent, missing)
     if found.changed:
         names, more = ", ".join(found.changed[:MOST_NAMED]), len(found.changed) - MOST_NAMED

@@ -46,7 +46,7 @@ from launcher.values.record import Reason, State, is_terminal
 if TYPE_CHECKING:
     from launcher.runs.follow.view import Stage, View
     from launcher.runs.pull.checkpoint_pulling import HomeCheckpoint
-    from launcher.transport.client.desk import Desk
+    from launcher.transport.client.desk import HostClient
     from launcher.values.host import Host
     from launcher.values.plan import Plan
     from launcher.values.reported.answers import MovedTo
@@ -94,7 +94,7 @@ class Arrival(NamedTuple):
     secrets: Mapping[str, str]
 
 
-def connected(view: View, dial: Callable[[], Desk]) -> Desk:
+def connected(view: View, dial: Callable[[], HostClient]) -> HostClient:
     """Open a desk as a stage."""
     with view.stage("connect") as stage:
         desk = dial()
@@ -126,7 +126,7 @@ class Earlier(NamedTuple):
 
 
 def taken_up(
-    new: Desk, mirror: Mirror, moved: MovedTo, target: Host, request: MoveRequest, view: View
+    new: HostClient, mirror: Mirror, moved: MovedTo, target: Host, request: MoveRequest, view: View
 ) -> Earlier:
     """Go on with the successor of an earlier move; if it never began, see to it that it never will.
 
@@ -203,7 +203,7 @@ def _is_lost(moved: MovedTo, view: View) -> bool:
     return True
 
 
-def _give_up(desk: Desk, moved: MovedTo, view: View) -> bool:
+def _give_up(desk: HostClient, moved: MovedTo, view: View) -> bool:
     """Give up a successor that its host does not have, or only half-made, or that never started there."""
     child = summary_of(desk, moved.run)
     if child is not None and child.state == State.FAILED and child.reason == Reason.NEVER_STARTED:
@@ -232,7 +232,7 @@ def consented(
 
 
 def arrival(
-    new: Desk, mirror: Mirror, target: Host, sender: str, request: MoveRequest, heir: Heir, view: View
+    new: HostClient, mirror: Mirror, target: Host, sender: str, request: MoveRequest, heir: Heir, view: View
 ) -> Arrival:
     """Find out whether a run can go on at a host. Raises what the gate raises, before anything is made there."""
     before = heir.derived_from or mirror.whole_plan()
@@ -312,7 +312,9 @@ def begin_there(
     return started
 
 
-def send_checkpoint(new: Desk, mirror: Mirror, home: HomeCheckpoint, child: Mirror, stage: Stage) -> int:
+def send_checkpoint(
+    new: HostClient, mirror: Mirror, home: HomeCheckpoint, child: Mirror, stage: Stage
+) -> int:
     """Send the checkpoint that lies here, as its manifest says; return the bytes that travelled."""
     places = {
         content.sha256: (content.size, home.folder / content.path.split("/", 2)[2])
@@ -329,14 +331,14 @@ def send_checkpoint(new: Desk, mirror: Mirror, home: HomeCheckpoint, child: Mirr
 
 
 def send_files(
-    new: Desk, child: Mirror, missing: Sequence[str], files: Sequence[SizedFile], stage: Stage
+    new: HostClient, child: Mirror, missing: Sequence[str], files: Sequence[SizedFile], stage: Stage
 ) -> None:
     """Send the missing files of a tree that was offered, in their order. Raises RunError if the host cannot keep them."""
     if new.preparation.ship(child.run, missing, _writer(files, stage)):
         raise RunError(f"{new.host} cannot keep what it is sent; is its disk sound?")
 
 
-def check_offered(new: Desk, missing: Sequence[str], offered: Mapping[str, object]) -> None:
+def check_offered(new: HostClient, missing: Sequence[str], offered: Mapping[str, object]) -> None:
     """Raise RunError if a host asks for contents that it was not offered."""
     if not set(missing) <= offered.keys():
         raise RunError(f"{new.host} asks for a file that was not offered")

@@ -55,7 +55,7 @@ from launcher.runs.rented.rented_runs import end_rent_later, pass_on
 from launcher.runs.resume.recovering import RecoverRequest, Recovery, recover_on
 from launcher.runs.run_desk import connect
 from launcher.runs.run_stopping import stop
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.upload.tree import SizedFile
 from launcher.values.host import Host
 from launcher.values.record import Summary, is_terminal
@@ -193,7 +193,7 @@ class _MoveErrand(NamedTuple):
     given_up: str | None
 
 
-def _move(old: Desk, new: Desk, errand: _MoveErrand, view: View) -> Recovery:
+def _move(old: HostClient, new: HostClient, errand: _MoveErrand, view: View) -> Recovery:
     mirror, request, target = errand.mirror, errand.request, errand.target
     refresh(old, mirror)
     place = arrival(new, mirror, target, old.host, request, errand.heir, view)
@@ -224,14 +224,14 @@ def _move(old: Desk, new: Desk, errand: _MoveErrand, view: View) -> Recovery:
     return recovery
 
 
-def check_checkpoint(old: Desk, mirror: Mirror, target: Host) -> None:
+def check_checkpoint(old: HostClient, mirror: Mirror, target: Host) -> None:
     """Raise RunError if the run has no checkpoint yet."""
     with _explained(old, mirror, target):
         old.runs.checkpoint(mirror.run, LAST)
 
 
 @contextlib.contextmanager
-def _explained(old: Desk, mirror: Mirror, target: Host) -> Iterator[None]:
+def _explained(old: HostClient, mirror: Mirror, target: Host) -> Iterator[None]:
     """Say what to do if the host has no checkpoint of the run."""
     try:
         yield
@@ -249,7 +249,7 @@ def _explained(old: Desk, mirror: Mirror, target: Host) -> Iterator[None]:
 
 
 def fill_from_old(
-    old: Desk, new: Desk, mirror: Mirror, home: HomeCheckpoint, child: Mirror, stage: Stage
+    old: HostClient, new: HostClient, mirror: Mirror, home: HomeCheckpoint, child: Mirror, stage: Stage
 ) -> str:
     """Put the checkpoint, and code and data as they were sent to the old host, in place for a run; return what was sent, in words.
 
@@ -264,7 +264,7 @@ def fill_from_old(
     return f"{home.checkpoint.name}, code and data of {mirror.short}; {decimal(size)} sent"
 
 
-def _send_tree(old: Desk, new: Desk, mirror: Mirror, child: Mirror, stage: Stage) -> int:
+def _send_tree(old: HostClient, new: HostClient, mirror: Mirror, child: Mirror, stage: Stage) -> int:
     """Relay code and data from host to host: what the new one lacks comes here, is checked, and goes there."""
     manifest, sizes = _manifest(old, mirror)
     missing = new.preparation.offer(child.run, manifest)
@@ -281,7 +281,7 @@ def _send_tree(old: Desk, new: Desk, mirror: Mirror, child: Mirror, stage: Stage
     return sum(sizes[sha256] for sha256 in missing)
 
 
-def _manifest(old: Desk, mirror: Mirror) -> tuple[_Tree, dict[str, int]]:
+def _manifest(old: HostClient, mirror: Mirror) -> tuple[_Tree, dict[str, int]]:
     """Return what was sent to a run, as its host has it, and the size of each content by its SHA-256.
 
     It is data of another machine. The new host checks the paths; the contents get their names here.

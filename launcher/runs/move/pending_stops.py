@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
     from launcher.copy.mirror import Mirror
     from launcher.copy.move_record import Departure
-    from launcher.transport.client.desk import Desk
+    from launcher.transport.client.desk import HostClient
 
 
 said: list[str] = []
 """What this command has ended on its way, for a person to read at its end."""
 
 
-def deliver(desk: Desk, pending: Sequence[str]) -> None:
+def deliver(desk: HostClient, pending: Sequence[str]) -> None:
     """Tell a host which of these runs it must end. What goes wrong is tried again at the next contact."""
     for run in pending:
         mirror = mirror_of(run, index.copies_of(run))
@@ -48,7 +48,7 @@ def root_of(mirror: Mirror) -> str | None:
     return None if entry is None else entry.root
 
 
-def _settle(desk: Desk, mirror: Mirror, departure: Departure) -> None:
+def _settle(desk: HostClient, mirror: Mirror, departure: Departure) -> None:
     """End a run, see it dead, and have its host put the successor on record. Only the first time is its end waited for."""
     summary = summary_of(desk, mirror.run)
     if summary is not None and not is_terminal(summary.state):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from launcher.runs.follow.view import Stage, View
     from launcher.runs.run_desk import Opening
-    from launcher.transport.client.desk import Desk
+    from launcher.transport.client.desk import HostClient
     from launcher.values.host import Host
     from launcher.values.reported.output import Content
 
@@ -53,7 +53,7 @@ class HomeCheckpoint(NamedTuple):
         return f"{self.checkpoint.name}, step {self.checkpoint.step}: {came}"
 
 
-def pull_checkpoint(desk: Desk, mirror: Mirror, which: str, stage: Stage) -> HomeCheckpoint:
+def pull_checkpoint(desk: HostClient, mirror: Mirror, which: str, stage: Stage) -> HomeCheckpoint:
     """Bring the `best`, the `last`, a numbered or the newest `whole` checkpoint of a run to its place here.
 
     Its manifest comes into its place last, so that a folder with one is whole. A transfer that broke goes on by file. One
@@ -200,7 +200,7 @@ class CheckpointKeeper:
         return wish
 
 
-def keep_newest(desk: Desk, mirror: Mirror) -> KeptCheckpoint:
+def keep_newest(desk: HostClient, mirror: Mirror) -> KeptCheckpoint:
     """Bring the newest checkpoint here, and remove the one that was kept before. Raises LaunchError."""
     from launcher.runs.follow.view import SilentStage
 

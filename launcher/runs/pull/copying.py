@@ -15,7 +15,7 @@ from launcher.runs.follow.view import Stage
 from launcher.runs.pull.local_copies import PIECE, LocalCopies, sync_folders
 from launcher.runs.pull.pulling import named_by
 from launcher.runs.pull.transfer import Transfer, until_stable
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.reported.output import Content, RunOutput
 
 
@@ -28,7 +28,7 @@ class Copied(NamedTuple):
 
 
 def copy(
-    desk: Desk,
+    desk: HostClient,
     mirror: Mirror,
     path: str,
     destination: str,

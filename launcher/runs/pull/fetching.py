@@ -16,7 +16,7 @@ from launcher.runs.follow.view import Stage, View
 from launcher.runs.pull.checkpoint_pulling import HomeCheckpoint, note_asked, pull_checkpoint
 from launcher.runs.pull.pulling import Choice, Pulled, came, pull
 from launcher.runs.run_desk import open_desk
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.host import Host
 from launcher.values.record import State, is_terminal
 
@@ -49,7 +49,7 @@ def pull_one_checkpoint(host: Host, mirror: Mirror, which: str, view: View) -> H
     return home
 
 
-def _pull_checkpoint(desk: Desk, mirror: Mirror, which: str, stage: Stage) -> HomeCheckpoint:
+def _pull_checkpoint(desk: HostClient, mirror: Mirror, which: str, stage: Stage) -> HomeCheckpoint:
     refresh(desk, mirror)  # without its record, a checkpoint cannot be gone on from when the host is away
     return pull_checkpoint(desk, mirror, which, stage)
 
@@ -73,17 +73,17 @@ def pull_until_end(host: Host, mirror: Mirror, choice: Choice, view: View) -> Pu
             time.sleep(LOOK_AGAIN_S)
 
 
-def _pull(desk: Desk, mirror: Mirror, choice: Choice, stage: Stage) -> Pulled:
+def _pull(desk: HostClient, mirror: Mirror, choice: Choice, stage: Stage) -> Pulled:
     refresh(desk, mirror)
     return pull(desk, mirror, choice, stage)
 
 
-def _is_over(desk: Desk, mirror: Mirror) -> bool:
+def _is_over(desk: HostClient, mirror: Mirror) -> bool:
     summary = known_summary(desk, mirror.run)
     return is_terminal(summary.state) or summary.state in (State.WAITING, State.INTERRUPTED)
 
 
-def _over_lost_links(host: Host, mirror: Mirror, view: View, work: Callable[[Desk], Value]) -> Value:
+def _over_lost_links(host: Host, mirror: Mirror, view: View, work: Callable[[HostClient], Value]) -> Value:
     """Do some work at a desk; open another one if the link is lost, with growing pauses.
 
     Raises HostError if the host cannot be reached at all, or after LOST_LINKS losses one after the other.

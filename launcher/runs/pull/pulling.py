@@ -22,7 +22,7 @@ from launcher.errors import RunError
 from launcher.runs.follow.view import Stage
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.runs.pull.transfer import Transfer, until_stable
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.reported.output import TOPS, Content, Outputs, RunOutput
 
 File = TypeVar("File", RunOutput, Content)
@@ -57,7 +57,7 @@ class Pulled(NamedTuple):
     yours: list[Path]
 
 
-def pull(desk: Desk, mirror: Mirror, choice: Choice, stage: Stage) -> Pulled:
+def pull(desk: HostClient, mirror: Mirror, choice: Choice, stage: Stage) -> Pulled:
     """Bring what a run wrote to its places here; return what came, and what did not.
 
     One client at a time; another waits. Raises RunError if it does not fit here, if this disk refuses, or if files keep
@@ -71,7 +71,7 @@ def pull(desk: Desk, mirror: Mirror, choice: Choice, stage: Stage) -> Pulled:
 class _Pull:
     """A pull of one run; run again, it goes on with what is missing then."""
 
-    def __init__(self, desk: Desk, mirror: Mirror, stage: Stage) -> None:
+    def __init__(self, desk: HostClient, mirror: Mirror, stage: Stage) -> None:
         self._desk, self._mirror = desk, mirror
         self._copies = LocalCopies(mirror)
         self._transfer = Transfer(desk, mirror, self._copies, stage)

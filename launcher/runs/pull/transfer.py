@@ -17,7 +17,7 @@ from launcher.errors import AgentError, MalformedAnswerError, RunError
 from launcher.runs.follow.view import Stage
 from launcher.runs.pull.local_copies import PARTS, LocalCopies
 from launcher.transport.channel import Incoming
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.reported.output import Content, Manifest, RunOutput
 
 PIECE = 1 << 18
@@ -50,7 +50,7 @@ def until_stable(work: Callable[[], Value], again: str) -> Value:
 class Transfer:
     """The transfer of files of one run over one desk."""
 
-    def __init__(self, desk: Desk, mirror: Mirror, copies: LocalCopies, stage: Stage) -> None:
+    def __init__(self, desk: HostClient, mirror: Mirror, copies: LocalCopies, stage: Stage) -> None:
         self._desk, self._mirror, self._copies, self._stage = desk, mirror, copies, stage
 
     def heard(self, total: int = 0) -> Callable[[int], None]:

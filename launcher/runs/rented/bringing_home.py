@@ -23,7 +23,7 @@ from launcher.runs.pull.local_copies import LocalCopies
 from launcher.runs.pull.pulling import Choice, by_number, came, checkpoint_of, pull, shown_path
 from launcher.runs.rented.rented_runs import mirror_of
 from launcher.runs.run_desk import open_desk
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.record import State, is_terminal
 from launcher.values.reported.output import RunOutput
 
@@ -149,7 +149,9 @@ class _TimedStage:
             )
 
 
-def bring_home(desk: Desk, mirror: Mirror, view: View, left_s: Callable[[], float] | None = None) -> None:
+def bring_home(
+    desk: HostClient, mirror: Mirror, view: View, left_s: Callable[[], float] | None = None
+) -> None:
     """Bring everything home that a run made on a machine that will be gone, and prove it by the host's own digests.
 
     That includes its newest whole checkpoint, and those of a script that saves its own, the newest first, as long as they are not
@@ -218,7 +220,7 @@ def own_checkpoints(files: Iterable[RunOutput]) -> list[str]:
     return sorted(chosen, key=by_number)
 
 
-def missing(desk: Desk, mirror: Mirror) -> str:
+def missing(desk: HostClient, mirror: Mirror) -> str:
     """Return in words which files of a run's machine are not here; empty if all are. Raises HostError, OSError."""
     listed = desk.runs.outputs(mirror.run, lambda _read: None, every_file=False)
     copies = LocalCopies(mirror)

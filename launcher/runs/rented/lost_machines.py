@@ -14,11 +14,11 @@ from launcher.runs.run_desk import open_desk
 if TYPE_CHECKING:
     from launcher.copy.mirror import Mirror
     from launcher.runs.follow.view import View
-    from launcher.transport.client.desk import Desk
+    from launcher.transport.client.desk import HostClient
     from launcher.values.host import Host
 
 
-def reach(host: Host, mirror: Mirror) -> Desk:
+def reach(host: Host, mirror: Mirror) -> HostClient:
     """Open the desk of a run. If its machine is rented and does not answer, its provider is asked whether it is gone.
 
     Raises MachineGoneError then, with what it cost, and what `open_desk` raises.

@@ -27,7 +27,7 @@ from launcher.runs.rented.api_key_guard import check_key_is_not_sent
 from launcher.runs.rented.lost_machines import reach
 from launcher.runs.resume.secret_consent import check_consent
 from launcher.runs.run_listing import listing
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.record import State, Summary, is_terminal
 
 if TYPE_CHECKING:
@@ -115,12 +115,12 @@ def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> l
     return found
 
 
-def recover_to_follow(desk: Desk, mirror: Mirror, view: View) -> RecoveryOutcome:
+def recover_to_follow(desk: HostClient, mirror: Mirror, view: View) -> RecoveryOutcome:
     """Recover a run that is about to be followed, if it needs that; return what became of it."""
     return _recover_to_follow(desk, mirror, known_summary(desk, mirror.run), view)
 
 
-def show_and_recover(desk: Desk, mirror: Mirror, view: View) -> RecoveryOutcome:
+def show_and_recover(desk: HostClient, mirror: Mirror, view: View) -> RecoveryOutcome:
     """Do the same for a run that is not shown yet: one that goes on is shown as it is now, before its history is read."""
     summary = known_summary(desk, mirror.run)
     if summary.state not in TO_RECOVER and not is_terminal(summary.state):
@@ -128,13 +128,13 @@ def show_and_recover(desk: Desk, mirror: Mirror, view: View) -> RecoveryOutcome:
     return _recover_to_follow(desk, mirror, summary, view)
 
 
-def _recover_to_follow(desk: Desk, mirror: Mirror, summary: Summary, view: View) -> RecoveryOutcome:
+def _recover_to_follow(desk: HostClient, mirror: Mirror, summary: Summary, view: View) -> RecoveryOutcome:
     if summary.state not in TO_RECOVER:
         return RecoveryOutcome.NOTHING_TO_DO
     return _recover(desk, mirror, summary, RecoverRequest(), view).outcome
 
 
-def recover_on(desk: Desk, mirror: Mirror, request: RecoverRequest, view: View) -> Recovery:
+def recover_on(desk: HostClient, mirror: Mirror, request: RecoverRequest, view: View) -> Recovery:
     """Do the same over an open desk for one run."""
     summary = known_summary(desk, mirror.run)
     run, host = mirror.run, desk.host
@@ -152,7 +152,7 @@ def recover_on(desk: Desk, mirror: Mirror, request: RecoverRequest, view: View) 
     return _recover(desk, mirror, summary, request, view)
 
 
-def _new_run(desk: Desk, mirror: Mirror) -> str:
+def _new_run(desk: HostClient, mirror: Mirror) -> str:
     """Return the command for a new run after one that has ended: from its last checkpoint, if it has saved any."""
     refresh(desk, mirror)
     if any(event.kind == "checkpoint" for event in mirror.record.events()):
@@ -168,7 +168,9 @@ def _note_unread(run: str, request: RecoverRequest, view: View) -> None:
         view.note(f"{run}: --env-file was not read: its host has the run's secrets, and did not ask for them")
 
 
-def _recover(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverRequest, view: View) -> Recovery:
+def _recover(
+    desk: HostClient, mirror: Mirror, summary: Summary, request: RecoverRequest, view: View
+) -> Recovery:
     """Go on with a run that waits or was interrupted; return what became of it."""
     run, host = mirror.run, desk.host
     resumed = _resume(desk, mirror, summary, request, view)
@@ -182,7 +184,9 @@ def _recover(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverReque
     return Recovery(run, host, RecoveryOutcome.RECOVERED, resumed.state)
 
 
-def _resume(desk: Desk, mirror: Mirror, summary: Summary, request: RecoverRequest, view: View) -> ResumedRun:
+def _resume(
+    desk: HostClient, mirror: Mirror, summary: Summary, request: RecoverRequest, view: View
+) -> ResumedRun:
     """Have the host go on with a run. What takes long, an image or the proof of a death, is shown as a stage."""
 
     def plan() -> Plan:

@@ -19,7 +19,7 @@ from launcher.values.record import State, Summary, is_terminal
 
 if TYPE_CHECKING:
     from launcher.copy.mirror import Mirror
-    from launcher.transport.client.desk import Desk
+    from launcher.transport.client.desk import HostClient
     from launcher.values.host import Host
 
 FILE = "--set"
@@ -138,7 +138,7 @@ def check_ended(summary: Summary, parent: Mirror, request: ResumeRequest) -> Non
         )
 
 
-def refuse_moved(desk: Desk, parent: Mirror) -> None:
+def refuse_moved(desk: HostClient, parent: Mirror) -> None:
     """Raise UsageError for a run that goes on elsewhere: it would be trained twice from there."""
     if words := move_records.elsewhere(parent):
         raise UsageError(words)

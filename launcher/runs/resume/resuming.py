@@ -43,7 +43,7 @@ from launcher.runs.resume.resumed_plan import (
 )
 from launcher.runs.resume.secret_consent import check_consent
 from launcher.runs.run_desk import open_desk
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.upload import upload_record
 from launcher.values.host import Host
 
@@ -140,7 +140,9 @@ def _resume(
         raise
 
 
-def _inherit(desk: Desk, parent: Mirror, host: Host, view: View, keys: Sequence[str], child: Mirror) -> str:
+def _inherit(
+    desk: HostClient, parent: Mirror, host: Host, view: View, keys: Sequence[str], child: Mirror
+) -> str:
     """Have the host give a run what its parent left; return what that is, in words. `keys` are those that were set."""
     try:
         inheritance = desk.preparation.inherit(child.run, parent.run, keys)

@@ -1,5 +1,5 @@
 """The client of a host's agent: a typed method for each request, and the reading of runs by cursor.
 
-`desk.Desk` is the interface, `agent_desk.AgentDesk` the one in front of an agent.
+`desk.HostClient` is the interface, `agent_desk.AgentClient` the one in front of an agent.
 A service without a wire has a desk of its own, in `backends/spool`.
 """

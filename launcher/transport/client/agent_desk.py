@@ -80,7 +80,7 @@ _READ = TypeAdapter(Annotated[int, Field(ge=0)], config=ConfigDict(defer_build=T
 """A sign of life: how many bytes the agent has read."""
 
 
-class AgentDesk(Passing):
+class AgentClient(Passing):
     """The desk of an agent at the other end of a channel."""
 
     def __init__(self, channel: Calls, reader: Reader | None = None) -> None:

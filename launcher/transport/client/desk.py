@@ -274,7 +274,7 @@ class HostUpkeep(Protocol):
         """Return the label of what belongs to this host's root: the host's id and the root's path."""
 
 
-class Desk(Opener, Protocol):
+class HostClient(Opener, Protocol):
     """A host that answers. Use it in a `with`."""
 
     @property

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.backends.base.runtime import Supply
 from launcher.backends.machine.docker.container import LABEL_ROOT
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 
 if TYPE_CHECKING:
     from launcher.backends.machine.docker.engine import DockerEngine, ListedImage
@@ -49,7 +49,7 @@ def lock_of(name: str) -> str:
     return "image-" + re.sub(r"[^a-z0-9]+", "-", name.lower())[-60:].strip("-")
 
 
-def remains(desk: Desk, engine: DockerEngine, root: str | None = None) -> list[Supply]:
+def remains(desk: HostClient, engine: DockerEngine, root: str | None = None) -> list[Supply]:
     """Return what builds of a root, or of all roots, have left; what this root is building just now counts as used."""
     own_root = desk.upkeep.root_label()
     users = Counter(container.image for container in engine.containers())
@@ -61,7 +61,7 @@ def remains(desk: Desk, engine: DockerEngine, root: str | None = None) -> list[S
     return found
 
 
-def discard_remains(desk: Desk, engine: DockerEngine, supply: Supply) -> bool:
+def discard_remains(desk: HostClient, engine: DockerEngine, supply: Supply) -> bool:
     """Remove what a build has left, unless that image is being built; return whether it is gone. Raises EngineError."""
     if not desk.making.hold(supply.lock).held:
         return False
@@ -71,7 +71,7 @@ def discard_remains(desk: Desk, engine: DockerEngine, supply: Supply) -> bool:
         desk.making.let_go(supply.lock)
 
 
-def clear_remains(desk: Desk, engine: DockerEngine, name: str, root: str) -> None:
+def clear_remains(desk: HostClient, engine: DockerEngine, name: str, root: str) -> None:
     """Remove what builds of a root have left. The build of `name`, whose lock is held here, has ended or was cancelled.
 
     Raises HostError.
@@ -112,7 +112,7 @@ def _has_containers(engine: DockerEngine, step: str) -> bool:
     return any((container.labels or {}).get(LABEL_STEP) == step for container in engine.containers())
 
 
-def _is_held(desk: Desk, lock: str) -> bool:
+def _is_held(desk: HostClient, lock: str) -> bool:
     """Return whether another client holds a lock."""
     is_free = desk.making.hold(lock).held
     if is_free:

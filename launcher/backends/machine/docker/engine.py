@@ -33,7 +33,7 @@ from launcher.backends.machine.docker.container import (
 from launcher.base.text import printable
 from launcher.errors import EngineError, RefusedStreamError
 from launcher.transport.channel import Socket
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.base import Record
 from launcher.values.reported.engine_access import EngineWay
 
@@ -56,7 +56,7 @@ logging.getLogger("urllib3").addHandler(logging.NullHandler())  # a lost link is
 class DockerEngine:
     """The engine that `way` leads to. `close` it; every failure is an EngineError that says what to do."""
 
-    def __init__(self, desk: Desk, way: EngineWay) -> None:
+    def __init__(self, desk: HostClient, way: EngineWay) -> None:
         """Dial it, by the first way that is open, and agree on the API's version. Raises EngineError."""
         self.host = desk.host
         self.way = way

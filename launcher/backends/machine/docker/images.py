@@ -31,7 +31,7 @@ from launcher.planning.software.build_failure import build_failure, indexes
 from launcher.planning.software.recipe import buildkit, classic
 from launcher.planning.software.wheel_choice import unfit, verifiable_torch
 from launcher.transport.agent_file import torch_check
-from launcher.transport.client.desk import Desk
+from launcher.transport.client.desk import HostClient
 from launcher.values.plan import Plan
 from launcher.values.software.image import BuildOptions, Image
 from launcher.values.software.packages import InstalledPackages
@@ -58,7 +58,9 @@ class Provided(NamedTuple):
     code: str | None
 
 
-def provide_image(desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions, say: Say) -> Provided:
+def provide_image(
+    desk: HostClient, engine: DockerEngine, plan: Plan, build: BuildOptions, say: Say
+) -> Provided:
     """Make sure that the engine has the plan's image, and has compiled the agent.
 
     One launch at a time makes an image; the others wait. The agent holds the lock, which is released when its client
@@ -89,7 +91,7 @@ def provide_image(desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOpti
 
 
 def _check(
-    desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions, image_id: str, say: Say
+    desk: HostClient, engine: DockerEngine, plan: Plan, build: BuildOptions, image_id: str, say: Say
 ) -> str | None:
     """Make sure that an image is sound, and has compiled the agent; return the folder with that.
 
@@ -109,7 +111,7 @@ def _check(
 
 
 def _check_packages(
-    desk: Desk,
+    desk: HostClient,
     engine: DockerEngine,
     plan: Plan,
     build: BuildOptions,
@@ -163,7 +165,7 @@ def _packages_in(engine: DockerEngine, image: Image, root: str) -> InstalledPack
         raise EngineError(engine.host, f"{engine.host}: {image.name} does not say what is in it") from error
 
 
-def check_image(desk: Desk, engine: DockerEngine, plan: Plan, build: BuildOptions) -> None:
+def check_image(desk: HostClient, engine: DockerEngine, plan: Plan, build: BuildOptions) -> None:
     """Make sure that the plan's image is there or can be made. Raises RefusedError if only a credential would allow it."""
     image = plan.image
     if image is None or image.dockerfile is None or engine.image_id(image.name) is not None:
@@ -194,7 +196,9 @@ def _is_ours(name: str, image: ListedImage) -> bool:
     return match is not None and (image.labels or {}).get(LABEL_IMAGE, "")[:12] == match[1]
 
 
-def _build(desk: Desk, engine: DockerEngine, image: Image, build: BuildOptions, root: str, say: Say) -> str:
+def _build(
+    desk: HostClient, engine: DockerEngine, image: Image, build: BuildOptions, root: str, say: Say
+) -> str:
     """Build an image on the host; return the name of the builder. Raises EngineError with the last lines of its output.
 
     Whether it succeeds, fails or is interrupted, no image without a name is left.
@@ -212,7 +216,12 @@ def _build(desk: Desk, engine: DockerEngine, image: Image, build: BuildOptions, 
 
 
 def _build_with_buildkit(
-    desk: Desk, engine: DockerEngine, image: Image, build: BuildOptions, labels: dict[str, str], say: Say
+    desk: HostClient,
+    engine: DockerEngine,
+    image: Image,
+    build: BuildOptions,
+    labels: dict[str, str],
+    say: Say,
 ) -> None:
     recipe = buildkit(image, build)
     payload = {"files": encoded(recipe.files), "secrets": encoded(recipe.secrets)}
