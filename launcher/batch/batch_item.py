@@ -71,7 +71,7 @@ class Lane(NamedTuple):
     is_rented: bool
 
 
-class Verdict(StrEnum):
+class BeginResult(StrEnum):
     """What became of an attempt to begin an item."""
 
     BEGAN = "began"
@@ -88,7 +88,7 @@ class Attempt(NamedTuple):
     """
 
     item: Item
-    verdict: Verdict
+    verdict: BeginResult
     words: str = ""
     started: Started | None = None
 
@@ -119,9 +119,9 @@ def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
             request = request._replace(most_cents=cents)
             started = launch(request, view, item.run, opening=lane.opening, hold=NoInterrupts, code=lane.code)
     except CardBusyError as error:
-        return _put_back(lane.queue, item, Verdict.BUSY, _line(error))
+        return _put_back(lane.queue, item, BeginResult.BUSY, _line(error))
     except (RefusedError, UsageError) as error:
-        return _put_back(lane.queue, item, Verdict.REFUSED, _own_words(error))
+        return _put_back(lane.queue, item, BeginResult.REFUSED, _own_words(error))
     except AgentError as error:
         if error.code == RUN_EXISTS:
             return settle(lane, item, view)
@@ -135,7 +135,7 @@ def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
         if started.lease is not None:
             _hand_over(lane, item, started.lease, view)
         raise
-    return Attempt(item, Verdict.BEGAN, started=started)
+    return Attempt(item, BeginResult.BEGAN, started=started)
 
 
 def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
@@ -156,10 +156,10 @@ def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
     except UnreachableError as error:
         return _failed(lane.queue, item, error)  # what was never bound to its host has not begun there
     except _PreparingError:
-        return Attempt(item, Verdict.UNSETTLED, f"{host.name} clears away what a launch had prepared")
+        return Attempt(item, BeginResult.UNSETTLED, f"{host.name} clears away what a launch had prepared")
     if is_there:
         _note_batch(lane, mirror)
-        return Attempt(lane.queue.step(item, ItemState.CONFIRMED), Verdict.BEGAN)
+        return Attempt(lane.queue.step(item, ItemState.CONFIRMED), BeginResult.BEGAN)
     if mirror.files.is_folder() and not mirror.files.numbered():
         with mirror.disk_errors(mirror.folder):
             mirror.remove()  # bound by a launch that never reached the host
@@ -226,9 +226,9 @@ def _is_rented(host: Host, item: Item, view: ItemView) -> bool:
     return False
 
 
-def _put_back(queue: BatchQueue, item: Item, verdict: Verdict, words: str) -> Attempt:
+def _put_back(queue: BatchQueue, item: Item, verdict: BeginResult, words: str) -> Attempt:
     """Queue an item again that this host does not take; for good if it refused it, and the last of them ends it."""
-    if verdict != Verdict.REFUSED:
+    if verdict != BeginResult.REFUSED:
         return Attempt(queue.step(item, ItemState.QUEUED, why=words), verdict, words)
     tried = (*item.tried, item.host or "")
     refusals = queue.refusals[item.number]
@@ -251,8 +251,8 @@ def _all_refusals(refusals: Mapping[str, str]) -> str:
 def _failed(queue: BatchQueue, item: Item, error: LaunchError) -> Attempt:
     """Deal with a launch that broke off: nothing began unless the run's host is bound, which comes before its start."""
     if _is_bound(Mirror(run_of(item), runs_folder())):
-        return Attempt(item, Verdict.UNSETTLED, _line(error))
-    return _put_back(queue, item, Verdict.SILENT, _line(error))
+        return Attempt(item, BeginResult.UNSETTLED, _line(error))
+    return _put_back(queue, item, BeginResult.SILENT, _line(error))
 
 
 def follow_item(

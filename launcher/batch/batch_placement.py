@@ -16,7 +16,7 @@ FAILURES = 5
 """So many items in a row that fail before their first step show that it is the host's fault."""
 
 
-class Place(NamedTuple):
+class HostAvailability(NamedTuple):
     """What is known of a host. `closed` says why nothing can be begun there just now, in words; None if it may be tried.
 
     `going` are the runs of the batch there, `most` how many there may be: one where no cards are handed out.
@@ -34,7 +34,9 @@ class Decision(NamedTuple):
     waits: Mapping[int, str]
 
 
-def decide(items: Iterable[Item], places: Mapping[str, Place], *, going: int, most: int | None) -> Decision:
+def decide(
+    items: Iterable[Item], places: Mapping[str, HostAvailability], *, going: int, most: int | None
+) -> Decision:
     """Choose what to begin: each item on the first of its hosts that is open; one item a host, since each changes what is free."""
     begin: list[tuple[Item, str]] = []
     waits: dict[int, str] = {}
@@ -54,11 +56,11 @@ def decide(items: Iterable[Item], places: Mapping[str, Place], *, going: int, mo
     return Decision(tuple(begin), waits)
 
 
-def _is_open(place: Place) -> bool:
+def _is_open(place: HostAvailability) -> bool:
     return place.closed is None and (place.most is None or place.going < place.most)
 
 
-def _why(host: str, place: Place) -> str:
+def _why(host: str, place: HostAvailability) -> str:
     if place.closed is not None:
         return place.closed
     if not _is_open(place):

@@ -77,7 +77,7 @@ CREATE TABLE run (run TEXT PRIMARY KEY, item INTEGER NOT NULL) WITHOUT ROWID;
 _COLUMNS = "number, name, request, hosts, point, state, run, host, outcome, why, tried, changed"
 
 
-class Entry(NamedTuple):
+class NewItem(NamedTuple):
     """An item before it is in a queue: its name, its request as JSON, its hosts, and its point of the matrix."""
 
     name: str
@@ -86,7 +86,7 @@ class Entry(NamedTuple):
     point: Point
 
 
-class Wish(StrEnum):
+class BatchRequest(StrEnum):
     """A request to the process that works a batch: begin nothing more, or queue again the items that failed."""
 
     STOP = "stop"
@@ -267,17 +267,17 @@ class BatchQueue:
             return other.identity() == self.identity()
         return False
 
-    def wish(self, wish: Wish) -> None:
+    def wish(self, wish: BatchRequest) -> None:
         """Record a wish, for the process that works the batch, or the next one."""
         with self._errors(), self._data:
             self._data.execute("INSERT OR REPLACE INTO batch VALUES (?, '1')", (wish,))
 
-    def wishes(self, wish: Wish) -> bool:
+    def wishes(self, wish: BatchRequest) -> bool:
         """Whether a wish is on record."""
         with self._errors():
             return bool(self._value(wish))
 
-    def take_back(self, wish: Wish) -> bool:
+    def take_back(self, wish: BatchRequest) -> bool:
         """Take a wish from the record; return whether it was there."""
         with self._errors(), self._data:
             return (
@@ -529,7 +529,7 @@ def unworked_batches(tell: Callable[[str], None]) -> dict[str, int]:
     return found
 
 
-def make_queue(name: str, rules: Rules, entries: Iterable[Entry]) -> BatchQueue:
+def make_queue(name: str, rules: Rules, entries: Iterable[NewItem]) -> BatchQueue:
     """Make the queue of a new batch; it appears whole, or not at all.
 
     Raises UsageError for a name that is taken, RunError where the disk or its locks refuse.
@@ -571,7 +571,7 @@ def make_queue(name: str, rules: Rules, entries: Iterable[Entry]) -> BatchQueue:
     return queue
 
 
-def _write(file: Path, name: str, rules: Rules, entries: Iterable[Entry]) -> None:
+def _write(file: Path, name: str, rules: Rules, entries: Iterable[NewItem]) -> None:
     data = sqlite3.connect(file)
     try:
         (mode,) = data.execute("PRAGMA journal_mode=WAL").fetchone()

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from launcher.batch.batch_item import why_ended
-from launcher.batch.batch_queue import BatchQueue, Wish, Work, take_work, worker_of, worker_words
+from launcher.batch.batch_queue import BatchQueue, BatchRequest, Work, take_work, worker_of, worker_words
 from launcher.batch.batch_status import launches, state_of
 from launcher.batch.queued_item import DROPPED, NEVER_BEGAN, UNENDED, Item, ItemState
 from launcher.config import resolve
@@ -56,7 +56,7 @@ def stop_batch(queue: BatchQueue, *, now: bool, tell: Callable[[str], None]) -> 
     A process that works the batch begins nothing more, and is waited for while it launches something, and for ENDS_S at most
     until it has seen the ends of its runs; `tell` says so. Raises UsageError if that process does nothing any more.
     """
-    queue.wish(Wish.STOP)
+    queue.wish(BatchRequest.STOP)
     before = queue.items(*UNENDED)
     work = _after_launches(queue, tell)
     if work is None:
@@ -88,7 +88,7 @@ def _after_launches(queue: BatchQueue, tell: Callable[[str], None]) -> Work | No
         if not beginning and not queued:
             return None
         again = f"launch batch stop {queue.name}"
-        if not queue.wishes(Wish.STOP):
+        if not queue.wishes(BatchRequest.STOP):
             raise UsageError(f"{queue.name}: another command has resumed it meanwhile\n  again   {again}")
         if queued != left:  # it ends them one by one
             deadline, left = time.monotonic() + ANSWERS_S, queued
@@ -107,7 +107,7 @@ def _after_launches(queue: BatchQueue, tell: Callable[[str], None]) -> Work | No
 def _wait_for_worker(queue: BatchQueue, tell: Callable[[str], None]) -> None:
     """Return once no process works a batch whose runs have all ended, after ENDS_S at the latest."""
     deadline = time.monotonic() + ENDS_S
-    while queue.wishes(Wish.STOP) and time.monotonic() < deadline:
+    while queue.wishes(BatchRequest.STOP) and time.monotonic() < deadline:
         worker = worker_of(queue)
         if worker is None or worker.is_stopped:
             return

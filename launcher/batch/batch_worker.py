@@ -18,9 +18,18 @@ from launcher.backends.registry import backend_of
 from launcher.base.held_interrupts import HeldInterrupts
 from launcher.base.text import first_of
 from launcher.batch.batch_budget import Budget
-from launcher.batch.batch_item import Attempt, Lane, Verdict, begin, follow_item, run_of, settle, why_ended
-from launcher.batch.batch_placement import FAILURES, Decision, Place, decide
-from launcher.batch.batch_queue import BatchQueue, Wish
+from launcher.batch.batch_item import (
+    Attempt,
+    BeginResult,
+    Lane,
+    begin,
+    follow_item,
+    run_of,
+    settle,
+    why_ended,
+)
+from launcher.batch.batch_placement import FAILURES, Decision, HostAvailability, decide
+from launcher.batch.batch_queue import BatchQueue, BatchRequest
 from launcher.batch.batch_status import launches
 from launcher.batch.item_view import ItemView
 from launcher.batch.queued_item import DROPPED, REFUSED, Item, ItemState
@@ -121,20 +130,20 @@ class _Host:
         """Whether it has failed too many items in a row before their first step, or is not known any more."""
         return self.failures >= FAILURES or self.unknown is not None
 
-    def place(self, going: int, unbegun: str | None, *, is_beginning: bool) -> Place:
+    def place(self, going: int, unbegun: str | None, *, is_beginning: bool) -> HostAvailability:
         """Return what the placement needs to know. `unbegun` is an item that this host has and does not run yet, `is_beginning`
         whether one is being launched there.
         """
         if self.unknown is not None:
-            return Place(self.unknown, going)
+            return HostAvailability(self.unknown, going)
         if self.is_rested:
             words = f"{FAILURES} runs in a row failed there before their first step"
-            return Place(f"{self.name} is rested: {words}", going)
+            return HostAvailability(f"{self.name} is rested: {words}", going)
         if (why := self.upkeep.wait_reason(self.name, unbegun, is_launching=is_beginning)) is not None:
-            return Place(why, going)
+            return HostAvailability(why, going)
         if time.monotonic() < self.closed_until:
-            return Place(self.why, going)
-        return Place(None, going, self.most)
+            return HostAvailability(self.why, going)
+        return HostAvailability(None, going, self.most)
 
 
 class BatchWorker:
@@ -175,7 +184,7 @@ class BatchWorker:
             while True:
                 if held.first is not None:
                     return self._leave(held)
-                if self._queue.wishes(Wish.STOP):
+                if self._queue.wishes(BatchRequest.STOP):
                     self._drop_queued("the batch was stopped")
                 self._queue_again()
                 decision = self._decide()
@@ -237,7 +246,7 @@ class BatchWorker:
 
     def _queue_again(self) -> None:
         """Queue again the items that failed, if another command has asked for that."""
-        if not self._queue.take_back(Wish.AGAIN):
+        if not self._queue.take_back(BatchRequest.AGAIN):
             return
         for item in queue_again(self._queue):
             for host in item.hosts:
@@ -262,7 +271,7 @@ class BatchWorker:
         """Return how the work ends if nothing is left to do, or nothing can be done just now."""
         if self._live or decision.begin:
             return None
-        if self._queue.wishes(Wish.STOP):
+        if self._queue.wishes(BatchRequest.STOP):
             return BatchOutcome.OVER
         queued = [item for item in self._items.values() if item.state == ItemState.QUEUED]
         if not queued:
@@ -372,7 +381,7 @@ class BatchWorker:
         tries = 0
         while True:
             attempt = settle(self._lane(item.host), item, view, tries)
-            if attempt.verdict != Verdict.UNSETTLED:
+            if attempt.verdict != BeginResult.UNSETTLED:
                 self._after(attempt, view, item.host or "")
                 return
             view.lost_for = attempt.words
@@ -382,9 +391,9 @@ class BatchWorker:
 
     def _after(self, attempt: Attempt, view: ItemView, host: str) -> None:
         self._tell(self._take_attempt, attempt, host)
-        if attempt.verdict == Verdict.UNSETTLED:
+        if attempt.verdict == BeginResult.UNSETTLED:
             self._settle(attempt.item, view)
-        elif attempt.verdict == Verdict.BEGAN:
+        elif attempt.verdict == BeginResult.BEGAN:
             self._follow(attempt.item, view, attempt)
 
     def _follow(self, item: Item, view: ItemView, attempt: Attempt | None) -> None:
@@ -418,15 +427,15 @@ class BatchWorker:
     def _take_attempt(self, attempt: Attempt, name: str) -> None:
         item, verdict, host = attempt.item, attempt.verdict, self._hosts[name]
         self._beginning.pop(item.number, None)
-        if verdict not in (Verdict.BEGAN, Verdict.UNSETTLED):
+        if verdict not in (BeginResult.BEGAN, BeginResult.UNSETTLED):
             del self._live[item.number]
         self._changed(item)
-        if verdict == Verdict.BEGAN:
+        if verdict == BeginResult.BEGAN:
             host.open()
             self._note_cards(item)
-        elif verdict in (Verdict.BUSY, Verdict.SILENT):
-            wait_s = host.close(attempt.words, is_silent=verdict == Verdict.SILENT)
-            if verdict == Verdict.SILENT and host.silent < SILENT_TRIES:
+        elif verdict in (BeginResult.BUSY, BeginResult.SILENT):
+            wait_s = host.close(attempt.words, is_silent=verdict == BeginResult.SILENT)
+            if verdict == BeginResult.SILENT and host.silent < SILENT_TRIES:
                 self._view.note(f"{attempt.words}   {name} is asked again in {wait_s:.0f} s")
 
     def _note_cards(self, item: Item) -> None:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from launcher.batch.batch_definition import Rules
-from launcher.batch.batch_queue import Entry, make_queue
+from launcher.batch.batch_queue import NewItem, make_queue
 from launcher.batch.batch_status import ItemRow
 from launcher.batch.batch_stop import Stopped
 from launcher.batch.batch_usage import Used
@@ -60,7 +60,7 @@ def test_two_thousand_queued_items_are_shown_by_one_query_and_without_what_reach
     """So that it is quick: neither the desks of hosts nor the values of jobs and runs are loaded to print names."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LAUNCH_RUNS", raising=False)
-    entries = [Entry(f"train-{number:04}", "{}", ("A", "B"), {"seed": number}) for number in range(2000)]
+    entries = [NewItem(f"train-{number:04}", "{}", ("A", "B"), {"seed": number}) for number in range(2000)]
     make_queue("sweep", Rules(), entries).close()
     done = subprocess.run([sys.executable, "-c", STATUS], capture_output=True, text=True, check=True)
     assert len(done.stdout.splitlines()) == 1 + 2000 + 3
@@ -84,7 +84,9 @@ def test_stop_counts_what_its_table_shows(tmp_path, monkeypatch, capsys):
     """Also while the process that works the batch is still to put the end of the runs on record."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LAUNCH_RUNS", raising=False)
-    with make_queue("sweep", Rules(), [Entry(f"i{number}", "{}", ("A",), {}) for number in (1, 2)]) as queue:
+    with make_queue(
+        "sweep", Rules(), [NewItem(f"i{number}", "{}", ("A",), {}) for number in (1, 2)]
+    ) as queue:
         item = queue.items()[0]
         for state in (ItemState.RESERVED, ItemState.CONFIRMED):
             item = queue.step(item, state)

@@ -11,7 +11,7 @@ from testbed.pty_run import in_terminal, without_style
 from testbed.tables import mostly_long
 
 from launcher.batch.batch_definition import Rules
-from launcher.batch.batch_queue import Entry, make_queue
+from launcher.batch.batch_queue import NewItem, make_queue
 from launcher.batch.queued_item import ItemState
 from launcher.copy.mirror import Mirror
 from launcher.values.host import Host
@@ -329,7 +329,7 @@ def test_a_batch_stands_for_its_runs(client, grid, monkeypatch):
     runs = sorted(path.name for path in client.runs.glob("[0-9]*"))
     monkeypatch.chdir(client.project)
     monkeypatch.delenv("LAUNCH_RUNS", raising=False)
-    entries = [Entry(f"i{number}", "{}", ("lab",), {}) for number in range(3)]
+    entries = [NewItem(f"i{number}", "{}", ("lab",), {}) for number in range(3)]
     with make_queue("sweep", Rules(), entries) as queue:
         for item, run in zip(queue.items(), runs, strict=False):
             queue.step(item, ItemState.RESERVED, run=run, host="lab")

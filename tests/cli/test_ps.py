@@ -17,7 +17,7 @@ from testbed.screen import Screen
 from testbed.tables import mostly_long
 
 from launcher.batch.batch_definition import Rules
-from launcher.batch.batch_queue import Entry, make_queue
+from launcher.batch.batch_queue import NewItem, make_queue
 from launcher.batch.queued_item import ItemState
 from launcher.cli.commands.look.ps import _state, _time, _why
 from launcher.cli.output import watching
@@ -122,7 +122,7 @@ def test_a_run_of_a_batch_says_of_which(client, ended, monkeypatch):
     assert "BATCH" not in client.ok("ps")
     index.update(index.find(ended[1]), batch="night")
     monkeypatch.setenv("LAUNCH_RUNS", str(client.runs))
-    with make_queue("claims", Rules(), [Entry("i1", "{}", ("lab",), {})]) as queue:
+    with make_queue("claims", Rules(), [NewItem("i1", "{}", ("lab",), {})]) as queue:
         (item,) = queue.items()
         queue.step(item, ItemState.RESERVED, run=ended[0], host="lab")
     (client.runs / "batches" / "torn").mkdir()

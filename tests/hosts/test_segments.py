@@ -7,7 +7,7 @@ import time
 import pytest
 
 from launcher.backends.spool.segment_record import SegmentRecord
-from launcher.backends.spool.segments import Output, Segments
+from launcher.backends.spool.segments import SegmentOutput, Segments
 from launcher.errors import ServiceUnreachableError
 
 RUN, REF = "261125-toy-aaaa11", "alice/launch-261125-toy-aaaa11-1"
@@ -26,7 +26,7 @@ class Service:
 
     def outputs(self, ref, run):
         """List them."""
-        yield from (Output(path, self._pieces(path)) for path in self.paths)
+        yield from (SegmentOutput(path, self._pieces(path)) for path in self.paths)
 
     def _pieces(self, path):
         if len(self.sent) == self.most:

@@ -15,7 +15,7 @@ from testbed.entries import know
 
 from launcher.batch import batch_queue
 from launcher.batch.batch_definition import Rules
-from launcher.batch.batch_queue import Entry, make_queue, open_queue, take_work, worker_of
+from launcher.batch.batch_queue import NewItem, make_queue, open_queue, take_work, worker_of
 from launcher.batch.queued_item import FOLLOWING, ItemState
 from launcher.errors import BadFileError, RunError, UnknownNameError, UsageError
 
@@ -33,7 +33,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def queue(folder):
     """A queue of three items."""
-    with make_queue("sweep", Rules(), [Entry(f"i{n}", "{}", ("A",), {"n": n}) for n in (1, 2, 3)]) as made:
+    with make_queue("sweep", Rules(), [NewItem(f"i{n}", "{}", ("A",), {"n": n}) for n in (1, 2, 3)]) as made:
         yield made
 
 
@@ -145,7 +145,7 @@ def reserve_all(queue):
 def test_a_full_disk_is_named_and_leaves_the_last_transition(small_disk, folder, monkeypatch):
     """What was not written did not happen."""
     monkeypatch.setenv("LAUNCH_RUNS", str(small_disk / "runs"))
-    with make_queue("sweep", Rules(), [Entry(f"i{n}", "x" * 500, ("A",), {}) for n in range(200)]) as made:
+    with make_queue("sweep", Rules(), [NewItem(f"i{n}", "x" * 500, ("A",), {}) for n in range(200)]) as made:
         subprocess.run(["dd", "if=/dev/zero", f"of={small_disk / 'fill'}"], capture_output=True, check=False)
         with pytest.raises(RunError, match="launch batch resume sweep"):
             reserve_all(made)
@@ -158,7 +158,7 @@ def test_where_a_disk_is_full_no_batch_is_made(small_disk, folder, monkeypatch):
     """Nor is half of one left."""
     monkeypatch.setenv("LAUNCH_RUNS", str(small_disk / "runs"))
     with pytest.raises(RunError, match="nothing was begun"):
-        make_queue("sweep", Rules(), [Entry(f"i{n}", "x" * 5000, ("A",), {}) for n in range(2000)])
+        make_queue("sweep", Rules(), [NewItem(f"i{n}", "x" * 5000, ("A",), {}) for n in range(2000)])
     assert not [*(small_disk / "runs" / "batches").glob("*sweep*")]
 
 
@@ -173,7 +173,7 @@ def test_locks_that_do_not_hold_are_refused(folder, monkeypatch):
 def test_two_thousand_items_are_small_and_quickly_counted(folder):
     """The file stays under 10 MB."""
     with make_queue(
-        "sweep", Rules(), [Entry(f"i{n}", "x" * 1500, ("A", "B"), {"n": n}) for n in range(2000)]
+        "sweep", Rules(), [NewItem(f"i{n}", "x" * 1500, ("A", "B"), {"n": n}) for n in range(2000)]
     ) as made:
         size = int(
             subprocess.run(
@@ -253,7 +253,7 @@ def test_a_batch_that_was_not_made_whole_is_none(queue):
 
 def test_the_latest_batch_is_the_one_that_was_made_last(queue):
     """Whichever was changed since."""
-    with make_queue("later", Rules(), [Entry("i1", "{}", ("A",), {})]):
+    with make_queue("later", Rules(), [NewItem("i1", "{}", ("A",), {})]):
         pass
     queue.step(queue.items()[0], R, run="261125-i1-abcdef", host="A")
     queue.close()
@@ -315,7 +315,7 @@ def test_a_folder_of_batches_that_is_a_link_holds_none(queue, tmp_path, which):
     assert batch_queue.unworked_batches(print) == {}
     before = sorted(moved.rglob("*"))
     with pytest.raises((RunError, UsageError)):
-        make_queue("sweep", Rules(), [Entry("i1", "{}", ("A",), {"n": 1})])
+        make_queue("sweep", Rules(), [NewItem("i1", "{}", ("A",), {"n": 1})])
     assert sorted(moved.rglob("*")) == before
 
 

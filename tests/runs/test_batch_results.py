@@ -6,7 +6,7 @@ import json
 import pytest
 
 from launcher.batch.batch_definition import Rules
-from launcher.batch.batch_queue import Entry, make_queue
+from launcher.batch.batch_queue import NewItem, make_queue
 from launcher.batch.batch_results import write_results
 from launcher.copy.request import Request
 
@@ -15,7 +15,7 @@ def rows_of(tmp_path, monkeypatch, settings, **values):
     """The header, and the row of an item with these values of the matrix, which has not begun."""
     monkeypatch.chdir(tmp_path)
     request = json.dumps(Request(job="sft", settings=settings)._asdict())
-    with make_queue("sweep", Rules(), [Entry("i1", request, ("local",), values)]) as queue:
+    with make_queue("sweep", Rules(), [NewItem("i1", request, ("local",), values)]) as queue:
         table = write_results(queue).table
     with table.open(newline="") as file:
         return [*csv.reader(file)]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from launcher.batch.batch_definition import Rules
-from launcher.batch.batch_queue import Entry, make_queue
+from launcher.batch.batch_queue import NewItem, make_queue
 from launcher.batch.batch_status import rows_of
 from launcher.batch.batch_usage import Usage, Used, total
 from launcher.batch.queued_item import ItemState
@@ -20,7 +20,7 @@ def queue(tmp_path, monkeypatch):
     """A batch of three items: the first one failed once, the third has not begun."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LAUNCH_RUNS", raising=False)
-    entries = [Entry(name, "{}", ("lab",), {}) for name in ("i1", "i2", "i3")]
+    entries = [NewItem(name, "{}", ("lab",), {}) for name in ("i1", "i2", "i3")]
     with make_queue("sweep", Rules(), entries) as made:
         for number, run, outcome in ((1, FIRST, "failed"), (1, AGAIN, "succeeded"), (2, OTHER, "succeeded")):
             item = made.item(number)

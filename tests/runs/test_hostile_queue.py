@@ -13,7 +13,7 @@ from testbed.tables import mostly_long
 
 from launcher.batch import batch_index
 from launcher.batch.batch_definition import Rules
-from launcher.batch.batch_queue import BatchQueue, Entry, make_queue
+from launcher.batch.batch_queue import BatchQueue, NewItem, make_queue
 from launcher.batch.batch_stop import _stop
 from launcher.batch.queued_item import Item, ItemState
 from launcher.errors import RunError
@@ -29,7 +29,7 @@ def evil(client, monkeypatch):
     """A batch of 300 items, as launch makes it, that is about to be changed."""
     monkeypatch.chdir(client.project)
     monkeypatch.setenv("LAUNCH_RUNS", str(client.runs))
-    entries = [Entry(f"i{n}", "{}", ("lab",), {"n": n}) for n in range(300)]
+    entries = [NewItem(f"i{n}", "{}", ("lab",), {"n": n}) for n in range(300)]
     with make_queue("evil", Rules(), entries) as queue:
         return queue.folder
 

@@ -11,7 +11,7 @@ from launcher.backends.base.probing import Probed
 from launcher.backends.slurm.slurm_host import SlurmHost
 from launcher.backends.slurm.slurm_runtime import NOT_SUBMITTED, SlurmRuntime
 from launcher.batch.batch_definition import Rules
-from launcher.batch.batch_queue import Entry, make_queue
+from launcher.batch.batch_queue import NewItem, make_queue
 from launcher.batch.batch_status import rows_of, state_of
 from launcher.batch.queued_item import ItemState
 from launcher.cli.commands.hosts import hosts
@@ -179,7 +179,7 @@ def test_hosts_shows_the_cards_of_a_cluster_as_slurm_calls_them(partition, cards
 
 def test_an_item_whose_job_waits_is_not_called_running(mirror):
     """While nothing is known of its run, it has begun; then the run's own state is shown, in every list."""
-    queue = make_queue("sweep", Rules(), [Entry("i1", "{}", ("hive",), {})])
+    queue = make_queue("sweep", Rules(), [NewItem("i1", "{}", ("hive",), {})])
     item = queue.step(queue.items()[0], ItemState.RESERVED, run=RUN, host="hive")
     item = queue.step(item, ItemState.CONFIRMED)
     assert [row.state for row in rows_of([item])] == [state_of(item)] == ["reserved"]

@@ -43,7 +43,7 @@ from launcher.backends.kaggle.kaggle_settings import API, KaggleSettings
 from launcher.backends.spool.segment_files import extract_run, record_files, work_files
 from launcher.backends.spool.segment_record import SegmentRecord, SegmentStatus
 from launcher.backends.spool.segment_settings import SegmentSettings, SegmentTree
-from launcher.backends.spool.segments import Look, Output, Packed, Segments
+from launcher.backends.spool.segments import Packed, SegmentLook, SegmentOutput, Segments
 from launcher.backends.spool.spool_trees import KeptTree, SpoolTrees
 from launcher.backends.spool.spooled_desk import SpooledClient, connect_spool
 from launcher.base.text import printable
@@ -335,18 +335,22 @@ class Account:
         words = _ref(ref).slug.removeprefix("launch-").rpartition("-")[0]
         return ref in self.names(words)
 
-    def look(self, ref: str) -> Look:
+    def look(self, ref: str) -> SegmentLook:
         """Return what the service says of a kernel's session."""
         try:
             said = self.service.status(_ref(ref))
         except ServiceError as error:
             if error.reason not in MISSING:
                 raise
-            return Look(None) if self.exists(ref) else Look("deleted", "its kernel is gone from kaggle.com")
+            return (
+                SegmentLook(None)
+                if self.exists(ref)
+                else SegmentLook("deleted", "its kernel is gone from kaggle.com")
+            )
         words = WORDS.get(said.status, "")
         if said.failure_message:
             words = f"{words or said.status.lower()}: {printable(said.failure_message[:200])}"
-        return Look(STATUSES.get(said.status, "running"), words)
+        return SegmentLook(STATUSES.get(said.status, "running"), words)
 
     def now(self) -> float:
         """Return the time by Kaggle's clock, as its last answer has told it."""
@@ -356,15 +360,15 @@ class Account:
         """Yield the pieces of a session's log."""
         return kaggle_log.follow(self.service, _ref(ref), position)
 
-    def outputs(self, ref: str, run: str) -> Iterator[Output]:
+    def outputs(self, ref: str, run: str) -> Iterator[SegmentOutput]:
         """Yield the files of a run's folder that a session has left, and those that its job has put beside it."""
         prefix = f"{OUTPUT_ROOT}/{run}/"
         for file in self.service.outputs(_ref(ref)):
             path = file.file_name.removeprefix(prefix)
             if path != file.file_name:
-                yield Output(path, self._pieces(ref, file))
+                yield SegmentOutput(path, self._pieces(ref, file))
             elif not path.startswith(f"{OUTPUT_ROOT}/"):
-                yield Output(f"{BESIDE}/{path}", self._pieces(ref, file))
+                yield SegmentOutput(f"{BESIDE}/{path}", self._pieces(ref, file))
 
     def _pieces(self, ref: str, file: OutputFile) -> Iterator[bytes]:
         """Yield the bytes of a file; a link that has expired by its turn is asked for again."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 
 from launcher.backends.base.runtime import Holding, Resumption, Runtime, Say, Supply
-from launcher.backends.spool.segments import Kept
+from launcher.backends.spool.segments import LeftoverSegment
 from launcher.backends.spool.spooled_desk import SpooledClient
 from launcher.errors import HostError, ServiceError
 from launcher.values.facts import Facts
@@ -159,7 +159,7 @@ class KaggleRuntime(Runtime):
         segments = self._spool.segments
         if isinstance(thing, Supply):
             return segments.service.delete_tree(thing.name)
-        segments.discard(Kept(thing.id, thing.run))
+        segments.discard(LeftoverSegment(thing.id, thing.run))
         return True
 
     @property

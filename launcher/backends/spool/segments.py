@@ -54,7 +54,7 @@ LEFT = "left"
 """The folder of the records of runs that were removed here, and not yet from the service."""
 
 
-class Look(NamedTuple):
+class SegmentLook(NamedTuple):
     """What a service says of a segment, and why it has ended if it says so. The status is None if it does not tell just now."""
 
     status: SegmentStatus | None
@@ -70,14 +70,14 @@ class Packed(NamedTuple):
     datasets: tuple[str, ...] = ()
 
 
-class Output(NamedTuple):
+class SegmentOutput(NamedTuple):
     """A file that a segment has left: its path below the run's folder, and its bytes, which come as they are read."""
 
     path: str
     pieces: Iterator[bytes]
 
 
-class Kept(NamedTuple):
+class LeftoverSegment(NamedTuple):
     """A segment of a run that may still exist at the service, and that nothing here needs."""
 
     ref: str
@@ -117,7 +117,7 @@ class Service(Protocol):
     def exists(self, ref: str) -> bool:
         """Whether the service has a segment. A refusal to show it is no answer to that."""
 
-    def look(self, ref: str) -> Look:
+    def look(self, ref: str) -> SegmentLook:
         """Return what the service says of a segment."""
 
     def now(self) -> float:
@@ -126,7 +126,7 @@ class Service(Protocol):
     def follow(self, ref: str, position: int) -> Iterator[LogPiece | None]:
         """Yield the pieces of a segment's log from a position on until its end; `None` now and then."""
 
-    def outputs(self, ref: str, run: str) -> Iterator[Output]:
+    def outputs(self, ref: str, run: str) -> Iterator[SegmentOutput]:
         """Yield the files of a run's folder that a segment has left."""
 
     def delete(self, ref: str) -> None:
@@ -347,7 +347,7 @@ class Segments:
         brought = _Brought(self._path(run, f"home-{record.segment}.txt"))
         count = 0
 
-        def pending() -> Iterator[Output]:
+        def pending() -> Iterator[SegmentOutput]:
             for file in self.service.outputs(record.ref, run):
                 if file.path.startswith("record/"):
                     if is_record:
@@ -575,7 +575,7 @@ class Segments:
             if kept.run == run and not self._path(run, RECORD).exists():
                 self.discard(kept)
 
-    def kept(self) -> list[Kept]:
+    def kept(self) -> list[LeftoverSegment]:
         """Return the segments that this client has pushed, that may still exist, and that nothing here needs."""
         found = []
         for path in sorted((self._root / "runs").glob(f"*/control/{RECORD}")):
@@ -584,15 +584,15 @@ class Segments:
                 record = self._known(run)
                 needed = {None if self.has_ended(run) else record.source}
                 needed |= {record.ref} if record.is_live or record.status == "over" else set()
-                found += [Kept(ref, run) for ref in _refs(record) if ref not in needed]
+                found += [LeftoverSegment(ref, run) for ref in _refs(record) if ref not in needed]
         for path in sorted((self._root / LEFT).glob("*.json")):
             with contextlib.suppress(OSError, ValidationError):
                 record = SegmentRecord.model_validate_json(path.read_text())
                 is_there = self._path(record.run, RECORD).exists()
-                found += [] if is_there else [Kept(ref, record.run) for ref in _refs(record)]
+                found += [] if is_there else [LeftoverSegment(ref, record.run) for ref in _refs(record)]
         return found
 
-    def discard(self, kept: Kept) -> None:
+    def discard(self, kept: LeftoverSegment) -> None:
         """Delete a segment that nothing here needs."""
         self.service.delete(kept.ref)
         left = self._left(kept.run)

@@ -36,7 +36,7 @@ class Container(NamedTuple):
     exit_code: int | None
 
 
-class Seen(NamedTuple):
+class ContainerView(NamedTuple):
     """What a container in which an image is asked something has of the host: its user, its variables, its mounts."""
 
     user: str = ""
@@ -124,10 +124,10 @@ def container(
     }
 
 
-def compiling(code: AgentCode, engine: EngineFacts) -> Seen:
+def compiling(code: AgentCode, engine: EngineFacts) -> ContainerView:
     """Return what a container sees in which an image compiles the agent: the agent, and the folder for its code."""
     mounts = _mounts([code.folder], [posixpath.dirname(code.agent)])
-    return Seen(user_of(code, engine), (f"{CODE}={code.folder}",), tuple(mounts))
+    return ContainerView(user_of(code, engine), (f"{CODE}={code.folder}",), tuple(mounts))
 
 
 def _mounts(written: Sequence[str], read: Sequence[str]) -> list[Mapping[str, object]]:

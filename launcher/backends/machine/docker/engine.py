@@ -26,8 +26,8 @@ from launcher.backends.machine.docker.container import (
     LABEL_ROOT,
     LABEL_RUN,
     Container,
+    ContainerView,
     EngineFacts,
-    Seen,
     name_of,
 )
 from launcher.base.text import printable
@@ -46,7 +46,7 @@ OLDEST_API = (1, 40)
 MOST_LOG_BYTES = 64 * 1024
 MOST_HEAD_BYTES = 16 * 1024
 STDOUT = 1
-NOTHING = Seen()
+NOTHING = ContainerView()
 USUAL = (None, "/var/run/docker.sock", "/run/docker.sock")
 """Where a docker program looks by itself."""
 
@@ -241,7 +241,9 @@ class DockerEngine:
         except _NotFoundError:
             return None
 
-    def ask(self, image: str, words: Sequence[str], labels: Mapping[str, str], seen: Seen = NOTHING) -> str:
+    def ask(
+        self, image: str, words: Sequence[str], labels: Mapping[str, str], seen: ContainerView = NOTHING
+    ) -> str:
         """Run a program in a container of its own, without network or cards, which goes with it; return its output.
 
         Of the host it has only what is `seen`. By its `labels` it is known if this client dies before it begins.

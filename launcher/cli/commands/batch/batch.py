@@ -204,11 +204,11 @@ def begin(
         show_preview(batch, is_sure=sure, as_json=as_json)
         return
     from launcher.base.held_interrupts import HeldInterrupts
-    from launcher.batch.batch_queue import Entry, make_queue
+    from launcher.batch.batch_queue import NewItem, make_queue
     from launcher.cli.commands.batch.batch_work import leaving
 
     _agree(batch, is_sure=sure)
-    entries = (Entry(draft.name, draft.as_json, draft.hosts, dict(draft.values)) for draft in batch.drafts)
+    entries = (NewItem(draft.name, draft.as_json, draft.hosts, dict(draft.values)) for draft in batch.drafts)
     held = HeldInterrupts()  # once the batch is there, Ctrl-C says so
     try:
         queue = make_queue(batch.name, batch.rules, entries)
@@ -352,7 +352,7 @@ def resume(
         launch batch resume sweep --json
     """
     from launcher.batch import batch_index
-    from launcher.batch.batch_queue import Wish, open_queue, take_work, worker_of, worker_words
+    from launcher.batch.batch_queue import BatchRequest, open_queue, take_work, worker_of, worker_words
     from launcher.batch.batch_worker import queue_again
     from launcher.cli.commands.batch.batch_table import tell_mended
     from launcher.upload.frozen_code import forget
@@ -371,7 +371,7 @@ def resume(
         if (held := take_work(queue)) is not None:
             try:
                 tell_mended(queue, held)
-                queue.take_back(Wish.STOP)
+                queue.take_back(BatchRequest.STOP)
                 if changes:
                     before = queue.identity()
                     queue.change_rules(rules)
@@ -393,7 +393,7 @@ def resume(
                 f"  first   Ctrl-C in that command, or   kill {pid}   of one in the background; what runs goes on"
             )
         elif failed:
-            queue.wish(Wish.AGAIN)
+            queue.wish(BatchRequest.AGAIN)
             complain("what has failed is queued again by the process that works it")
         _work(queue, detach=detach, as_json=as_json)
 

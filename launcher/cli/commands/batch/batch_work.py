@@ -17,7 +17,7 @@ from rich.text import Text
 
 from launcher.base import own_variables
 from launcher.base.text import printable
-from launcher.batch.batch_queue import BatchQueue, Wish, take_work, worker_of
+from launcher.batch.batch_queue import BatchQueue, BatchRequest, take_work, worker_of
 from launcher.batch.batch_status import rows_of, state_of, totals, values_text
 from launcher.batch.batch_usage import HOUR_S, Usage, total
 from launcher.batch.batch_worker import BatchOutcome, BatchWorker
@@ -251,7 +251,7 @@ def follow(queue: BatchQueue, *, as_json: bool) -> int:
     except KeyboardInterrupt:
         tell_status(queue, complain, shows_rows=not as_json)
         return 0
-    if queue.wishes(Wish.AGAIN):  # it came too late for that process
+    if queue.wishes(BatchRequest.AGAIN):  # it came too late for that process
         return work(queue, as_json=as_json)
     from launcher.batch.batch_results import written_results
 
