@@ -43,7 +43,7 @@ class MachineKeys(Written):
     """How one logs in to a machine and runs jobs there, as written in a `[hosts.NAME]` table.
 
     `python` is the agent's interpreter; `environment` is the job's: an environment's folder, or its interpreter. `runtime`
-    is the name of a module of launcher/runtimes, or `auto`: a container if another machine has a usable engine. `engine` is
+    is one of `RUNTIMES` in backends/kinds.py, or `auto`: a container if another machine has a usable engine. `engine` is
     docker or the path of a socket; `sudo` means that it is reached with `sudo -n`.
     """
 

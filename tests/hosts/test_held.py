@@ -72,7 +72,7 @@ class Place:
         """The folder of the sockets of the client's home."""
         return Path(user_sockets.folder())
 
-    def persistent_connection(self):
+    def held(self):
         """The sockets, by name."""
         folder = self.folder
         names = (path.name for path in folder.iterdir()) if folder.is_dir() else ()

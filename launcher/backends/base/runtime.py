@@ -1,7 +1,7 @@
 """A runtime carries a run through its whole life on a host: create, provide, start, resume, stop, inside, remove.
 
 The agent on the host can do all of this for a plain process, and that is what `Runtime` does by default. A subclass
-overrides what it does differently. Its counterpart on the host is a module of the same name in `remote/fate/`, which
+overrides what it does differently. Its counterpart on the host is a module of the same name in `agent/liveness/`, which
 tells from there whether a run is alive. Example: `docker` starts a container instead of a keeper process.
 """
 
