@@ -458,7 +458,7 @@ OPENING = {
     "store/tree_files.py": "the store",
     "store/uploads.py": "the store",
     "store/worker_folder.py": "the agent's own folder",
-    "liveness/slurm_programs.py": "the configuration of the cluster",
+    "liveness/slurm/slurm_programs.py": "the configuration of the cluster",
     "slurm/beside.py": "/dev/null",
     "segment/inputs.py": "what the service gave to the session",
     "system/mounts.py": "/proc",
@@ -475,7 +475,6 @@ SAME_NAME = {
     "shipping.py": "the client sends files; the agent's streams",
     "probing.py": "what a backend is asked before a plan; the agent's verbs about itself",
     "running.py": "what a backend is asked for a run; the agent's verbs for one",
-    "kaggle.py": "the account as a place, and what becomes of a run there",
 }
 """File names outside cli/ that occur more than once, and what each of them is."""
 

@@ -16,7 +16,7 @@ FRONT_DOOR = (
     "diagnosis.diagnose",
     "diagnosis.failures",
     "diagnosis.good_exit",
-    "liveness.slurm_submission",
+    "liveness.slurm.slurm_submission",
     "logs.log_file",
     "record.files",
     "record.frame",

@@ -158,7 +158,10 @@ def toy_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     table = package / "kinds.py"
     line = '    "toy": Package("launcher.backends.toy", ("toy",)),\n}\n'
     table.write_text(table.read_text().replace("}\n", line, 1))
-    shutil.copy(HERE / "toy_agent.py", folder / "launcher" / "agent" / "liveness" / "toy.py")
+    liveness = folder / "launcher" / "agent" / "liveness" / "toy"
+    liveness.mkdir()
+    (liveness / "__init__.py").touch()
+    shutil.copy(HERE / "toy_agent.py", liveness / "toy_liveness.py")
     return folder
 
 

@@ -18,7 +18,8 @@ def test_the_package_with_the_toy_differs_in_its_package_its_agents_part_and_a_l
         and not _is_same(path, REPOSITORY / path.relative_to(toy_package))
     ]
     assert sorted(added) == [
-        "launcher/agent/liveness/toy.py",
+        "launcher/agent/liveness/toy/__init__.py",
+        "launcher/agent/liveness/toy/toy_liveness.py",
         "launcher/backends/kinds.py",
         *(f"launcher/backends/toy/{path.name}" for path in sorted((HERE / "toy").glob("*.py"))),
     ]

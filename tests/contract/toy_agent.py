@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Dict, Sequence
 
-from ..record.files import read_text
-from ..record.rundir import Run
-from .liveness import COMING_BACK, GONE, LivenessProbe, RunLiveness
+from ...record.files import read_text
+from ...record.rundir import Run
+from ..liveness import COMING_BACK, GONE, LivenessProbe, RunLiveness
 
 
 class Toy(LivenessProbe):
@@ -25,4 +25,4 @@ def _verdict(run: Run) -> RunLiveness:
     return RunLiveness(GONE, {"spooler": "gone"})
 
 
-FATE = Toy()
+PROBE = Toy()

@@ -13,7 +13,8 @@ from typing import Any
 
 from fuzz import file_streams, toml_files
 from launcher.agent.host import slurm_facts
-from launcher.agent.liveness import run_state, slurm_jobs, slurm_turn
+from launcher.agent.liveness import run_state
+from launcher.agent.liveness.slurm import slurm_jobs, slurm_turn
 from launcher.agent.logs import logscan
 from launcher.agent.record import strict_json
 from launcher.agent.record.rundir import Run

@@ -9,7 +9,9 @@ from testbed.toy import recorded_run
 
 from launcher.agent.cards import lease
 from launcher.agent.host import evidence_import, leftovers, probe_host, slurm_facts
-from launcher.agent.liveness import docker, run_state, slurm_programs
+from launcher.agent.liveness import run_state
+from launcher.agent.liveness.docker import docker_liveness
+from launcher.agent.liveness.slurm import slurm_programs
 from launcher.agent.record import secret
 from launcher.agent.record.files import write_durably
 from launcher.agent.system import process
@@ -41,7 +43,7 @@ def test_a_record_that_the_job_wrote_decides_nothing(run):
     runtime = {**PREPARED["runtime"], "engine": {"name": "docker", "program": "/evil"}, "gpus": ["GPU-2"]}
     Path(run.folder(1).attempt).write_text(json.dumps({**PREPARED, "runtime": runtime}))
     assert run_state.runtime_of(run)["engine"] == ENGINE
-    assert docker._access(run) == ENGINE
+    assert docker_liveness._access(run) == ENGINE
     assert run.cards() == ["GPU-1"]
 
 

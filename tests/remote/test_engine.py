@@ -14,10 +14,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from launcher.agent.liveness import docker, docker_container, docker_engine
-from launcher.agent.liveness.liveness import ALIVE, COMING_BACK, GONE, SILENT, fate_of, is_known
+from launcher.agent.liveness.docker import docker_container, docker_engine, docker_liveness
+from launcher.agent.liveness.liveness import ALIVE, COMING_BACK, GONE, SILENT, is_known, probe_of
 from launcher.agent.liveness.run_state import states_of
-from launcher.agent.liveness.slurm_programs import cluster_name
+from launcher.agent.liveness.slurm.slurm_programs import cluster_name
 from launcher.agent.record.files import write_durably
 from launcher.agent.record.rundir import Run
 from launcher.agent.system import process
@@ -94,7 +94,7 @@ class FakeEngine:
 def fake(monkeypatch):
     """An engine that never answers, until it holds a container."""
     monkeypatch.setattr(docker_engine, "TIMEOUT_S", 0.2)
-    monkeypatch.setattr(docker, "FATE", docker.DockerLiveness())
+    monkeypatch.setattr(docker_liveness, "PROBE", docker_liveness.DockerLiveness())
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         engine = FakeEngine(Path(folder) / "s")
         yield engine
@@ -102,7 +102,7 @@ def fake(monkeypatch):
 
 
 def container(access, run):
-    return docker.FATE.containers_of(access, [run])[run]
+    return docker_liveness.PROBE.containers_of(access, [run])[run]
 
 
 def test_a_silent_engine_is_asked_once_for_all_its_runs(fake):
@@ -112,7 +112,7 @@ def test_a_silent_engine_is_asked_once_for_all_its_runs(fake):
             container(fake.access, ID % number)
     assert fake.calls == 1
     fake.hold(ID % 0, {"Status": "exited", "ExitCode": 137})
-    docker.FATE.forget(Run(ID % 0))
+    docker_liveness.PROBE.forget(Run(ID % 0))
     found = container(fake.access, ID % 0)
     assert (found["status"], found["exit"]) == ("exited", 137)
 
@@ -129,8 +129,8 @@ def test_a_container_that_is_not_labelled_as_the_run_s_is_none_of_it(fake):
     """Anybody may take its name; one question or a list, the label decides."""
     fake.hold(ID % 0, {"Status": "running"}, label="1121-another-aaaa")
     assert container(fake.access, ID % 0) is None
-    docker.FATE.forget(Run(ID % 0))
-    assert docker.FATE.containers_of(fake.access, [ID % 0, ID % 1]) == {ID % 0: None, ID % 1: None}
+    docker_liveness.PROBE.forget(Run(ID % 0))
+    assert docker_liveness.PROBE.containers_of(fake.access, [ID % 0, ID % 1]) == {ID % 0: None, ID % 1: None}
 
 
 @pytest.fixture
@@ -184,7 +184,7 @@ def test_a_runtime_that_this_agent_does_not_know_is_silent(runs):
     state = states_of([run])[run.id]
     assert (state["state"], state["fate"]) == ("resuming", SILENT)
     assert state["evidence"] == {"runtime": "'pbs' is not known to this agent"}
-    assert fate_of("pbs").left(run) == "its runtime 'pbs' is not known to this agent"
+    assert probe_of("pbs").left(run) == "its runtime 'pbs' is not known to this agent"
     known = [
         kind
         for kind in ("native", "docker", "slurm", "pbs", "fate", "..main", "Native", "")
@@ -198,7 +198,7 @@ def test_a_program_that_cannot_be_killed_holds_nobody_up(fake, tmp_path, monkeyp
     program = tmp_path / "docker"
     program.write_text("#!/bin/sh\nexec sleep 20\n")
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setattr(docker, "ENDING_S", 0.1, raising=False)
+    monkeypatch.setattr(docker_liveness, "ENDING_S", 0.1, raising=False)
     started = []
 
     class Unkillable(docker_engine.subprocess.Popen):
@@ -234,8 +234,8 @@ def test_a_sweep_of_ended_runs_loads_nothing_to_ask_an_engine_or_a_cluster_with(
     words = [sys.executable, "-c", AGES, str(tmp_path), run.id]
     ended, loaded = json.loads(subprocess.run(words, check=True, capture_output=True).stdout)
     assert ended == [run.id]
-    assert "liveness.docker" in loaded
-    unneeded = {"http.client", "liveness.docker_engine"} | (
-        {"liveness.slurm"} if not cluster_name() else set()
+    assert "liveness.docker.docker_liveness" in loaded
+    unneeded = {"http.client", "liveness.docker.docker_engine"} | (
+        {"liveness.slurm.slurm_liveness"} if not cluster_name() else set()
     )
     assert not unneeded & set(loaded)

@@ -252,7 +252,7 @@ def test_the_sizes_that_were_waited_for_are_not_kept_for_ever(tmp_path, monkeypa
 
 def test_a_folder_that_another_one_follows_is_sent_whole_by_a_disk_that_shows_it_late(tmp_path, monkeypatch):
     """The client asks for it no more. Its last lines say why an attempt failed."""
-    monkeypatch.setattr(cursors, "fate_of", lambda _run: SimpleNamespace(writes_afar=True))
+    monkeypatch.setattr(cursors, "probe_of", lambda _run: SimpleNamespace(writes_afar=True))
     run = Run(str(tmp_path / "runs" / "261126-a-aaaaaa"))
     for number in (1, 2):
         folder = Path(run.folder(number).path)

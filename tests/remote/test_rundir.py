@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from testbed.client import is_gone, until
 
-from launcher.agent.liveness.native import end_keeper
+from launcher.agent.liveness.native.native_liveness import end_keeper
 from launcher.agent.record import appender
 from launcher.agent.record.appender import Appender
 from launcher.agent.record.files import remove_tree, write_durably

@@ -2,8 +2,8 @@
 
 from testbed.client import until
 
-from launcher.agent.liveness import slurm_programs
-from launcher.agent.liveness.slurm_programs import cluster_name
+from launcher.agent.liveness.slurm import slurm_programs
+from launcher.agent.liveness.slurm.slurm_programs import cluster_name
 
 
 def test_a_controller_that_answers_later_is_heard(tmp_path, monkeypatch):

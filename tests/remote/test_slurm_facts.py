@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.agent.host import slurm_facts
-from launcher.agent.liveness import slurm_programs
+from launcher.agent.liveness.slurm import slurm_programs
 from launcher.backends.slurm.slurm_probing import SlurmProbing
 from launcher.values.facts import Facts
 from launcher.values.reported.cluster import Cluster

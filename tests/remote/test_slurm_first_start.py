@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from launcher.agent.liveness import slurm
 from launcher.agent.liveness.run_state import state_of
+from launcher.agent.liveness.slurm import slurm_liveness
 from launcher.agent.record.files import write_durably
 from launcher.agent.record.rundir import Run
 
@@ -31,9 +31,9 @@ class Queue:
 @pytest.fixture
 def queued(tmp_path, monkeypatch):
     """A run whose job is in the queue, on a cluster that knows it as job 7."""
-    fate = slurm.SlurmLiveness()
-    monkeypatch.setattr(slurm, "FATE", fate)
-    monkeypatch.setattr(slurm, "cluster_name", lambda: "hive")
+    fate = slurm_liveness.SlurmLiveness()
+    monkeypatch.setattr(slurm_liveness, "PROBE", fate)
+    monkeypatch.setattr(slurm_liveness, "cluster_name", lambda: "hive")
     fate._queue = Queue()
     run = Run(str(tmp_path / "runs" / RUN))
     run.make()
@@ -63,4 +63,4 @@ def test_what_waits_again_after_an_attempt_resumes(queued):
     folder.write_state("resuming", "ended-by-slurm")
     folder.release()
     assert state_of(queued)["state"] == "resuming"
-    assert slurm.FATE._queue.state == "PENDING"
+    assert slurm_liveness.PROBE._queue.state == "PENDING"

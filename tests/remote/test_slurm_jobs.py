@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import pytest
 
-from launcher.agent.liveness import slurm_jobs
 from launcher.agent.liveness.liveness import ALIVE, COMING_BACK, GONE, SILENT
-from launcher.agent.liveness.slurm_jobs import (
+from launcher.agent.liveness.slurm import slurm_jobs
+from launcher.agent.liveness.slurm.slurm_jobs import (
     CANCELLED,
     SlurmJob,
     judge,

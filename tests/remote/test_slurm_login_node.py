@@ -2,8 +2,8 @@
 
 import pytest
 
-from launcher.agent.liveness import slurm_programs
-from launcher.agent.liveness.slurm_programs import is_login_node
+from launcher.agent.liveness.slurm import slurm_programs
+from launcher.agent.liveness.slurm.slurm_programs import is_login_node
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.liveness import slurm_submission
-from launcher.agent.liveness.slurm_jobs import asked_s, name_of
+from launcher.agent.liveness.slurm import slurm_submission
+from launcher.agent.liveness.slurm.slurm_jobs import asked_s, name_of
 from launcher.agent.record.rundir import Run
 
 PARTITIONS = """echo 'PartitionName=batch Default=YES DefaultTime=NONE MaxTime=7-00:00:00'

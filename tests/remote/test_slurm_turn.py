@@ -9,10 +9,10 @@ import pytest
 from remote.test_slurm_jobs import answers
 from testbed.client import REPOSITORY, is_gone, until
 
-from launcher.agent.liveness import slurm_programs, slurm_turn
-from launcher.agent.liveness.slurm_jobs import SlurmJob, judge, parse_queue
-from launcher.agent.liveness.slurm_programs import CachedQuery, SlurmSilentError
-from launcher.agent.liveness.slurm_turn import QueuePosition, hides_jobs, parse_line
+from launcher.agent.liveness.slurm import slurm_programs, slurm_turn
+from launcher.agent.liveness.slurm.slurm_jobs import SlurmJob, judge, parse_queue
+from launcher.agent.liveness.slurm.slurm_programs import CachedQuery, SlurmSilentError
+from launcher.agent.liveness.slurm.slurm_turn import QueuePosition, hides_jobs, parse_line
 
 OPEN = "PrivateData             = none"
 PRIVATE = "PrivateData             = jobs"
@@ -164,7 +164,7 @@ def test_a_program_that_hangs_ends_with_who_has_asked(programs, end):
     programs.put("squeue", f"echo $$ >{programs.folder}/pid; exec sleep 300")
     code = (
         "import pathlib, sys, time\n"
-        "from launcher.agent.liveness.slurm_programs import CachedQuery\n"
+        "from launcher.agent.liveness.slurm.slurm_programs import CachedQuery\n"
         "CachedQuery(('squeue',), 2.0, 0.1, 30.0).begin()\n"
         f"path = pathlib.Path('{programs.folder}/pid')\n"
         f"while not (path.exists() and path.read_text().strip()): time.sleep(0.01)\n{end}"

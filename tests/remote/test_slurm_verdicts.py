@@ -11,9 +11,9 @@ from remote.test_slurm_jobs import answers
 from testbed.slurm_cluster import job_name
 from testbed.toy import recorded_run
 
-from launcher.agent.liveness import slurm, slurm_lookup
 from launcher.agent.liveness.liveness import ALIVE, COMING_BACK, GONE, SILENT, EndError
-from launcher.agent.liveness.slurm import FATE, SlurmLiveness
+from launcher.agent.liveness.slurm import slurm_liveness, slurm_lookup
+from launcher.agent.liveness.slurm.slurm_liveness import PROBE, SlurmLiveness
 from launcher.agent.record import secret
 from launcher.agent.serving import contact
 from launcher.agent.serving.requests import RequestError
@@ -72,7 +72,7 @@ def test_a_job_whose_comment_its_cluster_has_changed_is_the_runs_by_its_name(clu
     cluster.put("scontrol", f"echo 'JobId=7 JobName={name} JobState=RUNNING Comment=billed'")
     assert SlurmLiveness().judge([run])[run.id].fate == ALIVE
     cluster.put("squeue", "echo '7|RUNNING|None|N/A|N/A|1|node1|billed'")
-    slurm._shown.cache_clear()
+    slurm_liveness._shown.cache_clear()
     assert SlurmLiveness().judge([run])[run.id].fate == ALIVE
 
 
@@ -252,7 +252,7 @@ GARBAGE = "echo 'scancel: error: garbage' >&2; exit 1"
 def in_queue(cluster, run, state):
     """Have the queue list the job of a run."""
     cluster.put("squeue", f"echo '7|{state}|None|N/A|N/A|1||launch:{run.id}'")
-    FATE.forget(run)
+    PROBE.forget(run)
 
 
 @pytest.mark.parametrize("wish", ["stop", "cancel"])

@@ -78,14 +78,14 @@ def test_a_run_whose_sessions_leave_no_checkpoint_is_given_up(tmp_path, fruitles
     """The second one in a row without a checkpoint is the last."""
     run = spooled(tmp_path, "running", "over", fruitless=fruitless)
     run.folder(1).write_state("running", began=True, consumed=["resume"])
-    hopeless = run_state.fate_of(run).hopeless(run)
+    hopeless = run_state.probe_of(run).hopeless(run)
     assert (hopeless and hopeless[:2]) == (reason and ("failed", reason))
 
 
 def test_a_run_whose_session_somebody_has_deleted_has_been_stopped(tmp_path):
     """It is the only way to stop one on the service's page."""
     run = spooled(tmp_path, "running", "deleted", words="its kernel is gone")
-    assert run_state.fate_of(run).hopeless(run) == ("stopped", "by-user", {"service": "its kernel is gone"})
+    assert run_state.probe_of(run).hopeless(run) == ("stopped", "by-user", {"service": "its kernel is gone"})
 
 
 @pytest.mark.parametrize(
@@ -103,6 +103,6 @@ def test_a_script_that_cannot_go_on_gets_no_other_session(tmp_path, recorded, re
     run = spooled(tmp_path, "running", "over", words="its session has ended")
     run.folder(1).write_state("resuming", "session-limit", **recorded)
     write_durably(run.plan, json.dumps({"restart": restart}))
-    hopeless = run_state.fate_of(run).hopeless(run)
+    hopeless = run_state.probe_of(run).hopeless(run)
     assert (hopeless and hopeless[:2]) == (reason and ("failed", reason))
     assert hopeless is None or "resume_from" in hopeless[2]["why"]

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from testbed.toy import recorded_run
 
-from launcher.agent.liveness import docker
+from launcher.agent.liveness.docker import docker_liveness
 from launcher.agent.serving import serve
 from launcher.agent.serving.session import ClientSession
 from launcher.backends.machine.docker.container import Container
@@ -33,7 +33,7 @@ class NoContainer(socketserver.StreamRequestHandler):
 @pytest.fixture
 def handed_over(tmp_path, monkeypatch):
     """Make a session that has handed a run of a kind over, which what keeps such runs has none of."""
-    monkeypatch.setattr(docker, "FATE", docker.DockerLiveness())
+    monkeypatch.setattr(docker_liveness, "PROBE", docker_liveness.DockerLiveness())
     path = str(tmp_path / "engine.sock")
     with contextlib.ExitStack() as stack:
 

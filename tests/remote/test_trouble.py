@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.liveness import docker
+from launcher.agent.liveness.docker import docker_liveness
 from launcher.agent.liveness.run_state import state_of
 from launcher.agent.liveness.trouble import trouble_of
 from launcher.agent.record.files import write_durably, write_over
@@ -80,14 +80,14 @@ def test_a_training_that_has_said_nothing_for_long_is_named(tmp_path, doing, wor
 def test_a_paused_container_is_named(tmp_path, monkeypatch):
     """By its engine; for `ps` at once, while its agent has just written."""
     run, folder = held(tmp_path, "docker")
-    monkeypatch.setattr(docker.FATE, "containers_of", lambda *_: {run.id: {"status": "paused"}})
+    monkeypatch.setattr(docker_liveness.PROBE, "containers_of", lambda *_: {run.id: {"status": "paused"}})
     assert what(run) is None
     assert summary(run, state_of(run))["trouble"] == {"kind": "paused", "what": "its container is paused"}
     beat(folder, 25.0)
     answers = {"paused": "its container is paused", "running": "its agent is frozen"}
     for status, words in answers.items():
         found = {run.id: {"status": status}}
-        monkeypatch.setattr(docker.FATE, "containers_of", lambda *_, found=found: found)
+        monkeypatch.setattr(docker_liveness.PROBE, "containers_of", lambda *_, found=found: found)
         assert what(run) == words
     folder.release()
 

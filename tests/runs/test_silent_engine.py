@@ -8,7 +8,7 @@ import pytest
 from testbed.stream import Stream
 
 from launcher.agent.host import leftovers
-from launcher.agent.liveness import docker
+from launcher.agent.liveness.docker import docker_liveness
 from launcher.agent.liveness.run_state import state_of
 from launcher.agent.record.files import write_durably
 from launcher.agent.record.rundir import Run
@@ -37,7 +37,7 @@ RUN = "0101-x-abcd"
 @pytest.fixture
 def session(tmp_path, monkeypatch):
     """A host's agent, and a run in a container of an engine that is not there, whose agent died."""
-    monkeypatch.setattr(docker, "FATE", docker.DockerLiveness())
+    monkeypatch.setattr(docker_liveness, "PROBE", docker_liveness.DockerLiveness())
     run = Run(str(tmp_path / "runs" / RUN))
     run.make()
     runtime = {"kind": "docker", "engine": {"name": "docker", "socket": str(tmp_path / "none.sock")}}

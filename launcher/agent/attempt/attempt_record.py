@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, Optional, Sequence
 
 from ..diagnosis import remedy
-from ..liveness.run_state import fate_of
+from ..liveness.run_state import probe_of
 from ..record.rundir import VERSION, Folder, Run, place_of
 from ..store import checkpoints
 from ..system import process
@@ -70,7 +70,7 @@ def compose(basis: Basis, folder: Folder, attempt: int) -> AttemptRecord:
         "boot_id": process.boot_id(),
         "device": folder.device(),
         "agent": {"pid": os.getpid(), "start": me.start if me else ""},
-        "job_id": fate_of(run).job_id(run),
+        "job_id": probe_of(run).job_id(run),
         "runtime": basis.runtime,
         "previous": basis.previous,
         "rung": rung,

@@ -33,7 +33,7 @@ def shutdown_reason(run: Run, terminations: Sequence[int]) -> str:
     """Return why this agent was asked by signals to leave without a wish: by SIGUSR1, or in a service, its session ends."""
     if signal.SIGUSR1 in terminations or OF_SEGMENT in os.environ:
         return SESSION_LIMIT
-    return run_state.fate_of(run).shutdown_reason
+    return run_state.probe_of(run).shutdown_reason
 
 
 class RunTime:

@@ -266,7 +266,7 @@ def claim(run: Run) -> Taken:
     If the leases cannot be written, the run continues: its own lock shows that it lives, and what `serve` took is there.
     """
     try:
-        return take_again(run) if run_state.fate_of(run).sees_host else _hold_own(run)
+        return take_again(run) if run_state.probe_of(run).sees_host else _hold_own(run)
     except OSError:
         return Taken(run.cards(), [], [])
 

@@ -132,7 +132,7 @@ def is_half_made(run: Run) -> bool:
     if run.place_id() is None:
         return _is_unrecorded(run)
     kinds = {folder.read_attempt().get("kind") for folder in run.newest()}
-    is_ours = run_state.fate_of(run).is_here(run)
+    is_ours = run_state.probe_of(run).is_here(run)
     return is_ours and kinds == {"prepare"} and run_state.state_of(run)["state"] == "interrupted"
 
 

@@ -62,7 +62,7 @@ def ages(root: str, names: Collection[str]) -> Dict[str, Optional[float]]:
     runs = [Run(os.path.join(root, "runs", name)) for name in names]
     present = [run for run in runs if os.path.isdir(run.path)]
     found: Dict[str, Optional[float]] = {run.id: None for run in runs if run not in present}
-    states = run_state.states_of([run for run in present if run_state.fate_of(run).is_here(run)])
+    states = run_state.states_of([run for run in present if run_state.probe_of(run).is_here(run)])
     for run_id, state in states.items():
         if state["state"] in TERMINAL:
             age_s = time.time() - float(state.get("time") or 0.0)
@@ -76,7 +76,7 @@ def remains(run: Run) -> List[str]:
     The leases of an agent that cannot give them back itself, in a container, are given back here. Its secrets are erased if it
     did not live to do so: a job can write that its run has ended.
     """
-    if not run_state.fate_of(run).sees_host and run_state.state_of(run)["state"] in TERMINAL:
+    if not run_state.probe_of(run).sees_host and run_state.state_of(run)["state"] in TERMINAL:
         for let_go in (forget_secrets, lease.give_back):
             with contextlib.suppress(OSError):  # a read-only disk; the lease of an ended run holds no card
                 let_go(run)
@@ -85,7 +85,7 @@ def remains(run: Run) -> List[str]:
         groups = ownership.leftovers(run.root, [run.id]).ours.values()
         left = [_name(found) for group in groups for found in group]
         left += ["the lease of %s" % card for card in lease.of(run)]
-        left += filter(None, [run_state.fate_of(run).remaining(run)])
+        left += filter(None, [run_state.probe_of(run).remaining(run)])
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.02)

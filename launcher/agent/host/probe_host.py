@@ -20,7 +20,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypedDict
 
 from ..cards import nvidia, other_makers
-from ..liveness import liveness, slurm_programs
+from ..liveness import liveness
+from ..liveness.slurm import slurm_programs
 from ..record import precision_evidence, strict_json
 from ..record.files import paths_in, read_json, read_text
 from ..record.rundir import evidence_folder
@@ -179,7 +180,7 @@ def probe(
 
 def _recall(root: str, model: Any, slurm: bool) -> list[RecalledEvidence]:
     """Return what earlier runs showed about precisions with a model: on this host, or anywhere in its cluster."""
-    place_id = liveness.fate_of("slurm").place_id() if slurm else process.host_id()
+    place_id = liveness.probe_of("slurm").place_id() if slurm else process.host_id()
     if not place_id:
         return []
     evidence_import.take_in_all(root, place_id)

@@ -12,8 +12,8 @@ import re
 from functools import partial
 from typing import Callable, List, Optional, TypedDict
 
-from ..liveness.slurm_jobs import seconds_of
-from ..liveness.slurm_programs import CONFIG, SlurmSilentError, ask, title_of
+from ..liveness.slurm.slurm_jobs import seconds_of
+from ..liveness.slurm.slurm_programs import CONFIG, SlurmSilentError, ask, title_of
 from ..record.files import paths_in
 from ..record.strict_json import JsonObject
 from ..system import process

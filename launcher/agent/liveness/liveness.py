@@ -2,8 +2,8 @@
 
 While the agent of a run holds the lock of its folder, the run is alive and nobody asks here. When the lock is free, the
 answer depends on what keeps the run: a keeper process, a container engine, a scheduler. Each kind of runtime has a module
-in this package, named as the kind, whose `FATE` is an instance of a subclass of `LivenessProbe`. It is found by that name, so a new
-kind is one new file. For example `slurm.py`:
+in a folder of its name, whose `PROBE` is an instance of a subclass of `LivenessProbe`. It is found by that name, so a new
+kind is one new folder. For example `slurm/slurm_liveness.py`:
 
     class SlurmLiveness(LivenessProbe):
         shows_processes = False  # they are on another node
@@ -12,7 +12,7 @@ kind is one new file. For example `slurm.py`:
             jobs = squeue(...)  # one question for all the runs
             return {run.id: RunLiveness(COMING_BACK if run.id in jobs else GONE) for run in runs}
 
-    FATE = SlurmLiveness()
+    PROBE = SlurmLiveness()
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class _Unknown(LivenessProbe):
         return {run.id: verdict for run in runs}
 
 
-def fate_of(kind: str) -> LivenessProbe:
+def probe_of(kind: str) -> LivenessProbe:
     """Return the LivenessProbe of a kind of runtime. An unknown kind gets one that answers `silent`."""
     return _find(kind) or _Unknown(kind)
 
@@ -211,20 +211,21 @@ def is_known(kind: str) -> bool:
 
 def keeping_strays() -> Sequence[LivenessProbe]:
     """Return the kinds of runtime that may keep something which only they can find."""
-    from .slurm_programs import cluster_name
+    from .slurm.slurm_programs import cluster_name
 
-    return [fate_of("slurm")] if cluster_name() else []
+    return [probe_of("slurm")] if cluster_name() else []
 
 
 def _find(kind: str) -> Optional[LivenessProbe]:
     if not _KIND.fullmatch(kind):
         return None
-    name = "%s.%s" % (__package__, kind)
+    package = "%s.%s" % (__package__, kind)
+    name = "%s.%s_liveness" % (package, kind)
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        if error.name != name:
+        if error.name not in (package, name):
             raise
         return None
-    found = getattr(module, "FATE", None)
+    found = getattr(module, "PROBE", None)
     return found if isinstance(found, LivenessProbe) else None

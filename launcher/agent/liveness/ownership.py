@@ -167,7 +167,7 @@ def claims(root: str, table: Sequence[ProcessEntry]) -> Dict[str, Claim]:
         try:
             if run is not None and token_of(run) == token and is_of_this_boot(run):
                 is_needed = run_state.state_of(run)["state"] not in ENDED
-                found[token] = Claim(run.id, is_needed, not run_state.fate_of(run).shows_processes)
+                found[token] = Claim(run.id, is_needed, not run_state.probe_of(run).shows_processes)
         except OSError:  # it was just removed, or we may not read it
             continue
     return found

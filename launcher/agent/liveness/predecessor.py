@@ -30,7 +30,7 @@ def lock_decides(run: Run, folder: Folder) -> bool:
 
     Of a run whose locks are never seen held, the service's word was asked before: there is nothing to wait for.
     """
-    if run.has_shared_locks or not run_state.fate_of(run).sees_lock:
+    if run.has_shared_locks or not run_state.probe_of(run).sees_lock:
         return True
     record = folder.read_attempt()
     boot = record.get("boot_id")

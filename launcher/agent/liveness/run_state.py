@@ -25,9 +25,9 @@ def runtime_now(run: Run) -> RecordedRuntime:
     return runtime if runtime.get("gpus") is None else {**runtime, "gpus": run.cards()}
 
 
-def fate_of(run: Run) -> liveness.LivenessProbe:
+def probe_of(run: Run) -> liveness.LivenessProbe:
     """Return the LivenessProbe of the kind of runtime that the run was prepared with."""
-    return liveness.fate_of(_kind_of(run))
+    return liveness.probe_of(_kind_of(run))
 
 
 def _kind_of(run: Run) -> str:
@@ -102,7 +102,7 @@ def _recorded(run: Run) -> StateRecord | _Unheld:
     ended = last.read_state()
     if ended.get("state") in TERMINAL:  # whoever holds its lock
         return ended
-    run_fate = fate_of(run)
+    run_fate = probe_of(run)
     is_ours = run.has_locks_here(run_fate.place_id())
     is_held = is_ours and run_fate.sees_lock and last.is_locked()
     state = last.read_state() or {"state": "preparing", "reason": None}
@@ -123,7 +123,7 @@ def _judge(runs: Sequence[Run]) -> Dict[str, liveness.RunLiveness]:
         by_kind.setdefault(_kind_of(run), []).append(run)
     verdicts: Dict[str, liveness.RunLiveness] = {}
     for kind, group in by_kind.items():
-        verdicts.update(liveness.fate_of(kind).judge(group))
+        verdicts.update(liveness.probe_of(kind).judge(group))
     return verdicts
 
 
@@ -131,7 +131,7 @@ def _judged(unheld: _Unheld, verdict: liveness.RunLiveness) -> StateRecord | Non
     """Return the state of a run by its verdict, None if somebody has taken it over since its lock was seen free."""
     run, last, state = unheld
     newest = run.last()
-    sees_lock = fate_of(run).sees_lock
+    sees_lock = probe_of(run).sees_lock
     if newest is None or newest.number != last.number or (sees_lock and last.is_locked()):
         return None
     latest = last.read_state()

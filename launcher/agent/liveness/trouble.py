@@ -11,7 +11,7 @@ from ..record.files import REFUSED
 from ..record.record_shape import read_heartbeat
 from ..record.rundir import LIVE, Folder, Run
 from ..record.safe_open import open_regular, status_of
-from .run_state import fate_of
+from .run_state import probe_of
 
 if TYPE_CHECKING:
     from ..record.run_records import HeartbeatRecord, StateRecord, TroubleRecord
@@ -44,7 +44,7 @@ def trouble_of(run: Run, state: StateRecord, *, asks: bool = False) -> TroubleRe
 
     With `asks` the disk is tried and a container's engine asked at once, otherwise once its agent has not moved for a while.
     """
-    run_fate = fate_of(run)
+    run_fate = probe_of(run)
     if state.get("state") not in (*LIVE, "resuming") or not run.has_locks_here(run_fate.place_id()):
         return None
     last = run.last()

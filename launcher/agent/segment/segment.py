@@ -20,8 +20,8 @@ from typing import List, NamedTuple, Optional
 
 from ..attempt.stopping import OF_SEGMENT
 from ..cards.allowed_cards import MOST_CHARS, UnfitError, choose_cards
-from ..liveness import native
 from ..liveness.liveness import StartError
+from ..liveness.native import native_liveness
 from ..record import strict_json
 from ..record.files import write_durably
 from ..record.rundir import Run
@@ -119,7 +119,7 @@ class _Segment:
         try:
             self._check_machine()
             self._fill()
-            self._keep(native.start_keeper(self._run, self._after))
+            self._keep(native_liveness.start_keeper(self._run, self._after))
         except UnfitError as error:
             say("%s: %s" % (error.reason, error))
             contact.settle(self._run, "failed", error.reason, evidence=error.evidence).release()

@@ -34,7 +34,7 @@ LEFTOVERS_GRACE_S = 5.0
 
 def check_is_here(run: Run) -> None:
     """Raise RequestError for a run whose record was made on another host, as in a home that is shared."""
-    if not run_state.fate_of(run).is_here(run):
+    if not run_state.probe_of(run).is_here(run):
         raise RequestError("other-host", "run %s belongs to another host (id %s)" % (run.id, run.place_id()))
 
 
@@ -43,7 +43,7 @@ def contact(run: Run) -> Iterator[bool]:
     """Let one client at a time judge a run that nobody holds; yield whether it is this one."""
     lock = Lock.take(run.contact_lock, CONTACT_S)
     run.open_up()
-    run_state.fate_of(run).forget(run)
+    run_state.probe_of(run).forget(run)
     try:
         yield lock is not None
     finally:
@@ -74,7 +74,7 @@ def settle(
     previous = None if last is None else _previous(run, last, judged, ended)
     try:
         changed = {} if runtime is None else {"runtime": runtime}
-        job_id = run_state.fate_of(run).job_id(run)
+        job_id = run_state.probe_of(run).job_id(run)
         record = record_of(run, folder, "contact", previous=previous, by=by, job_id=job_id, **changed)
         write_durably(folder.attempt, strict_json.encode(record) + "\n")
         event = {
@@ -128,7 +128,7 @@ def end_leftovers(run: Run, grace_s: float) -> List[process.ProcessProof]:
 
 def _end_visible_leftovers(run: Run) -> List[process.ProcessProof]:
     """Do so if a client sees them from here."""
-    return end_leftovers(run, LEFTOVERS_GRACE_S) if run_state.fate_of(run).shows_processes else []
+    return end_leftovers(run, LEFTOVERS_GRACE_S) if run_state.probe_of(run).shows_processes else []
 
 
 def _previous(
@@ -136,7 +136,7 @@ def _previous(
 ) -> PreviousRecord:
     """Return what is on record of the folder before the contact: how it was found, and what was ended of it."""
     found: PreviousRecord = {"folder": last.number, "state": last.read_state().get("state"), "ended": ended}
-    if not run_state.fate_of(
+    if not run_state.probe_of(
         run
     ).shows_processes:  # instead of processes, what keeps the run says how it ended
         found["evidence"] = judged.get("evidence")
@@ -163,7 +163,7 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
     Raises RequestError `not-cancelled` with the words of what keeps the run and does not end it.
     """
     refusal = None
-    run_fate = run_state.fate_of(run)
+    run_fate = run_state.probe_of(run)
     run.open_up()
     found = run_state.state_of(run)
     if run_state.is_unwritten(found) and run.read_wish() == "run":  # it had ended before anybody wished so

@@ -15,7 +15,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, List, Mapping, TypedDict
 
-from ..liveness.run_state import fate_of, state_of
+from ..liveness.run_state import probe_of, state_of
 from ..liveness.trouble import trouble_of
 from ..record.record_shape import MOST_BYTES
 from ..record.rundir import GROWING_FILES, SMALL_FILES, Folder, Run
@@ -66,7 +66,7 @@ def read(run: Run, args: Mapping[str, Any], room: int = MAX_BYTES) -> tuple[RunN
     """
     state = state_of(run)
     state = {**state, "trouble": trouble_of(run, state)}
-    is_afar = fate_of(run).writes_afar
+    is_afar = probe_of(run).writes_afar
     last_sizes = state.pop("sizes", None) or {}
     numbers = run.numbers()  # once, before the files: a folder that appears meanwhile is the next answer's
     cursors = args.get("cursors") or {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import List
 
-from ..liveness.native import agent_of
+from ..liveness.native.native_liveness import agent_of
 from ..record.rundir import Run
 from ..serving import serve
 from ..system import process

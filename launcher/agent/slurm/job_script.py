@@ -19,9 +19,9 @@ import time
 from typing import TYPE_CHECKING, Iterator, List, Optional
 
 from ..cards.allowed_cards import UnfitError, choose_cards, read_cards
-from ..liveness import slurm_jobs, slurm_submission
-from ..liveness.native import agent_of
-from ..liveness.slurm_programs import SlurmSilentError, ask
+from ..liveness.native.native_liveness import agent_of
+from ..liveness.slurm import slurm_jobs, slurm_submission
+from ..liveness.slurm.slurm_programs import SlurmSilentError, ask
 from ..record import strict_json
 from ..record.files import read_text, write_durably
 from ..record.rundir import Run

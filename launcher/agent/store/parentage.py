@@ -102,7 +102,7 @@ def check_ended(parent: Run) -> None:
             raise ParentError("held", "run %s is %s, but its agent is still there" % (parent.id, state))
         time.sleep(0.02)
     if state == "stop-incomplete":
-        left = run_state.fate_of(parent).left(parent)
+        left = run_state.probe_of(parent).left(parent)
         if left:
             raise ParentError("held", "run %s could not be ended whole: %s" % (parent.id, left))
 
@@ -159,7 +159,7 @@ def _newest_whole(run: Run, sealed: list[tuple[int, str]]) -> tuple[int, str, li
 
 def _what_leads_away(run: Run, path: str) -> str | None:
     """Say what of a checkpoint lies where the job of a container sees nothing, as behind a link to another run; None if nothing."""
-    if run_state.fate_of(run).sees_host:
+    if run_state.probe_of(run).sees_host:
         return None
     seen = (run.work, run.cache, os.path.join(run.root, "store", "data"))
     places = tuple(os.path.realpath(place) + os.sep for place in seen)

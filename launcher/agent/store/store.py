@@ -253,7 +253,7 @@ class Store:
         corrupt = []
         patterns = run.read_plan().get("writable")
         writable = PathPatterns(patterns) if isinstance(patterns, list) and patterns else None
-        is_mounted = run_state.fate_of(run).is_in_image  # a container gets the store's trees read-only
+        is_mounted = run_state.probe_of(run).is_in_image  # a container gets the store's trees read-only
         for path, entry in large.items():
             target = os.path.join(folder, path)
             os.makedirs(os.path.dirname(target), exist_ok=True)

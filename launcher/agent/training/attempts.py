@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
 
 def _is_over(run: Run, last: Folder) -> bool:
     """Whether the last agent of a run is dead, or has left; if nothing here can show that, wait for its silence."""
-    if predecessor.is_by_a_client(last) or run_state.fate_of(run).writes_afar:
+    if predecessor.is_by_a_client(last) or run_state.probe_of(run).writes_afar:
         return True  # in the second case what keeps the run has decided, and the fence ends the last agent
     if predecessor.lock_decides(run, last):
         is_locked = last.is_locked()

@@ -29,7 +29,7 @@ class CardUsers(NamedTuple):
 
 def look(run: Run) -> CardUsers | None:
     """Look who uses the cards that a run may have; None if the agent cannot see it, or the driver does not answer."""
-    if not run_state.fate_of(run).sees_host:
+    if not run_state.probe_of(run).sees_host:
         return None
     with contextlib.suppress(OSError):  # what cannot be recorded is left to the sweep of the next launch
         leftovers.end_leftovers(run.root)

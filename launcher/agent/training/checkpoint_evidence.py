@@ -93,7 +93,7 @@ class Proofs:
         }
         folder = self._run.evidence(self.attempt["place_id"])
         try:
-            if run_state.fate_of(self._run).sees_host:
+            if run_state.probe_of(self._run).sees_host:
                 precision_evidence.keep(folder, self._account.redact(record))
             else:  # an agent outside takes it from there
                 self._account.write_precision(record)

@@ -24,7 +24,7 @@ from ..attempt.progress import NODE
 from ..attempt.training_command import Command, CommandStart, End, FromNodes, WaitPoint
 from ..diagnosis.failures import BY_NAME
 from ..diagnosis.remedy import AttemptFailure
-from ..liveness.slurm_jobs import MEMBERS
+from ..liveness.slurm.slurm_jobs import MEMBERS
 from ..record import strict_json
 from ..record.rundir import Folder, Run
 from ..record.safe_open import RunPath, UnreadableError, open_regular, read_tail

@@ -105,7 +105,7 @@ class Mending:
                 attempts_left=int(self._plan.get("attempts", 1)) - begun,
                 checkpoint=newest if "resume" in knobs else None,
                 tries=remedy.tries(earlier, failure.name, newest),
-                is_in_container=run_state.fate_of(self._run).is_in_image,
+                is_in_container=run_state.probe_of(self._run).is_in_image,
             )
         )
 

@@ -180,7 +180,7 @@ class Supervisor:
     def _wait_for_departure(self, interruption: Interruption) -> None:
         """Let the last agent leave, where nobody sees whether it is alive: two trainings must not write into one folder."""
         last = self._last
-        if last is None or not run_state.fate_of(self.run).writes_afar or predecessor.is_by_a_client(last):
+        if last is None or not run_state.probe_of(self.run).writes_afar or predecessor.is_by_a_client(last):
             return
         departure = predecessor.PredecessorExit(last, self.account.folder)
         began_s = time.monotonic()
@@ -207,7 +207,7 @@ class Supervisor:
 
     def _mend_code(self, interruption: Interruption) -> None:
         """Compare the code with what was sent, if the host has stopped before its disk had all of it, and make it whole."""
-        if run_state.fate_of(self.run).is_in_image:  # the store is not seen from there: `serve` has done it
+        if run_state.probe_of(self.run).is_in_image:  # the store is not seen from there: `serve` has done it
             return
         while settling.is_doubtful(self.run) and not self.lost and not interruption.is_due():
             with contextlib.suppress(ShippingError):  # while `gc` runs
@@ -617,7 +617,7 @@ class Supervisor:
                     account.state, must=True
                 )  # there is room, so the end can be written after the erasure
                 evidence = {**evidence, **self._erase_secrets()}
-            if run_state.fate_of(self.run).writes_afar:
+            if run_state.probe_of(self.run).writes_afar:
                 more = {**more, "sizes": account.sizes()}
             account.say(state, reason, must=True, evidence=evidence, **more)
         except OSError as error:

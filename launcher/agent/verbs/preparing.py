@@ -53,7 +53,7 @@ def create(session: ClientSession, request: Create, payload: bytes) -> VerbReply
     if not liveness.is_known(request.runtime):
         raise RequestError("bad-runtime", "runtime: %r is not known to this agent" % request.runtime)
     plan = cast("PlanRecord", read_object(payload, "the plan"))
-    place_id = liveness.fate_of(request.runtime).place_id()
+    place_id = liveness.probe_of(request.runtime).place_id()
     if not place_id:
         words = "this machine cannot tell which place keeps runs of %s" % request.runtime
         raise RequestError("no-place", words)
@@ -82,7 +82,7 @@ def create(session: ClientSession, request: Create, payload: bytes) -> VerbReply
     folder.write_state("preparing")
     for path in (run.record, run.path, os.path.dirname(run.path)):
         sync_folder(path)
-    if not liveness.fate_of(request.runtime).sees_host:
+    if not liveness.probe_of(request.runtime).sees_host:
         evidence_import.expect(run)
     return VerbReply({"run": run.id, "place": container_place(session, run), "gpus": gpus})
 
@@ -98,7 +98,7 @@ def _runtime(
     session: ClientSession, request: Create, plan: PlanRecord, gpus: Optional[List[str]]
 ) -> RecordedRuntime:
     """Return what is on record of how the run is run."""
-    run_fate = liveness.fate_of(request.runtime)
+    run_fate = liveness.probe_of(request.runtime)
     return {
         "kind": request.runtime,
         "interpreter": None if run_fate.is_in_image else _interpreter(session, request, plan),
@@ -239,7 +239,7 @@ def _unjudged(parent: Run) -> Iterator[None]:
     if lock is None:
         raise RequestError("held", "another client is at run %s: try again" % parent.id)
     try:
-        run_state.fate_of(parent).forget(parent)
+        run_state.probe_of(parent).forget(parent)
         yield
     finally:
         lock.release()

@@ -77,7 +77,7 @@ def remove(session: ClientSession, request: Remove, payload: bytes) -> VerbReply
 
 def _see_out(run: Run) -> None:
     """Wait until nothing of a run that has ended still runs, and end it after a while. Raises RequestError."""
-    run_fate = run_state.fate_of(run)
+    run_fate = run_state.probe_of(run)
     for end in (run_fate.end, None):
         deadline = time.monotonic() + LEAVING_S
         while left := run_fate.remaining(run):

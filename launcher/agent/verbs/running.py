@@ -116,7 +116,7 @@ def entrance(session: ClientSession, request: OfRun, _payload: bytes) -> VerbRep
     contact.check_is_here(run)
     contact.check_can_start(session.root)
     try:
-        return VerbReply({"words": run_state.fate_of(run).entrance(run)})
+        return VerbReply({"words": run_state.probe_of(run).entrance(run)})
     except attending.CommandError as error:
         raise RequestError(error.code, str(error)) from None
 

@@ -45,13 +45,13 @@ def start(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
     session.release_cards(run.id)
     folder.release()
     _settle(session, run)
-    return VerbReply({"run": run.id, "job_id": run_state.fate_of(run).job_id(run)})
+    return VerbReply({"run": run.id, "job_id": run_state.probe_of(run).job_id(run)})
 
 
 def _start(run: Run, folder: Folder) -> None:
     """Have what keeps runs of this kind start one, after a folder that we hold. Raises RequestError."""
     try:
-        run_state.fate_of(run).start(run, folder.number)
+        run_state.probe_of(run).start(run, folder.number)
     except StartError as error:
         raise RequestError(error.code, str(error)) from None
 
@@ -71,7 +71,7 @@ def take_back(session: ClientSession, request: OfRun, _payload: bytes) -> VerbRe
     attempt has begun, whoever says otherwise.
     """
     run = session.run(request.run)
-    fate = run_state.fate_of(run)
+    fate = run_state.probe_of(run)
     fate.forget(run)
     folder = session.handed_over.get(run.id)
     if folder is not None and fate.is_removed(run) and not run.has_folder_after(folder):
@@ -93,7 +93,7 @@ def await_agent(session: ClientSession, request: Await, _payload: bytes) -> Verb
     if folder is None:
         raise RequestError("not-prepared", "run %s was not handed over on this connection" % run.id)
     deadline = time.monotonic() + min(request.wait_s, START_S)
-    sees_lock = run_state.fate_of(run).sees_lock
+    sees_lock = run_state.probe_of(run).sees_lock
     while sees_lock and not run.is_taken_over(folder.number):
         if time.monotonic() >= deadline or session.connection.has_input(POLL_S):
             return VerbReply({"came": False})
@@ -183,7 +183,7 @@ def _restart(session: ClientSession, run: Run, judged: StateRecord, by: Optional
     if lost:
         contact.settle(run, "failed", lost["class"], evidence=lost).release()
         return VerbReply({"state": run_state.state_of(run)["state"]})
-    hopeless = run_state.fate_of(run).hopeless(run)
+    hopeless = run_state.probe_of(run).hopeless(run)
     if hopeless is not None:
         state, reason, evidence = hopeless
         contact.settle(run, state, reason, evidence=evidence).release()
@@ -206,7 +206,7 @@ def _restart(session: ClientSession, run: Run, judged: StateRecord, by: Optional
         runtime = {**runtime, "gpus": gpus}
     answer = _answer_failure(run, waited_for) if waited_for is not None else {}
     folder = contact.settle(run, "resuming", waited_for or why, by=by, runtime=runtime, **answer)
-    if run_state.fate_of(run).is_started_by_client:
+    if run_state.probe_of(run).is_started_by_client:
         session.handed_over[run.id] = folder
         is_new = gpus != before or waited_for in ("image", "client")
         place = container_place(session, run)
@@ -228,7 +228,7 @@ def _look_after_crash(run: Run) -> JsonObject:
 
     The agent of most runs does so itself, but a container does not see the store. Raises RequestError while `gc` runs.
     """
-    run_fate = run_state.fate_of(run)
+    run_fate = run_state.probe_of(run)
     if run_fate.is_in_image and settling.is_doubtful(run):
         try:
             mended = settling.mend(run, lambda: False)

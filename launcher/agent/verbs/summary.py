@@ -7,7 +7,7 @@ import itertools
 import time
 from typing import TYPE_CHECKING, Optional, TypedDict, cast
 
-from ..liveness.run_state import fate_of, runtime_of
+from ..liveness.run_state import probe_of, runtime_of
 from ..liveness.trouble import trouble_of
 from ..record.engine_record import EngineRecord
 from ..record.record_shape import read_attempt, read_plan
@@ -107,7 +107,7 @@ def summary(run: Run, state: StateRecord) -> RunLine:
         "loss": latest.get("loss"),
         "grace_s": beat.get("grace_s"),
         "job": plan.get("job"),
-        "job_id": fate_of(run).job_id(run),
+        "job_id": probe_of(run).job_id(run),
         "card": (plan.get("profile") or {}).get("title"),
         **_kind_and_engine(runtime),
         "evidence": evidence

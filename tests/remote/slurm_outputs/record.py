@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from testbed.client import until
 from testbed.slurm_cluster import SlurmCluster, slurm_cluster
 
-from launcher.agent.liveness import slurm_jobs, slurm_turn
+from launcher.agent.liveness.slurm import slurm_jobs, slurm_turn
 
 FOLDER = Path(__file__).resolve().parent
 LOOP = "trap : TERM; while :; do sleep 0.1; done"

@@ -12,7 +12,7 @@ import tempfile
 import time
 from typing import IO, Dict, NamedTuple, Optional, Sequence, Set
 
-from ..record.files import read_text
+from ...record.files import read_text
 
 CONFIG = ("scontrol", "show", "config")
 ANSWER_S = 20.0

@@ -13,13 +13,13 @@ import os
 import time
 from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from ..record import secret
-from ..record.rundir import LIVE, RUN_ID, TERMINAL, Run
-from ..record.safe_open import read_regular
-from ..record.strict_json import JsonObject
-from ..system.attending import CommandError
+from ...record import secret
+from ...record.rundir import LIVE, RUN_ID, TERMINAL, Run
+from ...record.safe_open import read_regular
+from ...record.strict_json import JsonObject
+from ...system.attending import CommandError
+from ..liveness import GONE, SILENT, EndError, LivenessProbe, RunLiveness, Stray
 from . import slurm_jobs, slurm_submission
-from .liveness import GONE, SILENT, EndError, LivenessProbe, RunLiveness, Stray
 from .slurm_jobs import SlurmJob
 from .slurm_lookup import JobLookup
 from .slurm_programs import FREED, CachedQuery, SlurmSilentError, ask, cluster_name, path_of
@@ -328,7 +328,7 @@ class SlurmLiveness(LivenessProbe):
         return verdict
 
 
-FATE = SlurmLiveness()
+PROBE = SlurmLiveness()
 
 
 class _AccountingAnswer(NamedTuple):

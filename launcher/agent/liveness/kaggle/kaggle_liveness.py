@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .spooled import Spooled
+from ..spooled import Spooled
 
-FATE = Spooled()
+PROBE = Spooled()

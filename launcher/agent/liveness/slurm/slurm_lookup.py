@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Dict, NamedTuple, Optional, Tuple
 
-from ..record.rundir import Run
+from ...record.rundir import Run
 from . import slurm_jobs
 from .slurm_jobs import SlurmJob
 from .slurm_programs import SlurmSilentError, ask

@@ -17,17 +17,17 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Tuple
 
-from ..record import strict_json
-from ..record.files import write_durably
-from ..record.record_shape import Shape, read_record
-from ..record.rundir import VERSION, Run
-from ..record.safe_open import UnreadableError, unlink
+from ...record import strict_json
+from ...record.files import write_durably
+from ...record.record_shape import Shape, read_record
+from ...record.rundir import VERSION, Run
+from ...record.safe_open import UnreadableError, unlink
+from ..liveness import StartError
 from . import slurm_jobs, slurm_lookup
-from .liveness import StartError
 from .slurm_programs import ProgramResult, SlurmSilentError, ask, cluster_name, variables
 
 if TYPE_CHECKING:
-    from ..record.run_records import SlurmRecord
+    from ...record.run_records import SlurmRecord
 
 SUBMIT_S = 30.0
 LIMIT_S = 3.0

@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from ..record import strict_json
-from ..record.rundir import Run
+from ...record import strict_json
+from ...record.rundir import Run
+from ..liveness import GONE, SILENT, LivenessProbe, RunLiveness
 from .docker_container import FATES, Access, Container, EngineSilentError
-from .liveness import GONE, SILENT, LivenessProbe, RunLiveness
 
 KEPT_S = 1.0
 SILENCE_KEPT_S = 5.0
@@ -100,7 +100,7 @@ class DockerLiveness(LivenessProbe):
         return {run_id: self._kept[run_id][1] for run_id in run_ids}
 
 
-FATE = DockerLiveness()
+PROBE = DockerLiveness()
 
 
 def _access(run: Run) -> Access:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Mapping
 
-from .liveness import ALIVE, COMING_BACK
+from ..liveness import ALIVE, COMING_BACK
 
 FATES = {"running": ALIVE, "paused": ALIVE, "restarting": COMING_BACK}
 """The fate of a container by its status; with any other status, `created` too, nothing starts it but a client."""

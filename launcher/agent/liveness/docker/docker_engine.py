@@ -9,7 +9,7 @@ import subprocess
 import urllib.parse
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from ..record import strict_json
+from ...record import strict_json
 from .docker_container import FATES, Access, Container, EngineSilentError
 
 TIMEOUT_S = 2.0

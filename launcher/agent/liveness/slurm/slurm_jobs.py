@@ -14,7 +14,7 @@ import os
 import re
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from .liveness import ALIVE, COMING_BACK, GONE, SILENT, RunLiveness
+from ..liveness import ALIVE, COMING_BACK, GONE, SILENT, RunLiveness
 
 QUEUE = ("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T|%r|%S|%b|%D|%N|%k")
 """Asks for all jobs of a user that the controller remembers: those that have ended within the last minutes too."""

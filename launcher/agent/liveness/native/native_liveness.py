@@ -9,17 +9,17 @@ import sys
 import time
 from typing import TYPE_CHECKING, Dict, List, Optional, Sequence
 
-from ..record import secret
-from ..record.files import read_text
-from ..record.locks import is_locked
-from ..record.rundir import Run
-from ..record.safe_open import APPENDING, open_regular
-from ..system import bearers, process
-from ..system.process_lineage import ProcessEntry
-from .liveness import COMING_BACK, GONE, LivenessProbe, RunLiveness, StartError
+from ...record import secret
+from ...record.files import read_text
+from ...record.locks import is_locked
+from ...record.rundir import Run
+from ...record.safe_open import APPENDING, open_regular
+from ...system import bearers, process
+from ...system.process_lineage import ProcessEntry
+from ..liveness import COMING_BACK, GONE, LivenessProbe, RunLiveness, StartError
 
 if TYPE_CHECKING:
-    from ..record.run_records import AgentProcessRecord
+    from ...record.run_records import AgentProcessRecord
 
 START_S = 20.0
 POLL_S = 0.005
@@ -88,7 +88,7 @@ class NativeLiveness(LivenessProbe):
         return "pid %s is still there" % ", ".join(map(str, sorted(pids))) if pids else ""
 
 
-FATE = NativeLiveness()
+PROBE = NativeLiveness()
 
 
 def agent_of(run: Run) -> Optional[process.Process]:

@@ -1,0 +1,1 @@
+"""Sessions at Kaggle: what becomes of a run, as the client last heard."""

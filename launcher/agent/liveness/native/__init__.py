@@ -1,0 +1,1 @@
+"""Processes under a keeper: what becomes of a run."""
