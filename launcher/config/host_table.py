@@ -30,13 +30,17 @@ def read_host(name: str, written: Mapping[str, Any], *, is_here: bool, file: str
             "  set LAMBDA_API_KEY, or put it into ~/.config/launch/lambda_key (chmod 600)"
         )
     kind = written.get("kind", "machine")
-    if isinstance(kind, str) and kind not in PACKAGES:
-        line = line_of(f"{prefix}kind", text)
-        place = f"   (line {line})" if line else ""
+    line = line_of(f"{prefix}kind", text)
+    place = f"   (line {line})" if line else ""
+    if not isinstance(kind, str):
+        raise BadFileError(
+            f"{file}: {prefix}kind = {kind!r}: expected text{place}\n  known: {', '.join(PACKAGES)}"
+        )
+    if kind not in PACKAGES:
         raise BadFileError(
             f'{file}: {prefix}kind = "{kind}": unknown kind{nearest(kind, PACKAGES)}{place}\n  known: {", ".join(PACKAGES)}'
         )
-    own = host_kind(kind if isinstance(kind, str) else "machine")
+    own = host_kind(kind)
     _refuse_foreign(name, written, kind, own, file, text)
     if "address" in own.table.model_fields and not is_here:
         written = {"address": name, **written}

@@ -31,7 +31,6 @@ from launcher.rental.rental_settings import RentalSettings
 from launcher.rental.renting import Rental, RentalState, dollars
 from launcher.rental.service_clock import clock_of
 from launcher.rental.verdict import GRACE_S, has_any_of, owner_of
-from launcher.transport import connecting
 
 WAKE_S, LOOK_S = 20.0, 0.5
 """How long a process that looks after a machine may take to notice that its limit has passed, and how often that is looked for."""
@@ -369,6 +368,8 @@ def _would_go_on(found: RentedMachine, run_of: RunOf, view: Teller) -> bool:
     if records.ledger().is_attended(found.rental.nonce):
         return True
     try:
+        from launcher.transport import connecting  # few commands come here
+
         state = run.has_ended(connecting.connect)
     except NoRunError as error:
         view.note(f"{record.run}: {str(error).splitlines()[0]}")

@@ -128,7 +128,7 @@ class Host(MachineKeys):
         own = own_runtime(cls.model_fields["kind"].default)
         if own is not None and runtime not in ("auto", own):
             return f"{cls.why_own_runtime}: expected auto or {own}"
-        if own is None and runtime in PACKAGES:
+        if own is None and runtime in PACKAGES and own_runtime(runtime) == runtime:
             return f'runtime {runtime} is for a host with kind = "{runtime}"'
         return None
 

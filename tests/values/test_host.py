@@ -138,6 +138,17 @@ def test_a_kind_that_does_not_exist_is_named_with_those_that_do():
         assert "max_hours" not in said
 
 
+def test_a_kind_that_is_no_text_is_named_with_its_line():
+    assert complaint({"kind": 3}) == (
+        "launch.toml: hosts.k.kind = 3: expected text   (line 2)\n  known: machine, kaggle, lambda-cloud, slurm"
+    )
+
+
+@pytest.mark.parametrize(("kind", "runtime"), [("machine", "machine"), ("lambda-cloud", "lambda-cloud")])
+def test_a_runtime_that_is_only_the_name_of_a_kind_is_left_to_the_list_of_runtimes(kind, runtime):
+    assert read({"kind": kind, "runtime": runtime}).runtime == runtime
+
+
 def test_the_allowed_keys_of_a_machine_are_those_of_its_table():
     """`kaggle` and `lambda_cloud` are no keys: the settings stand in the table itself."""
     allowed = complaint({"adress": "gpu"}).splitlines()[-1]

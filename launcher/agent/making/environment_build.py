@@ -21,6 +21,7 @@ from typing import Any, Collection, Iterator, List, Optional, Tuple, TypedDict
 from ..record import strict_json
 from ..record.files import paths_in
 from ..record.locks import Lock, is_locked
+from ..record.packages_report import PackagesReport
 from ..record.strict_json import JsonObject
 from ..system import attending, process
 from . import environment_steps, torch_check
@@ -28,7 +29,6 @@ from .environment_seal import is_sealed, unseal
 from .image_build import NAME as FILE_NAME
 from .installed_torch import installed_torch
 from .scratch_folder import scratch_folder, write_base64
-from .torch_check import PackagesReport
 
 NAME = re.compile(r"[0-9a-f]{12}")
 _VARIABLE = re.compile(r"(https?|no)_proxy|UV_[A-Z_]{1,40}")

@@ -14,8 +14,8 @@ import sys
 from ..record import strict_json
 from ..record.files import read_json, sync_file_system, write_durably, write_over
 from ..record.locks import Lock
+from ..record.packages_report import PackagesReport
 from ..system import process
-from .torch_check import PackagesReport
 
 MARKER = "environment.json"
 _BOOT = "boot"

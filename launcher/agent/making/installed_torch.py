@@ -7,8 +7,8 @@ import glob
 import os
 from typing import Optional
 
+from ..record.packages_report import PackagesReport
 from ..record.safe_open import UnreadableError, read_regular
-from .torch_check import PackagesReport
 
 MOST_BYTES = 1 << 16
 

@@ -9,21 +9,10 @@ import importlib
 import json
 import subprocess
 import sys
-from typing import Any, List, Optional, TypedDict
+from typing import TYPE_CHECKING, Any
 
-
-class PackagesReport(TypedDict, total=False):
-    """The version of a Python and of its torch, the CUDA and the architectures that was built for, and what `pip check` says.
-
-    A torch that cannot be imported has an `error`. `architectures` are None if nobody lists them, `conflicts` without pip.
-    """
-
-    python: str
-    torch: Optional[str]
-    cuda: Optional[str]
-    error: Optional[str]
-    architectures: Optional[List[str]]
-    conflicts: Optional[List[str]]
+if TYPE_CHECKING:  # the text runs on its own, on any Python
+    from ..record.packages_report import PackagesReport
 
 
 MARK = "launch-check "

@@ -10,9 +10,9 @@ import os
 from typing import TYPE_CHECKING, Any, Callable, Dict, NamedTuple, Optional, Type
 
 from ..cards import lease, tickets
-from ..making.torch_check import PackagesReport
 from ..record.files import remove_folder
 from ..record.locks import Lock
+from ..record.packages_report import PackagesReport
 from ..record.rundir import Folder, Run
 from ..store.manifest import Manifest
 from ..store.store import Store

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Tuple
 
 from ..record import strict_json
 from ..record.rundir import Run
@@ -19,8 +19,10 @@ from ..serving.session import ClientSession, Verb
 from ..store import checkpoints, late_seals
 from ..store.output_digests import OutputDigests
 from ..store.outputs import OutputScan, open_output
-from ..store.parentage import DamagedCheckpoint
 from ..store.shipping import ChunkWriter, LineWriter, send_file
+
+if TYPE_CHECKING:
+    from ..store.parentage import DamagedCheckpoint
 
 MOST_REASONS = 100
 MOST_NAMED = 20

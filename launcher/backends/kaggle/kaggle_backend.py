@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LACKS = {
     **SPOOL_LACKS,
     "sweep": Lack(
-        "no process of a run is on a machine of yours, and KaggleBackend ends those of a session",
+        "no process of a run is on a machine of yours, and Kaggle ends those of a session",
         "what its account still holds   launch gc --host {host} --dry-run",
     ),
     "image": Lack(

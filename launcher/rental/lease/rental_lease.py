@@ -27,7 +27,6 @@ from launcher.rental.records import (
 )
 from launcher.rental.renting import Instance, Rental, RentalReason, minutes_text
 from launcher.rental.verdict import GRACE_S, loss
-from launcher.transport import connecting
 from launcher.transport.client.desk import HostClient
 from launcher.values.host import Host
 
@@ -137,6 +136,8 @@ class Lease:
         """
         if self._download.is_over:
             raise self.over(RentalReason.LIMIT, "its time was up")
+        from launcher.transport import connecting  # few commands come here
+
         return self._download.guarded(connecting.connect(host))
 
     def guard(self, desk: HostClient | None) -> None:
