@@ -83,10 +83,11 @@ class Budget:
             return
         from launcher.rental.settle_account import end_abandoned  # few batches rent
 
+        resolved = understand(request)
         with self._clearing:
             end_abandoned(settings, self._queue.runs().keys(), view)
             self._leave_to_keepers()
-        largest = choice_for(understand(request)).cost.largest
+        largest = choice_for(resolved).cost.largest
         with self._lock:
             self._check(host.name, largest)
             self._promised[number] = largest

@@ -278,8 +278,8 @@ def main() -> None:
 
 def _tell_ended_runs() -> None:
     """Say which abandoned runs were ended because their host answered; hardly any command loads that module."""
-    farewell = sys.modules.get("launcher.runs.move.pending_stops")
-    for words in farewell.said if farewell is not None else ():
+    stops = sys.modules.get("launcher.runs.move.pending_stops")
+    for words in stops.said if stops is not None else ():
         complain(words)
 
 

@@ -101,7 +101,7 @@ class Host(MachineKeys):
     def _is_of_its_kind(cls, values: Any, read: ModelWrapValidatorHandler[Self]) -> Self:
         kind = values.get("kind", "machine") if isinstance(values, dict) else None
         if cls is not Host or kind in (None, "machine"):
-            return read(values)
+            return read(_without_unset(values))
         if not isinstance(kind, str) or kind not in PACKAGES:
             raise ValueError(f"kind {kind!r} is of no backend of this version")
         return cast("Self", host_kind(kind).host.model_validate(values))
@@ -155,6 +155,14 @@ class Host(MachineKeys):
         words += ["-p", str(self.port)] if self.port else []
         login = f"{self.user}@{self.address}" if self.user else self.address
         return f"{shlex.join(['ssh', *words, login])} {command}"
+
+
+def _without_unset(values: Any) -> Any:
+    """Leave out the unset settings of other kinds, which some older versions wrote for every host."""
+    unset = {kind.replace("-", "_") for kind in PACKAGES}
+    if not isinstance(values, dict) or not unset & values.keys():
+        return values
+    return {key: value for key, value in values.items() if value is not None or key not in unset}
 
 
 LOCAL = Host(name="local")

@@ -29,6 +29,9 @@ class Failing:
         """Fail."""
         raise self._error
 
+    def after_refusal(self, _error):
+        """Return None, as where no scheduler refuses."""
+
     def call(self, _verb, _payload=b"", **_args):
         """Tell what becomes of the run."""
         return AgentReply({"taken": self._is_taken}, b"")

@@ -138,6 +138,11 @@ def test_a_kind_that_does_not_exist_is_named_with_those_that_do():
         assert "max_hours" not in said
 
 
+def test_a_record_of_an_older_version_with_unset_settings_of_other_kinds_is_read():
+    host = Host.model_validate({"name": "k", "kaggle": None, "lambda_cloud": None, "slurm": None})
+    assert host == Host(name="k")
+
+
 def test_a_kind_that_is_no_text_is_named_with_its_line():
     assert complaint({"kind": 3}) == (
         "launch.toml: hosts.k.kind = 3: expected text   (line 2)\n  known: machine, kaggle, lambda-cloud, slurm"

@@ -1,4 +1,4 @@
 """Completion in a shell: which words may follow.
 
-`completing` is the front door; it loads neither pydantic nor a backend.
+`completing` is the front door; each word loads only what its own answers need.
 """

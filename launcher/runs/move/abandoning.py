@@ -1,7 +1,7 @@
 """A move without the old host, which does not answer: a run goes on at another one from what this client holds.
 
 The decision is on record here before the new host hears of it, and the old one hears of it at the next contact; see
-farewell.py. Until then it may still train; nothing that it does from now on counts for the successor.
+pending_stops.py. Until then it may still train; nothing that it does from now on counts for the successor.
 """
 
 from __future__ import annotations

@@ -11,8 +11,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.backends.base.runtime import Resumption
+from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import open_for_run
-from launcher.config import build_settings, env_file, secret_values
+from launcher.config import build_settings, env_file, resolve, secret_values
 from launcher.copy import move_records
 from launcher.copy.mirror import Mirror
 from launcher.copy.runs_folder import runs_folder
@@ -88,6 +89,12 @@ def recover(word: str, host_name: str | None, request: RecoverRequest, view: Vie
         return recover_on(desk, mirror, request, view)
 
 
+def _is_rented(host: str) -> bool:
+    """Whether machines are rented for the runs of a host: of one that is gone, only this client knows its runs."""
+    found = resolve.host(host)
+    return backend_of(found).running.rental(found) is not None
+
+
 def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> list[Recovery]:
     """Go on with all runs of this client, or of one host, that wait or were interrupted; one that fails stops no other.
 
@@ -95,7 +102,8 @@ def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> l
     """
     found = []
     gone = records.gone_machines()
-    for row in listing(host_name, here=host_name is None):
+    asks_few = host_name is not None and not _is_rented(host_name)
+    for row in listing(host_name, TO_RECOVER if asks_few else (), here=host_name is None):
         run, state = row.summary.run, row.summary.state
         if row.goes_on is not None:
             continue  # its successor is a row of its own

@@ -170,14 +170,16 @@ def _show(rows: list[Probed]) -> None:
     from launcher.cli.output.columns import print_columns
 
     print_columns(_columns(), [(row.host.name, *_cells(row)) for row in rows])
+    from launcher.backends.kinds import PACKAGES
     from launcher.backends.registry import backend_of
     from launcher.cli.output.wrapping import say_wrapped
 
     alike: dict[str, list[Host]] = {}
     for row in rows:
         alike.setdefault(row.host.kind, []).append(row.host)
-    for hosts in alike.values():
-        if words := backend_of(hosts[0]).probing.note():
+    for kind in PACKAGES:
+        hosts = alike.get(kind, [])
+        if hosts and (words := backend_of(hosts[0]).probing.note()):
             say_wrapped(f"{', '.join(host.name for host in hosts)}: {words}")
 
 
