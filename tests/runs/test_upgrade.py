@@ -56,12 +56,16 @@ def agents(root):
     return sorted(path.name for path in (root / "agent").iterdir())
 
 
+HOLDERS = (b"launcher.hosts.holder", b"launcher.transport.connection_server")
+"""The module that holds a connection, in the older version and in today's."""
+
+
 def holders(client):
     """The processes that hold a connection of a client."""
     return [
         pid
         for pid in processes_of(client.home)
-        if b"launcher.transport.connection_server" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        if any(module in Path(f"/proc/{pid}/cmdline").read_bytes() for module in HOLDERS)
     ]
 
 
