@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from launcher.errors import BadFileError
 from launcher.values.host import Host
 from launcher.values.parsing import build
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 class HostKind:
     """The table of a kind of host: its keys, which of them need trust, and the host that it becomes.
 
-    `host` is the class of its hosts, which have the settings of the kind in the field `key`. `foreign` are keys of a machine that this kind does not
-    have, each with the reason. `free` are keys that never need trust: they lead to no machine or service, and choose no program.
+    `host` is the class of its hosts, which have the settings of the kind in the field `key`. `foreign` are keys of a machine
+    that this kind does not have, each with the reason. `free` are keys that never need trust: they lead to no machine or service, and choose no program.
     """
 
     title: ClassVar[str] = "a machine"
@@ -46,8 +47,6 @@ class HostKind:
         unoffered = {*self.foreign, *(() if self.has_runtimes else ("runtime",))}
         values = dict(build(self.table, written, file=file, text=text, prefix=prefix, unoffered=unoffered))
         if objection := self.host.runtime_objection(values["runtime"]):
-            from launcher.errors import BadFileError
-
             raise BadFileError(f'{file}: {prefix}runtime = "{values["runtime"]}": {objection}')
         settings = self.settings.model_validate({key: values.pop(key) for key in self.settings.model_fields})
         return self.host.model_validate({"name": name, self.key: settings, **values})
