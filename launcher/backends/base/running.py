@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -29,11 +30,11 @@ class Running:
         return None
 
     def service_diagnosis(
-        self, mirror: Mirror, state: RunState, said: str | None, last_reason: object
+        self, mirror: Mirror, state: RunState, said: str | None, last_reason: Callable[[], object]
     ) -> Diagnosis | None:
         """Return what a scheduler or service has done to a run that it starts; None if nothing, or where none does.
 
-        `said` are its words about the run, `last_reason` is why the run's last attempt ended.
+        `said` are its words about the run, `last_reason` returns why the run's last attempt ended.
         """
         del mirror, state, said, last_reason
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from launcher.backends.base.running import Running
@@ -21,12 +22,12 @@ class SlurmRunning(Running):
     """A cluster's answers."""
 
     def service_diagnosis(
-        self, mirror: Mirror, state: RunState, said: str | None, last_reason: object
+        self, mirror: Mirror, state: RunState, said: str | None, last_reason: Callable[[], object]
     ) -> Diagnosis | None:
         """Return what Slurm has done to a run that waits for a new job, was cancelled, or never began; None of any other run."""
         short = mirror.short
         if state.state == State.WAITING and state.reason == Reason.CLIENT and said:
-            is_time_up = _TIMEOUT.search(said) or last_reason == Reason.SESSION_LIMIT
+            is_time_up = _TIMEOUT.search(said) or last_reason() == Reason.SESSION_LIMIT
             why = f"{'its limit of time was reached' if is_time_up else 'Slurm has ended its job for good'}: {said}"
             from_step = "" if state.checkpoint is None else f", which goes on from step {state.checkpoint}"
             mend = f"launch recover {short}     submits a new job{from_step}"

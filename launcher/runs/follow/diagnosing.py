@@ -69,9 +69,14 @@ def _by_service(mirror: Mirror, state: RunState) -> Diagnosis | None:
     """Return what the scheduler or service that starts a host's runs has done to one; None where none does."""
     if (entry := mirror.entry) is None:
         return None
-    _, last, _ = next(_ended_attempts(mirror), _EndedAttempt("", {}, {}))
     said = of_service(state.evidence)
-    return backend_of(entry.host).running.service_diagnosis(mirror, state, said, last.get("reason"))
+    return backend_of(entry.host).running.service_diagnosis(mirror, state, said, lambda: _last_reason(mirror))
+
+
+def _last_reason(mirror: Mirror) -> object:
+    """Return why the last attempt ended, by its state; None before one has."""
+    _, last, _ = next(_ended_attempts(mirror), _EndedAttempt("", {}, {}))
+    return last.get("reason")
 
 
 def _of_success(mirror: Mirror) -> Diagnosis | None:
