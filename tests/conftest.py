@@ -83,6 +83,13 @@ def own_files_are_trusted(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["LAUNCH_TRUST"] = str(tmp_path_factory.getbasetemp())
 
 
+@pytest.fixture(autouse=True)
+def handler_of_ctrl_c_is_left_alone() -> Iterator[None]:
+    """A test that changes it, as a command's `main` does, would have a later one end the whole worker."""
+    yield
+    assert signal.signal(signal.SIGINT, signal.default_int_handler) is signal.default_int_handler
+
+
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     """A client with an empty home, whose index what the test does in this process has too.
@@ -368,6 +375,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     class ByGroup(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
         def _split_scope(self, nodeid: str) -> str:
             return _group(nodeid)
+
+        def remove_node(self, node: object) -> str | None:
+            """Hand out what a worker that died has not run, and return the test in which it died.
+
+            xdist would hand out that test again, and whole groups that are done, and wait for these for ever.
+            """
+            groups = self.assigned_work.pop(node)
+            left = {name: tests for name, tests in groups.items() if not all(tests.values())}
+            if not left:
+                return None
+            tests = next(iter(left.values()))
+            crashed: str = next(test for test, is_done in tests.items() if not is_done)
+            tests[crashed] = True
+            self.workqueue.update((name, tests) for name, tests in left.items() if not all(tests.values()))
+            for other in set(self.assigned_work) & set(self.registered_collections):
+                self._reschedule(other)
+            return crashed
 
     return ByGroup(config, log)
 

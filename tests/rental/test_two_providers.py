@@ -5,7 +5,6 @@ The witness at the toy's address is a service that notes whatever is sent there;
 
 import json
 import math
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -13,8 +12,9 @@ import pytest
 from testbed import lambda_client, toy_cloud
 from testbed.lambda_client import RUN, SETUP
 from testbed.toy_cloud import ToySettings
+from typer.testing import CliRunner
 
-from launcher.cli import main
+from launcher.cli.app import app_for
 from launcher.errors import BadFileError, UsageError
 from launcher.rental import provider, records
 from launcher.rental.lease.renter import Renter, open_account
@@ -165,17 +165,15 @@ def test_an_id_of_ours_is_not_meant_at_another_account(toy, sim_clock, monkeypat
     assert state(nonce) is RentalState.ENDED
 
 
-def test_what_was_ended_is_shown_though_another_account_fails(toy, monkeypatch, capsys):
+def test_what_was_ended_is_shown_though_another_account_fails(toy, monkeypatch):
     nonce = rent(toy, open_account(toy), RUN)
     records.remember_service(LambdaSettings())
     monkeypatch.delenv("LAMBDA_API_KEY")
-    monkeypatch.setattr(sys, "argv", ["launch", "reconcile", "--json"])
-    with pytest.raises(SystemExit) as end:
-        main()
-    shown = capsys.readouterr()
-    assert end.value.code == 4
-    assert [one["verdict"] for one in json.loads(shown.out)["things"]] == ["ended"]
-    assert "no API key" in shown.err
+    words = ["reconcile", "--json"]
+    shown = CliRunner().invoke(app_for(words), words)
+    assert shown.exit_code == 4
+    assert [one["verdict"] for one in json.loads(shown.stdout)["things"]] == ["ended"]
+    assert "no API key" in shown.stderr
     assert state(nonce) is RentalState.ENDED
 
 
