@@ -1,1 +1,1 @@
-"""The verbs that `serve` answers, in modules that are loaded when a verb is first asked for."""
+"""The verbs that `serve` answers. Each module is loaded when one of its verbs is first requested."""

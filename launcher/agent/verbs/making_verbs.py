@@ -1,4 +1,4 @@
-"""Verbs that make an image or an environment, and the locks under which one client at a time does so."""
+"""Verbs that build an image or an environment, and the named locks that let one client at a time do so."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class LockRequest(NamedTuple):
 
 
 def hold(session: ClientSession, request: LockRequest, _payload: bytes) -> VerbReply:
-    """Take or release a lock of this host by name; return whether it is held. It is released with the connection."""
+    """Take or release a named lock of this host. Return whether it is held.
+
+    The lock is released when the connection closes.
+    """
     if not LOCK_NAME.fullmatch(request.name):
         raise RequestError("bad-lock", "name: %r cannot be the name of a lock" % request.name)
     if request.release:
@@ -52,7 +55,7 @@ def hold(session: ClientSession, request: LockRequest, _payload: bytes) -> VerbR
 
 
 class Builder(NamedTuple):
-    """How to reach an engine."""
+    """The engine's address."""
 
     engine: Optional[EngineRecord] = None
 
@@ -63,7 +66,7 @@ def builder(_session: ClientSession, request: Builder, _payload: bytes) -> VerbR
 
 
 def build(session: ClientSession, request: image_build.BuildRequest, payload: bytes) -> VerbReply:
-    """Build an image while the client listens."""
+    """Build an image while the client stays connected."""
     try:
         return VerbReply(image_build.build(request, payload, session.connection))
     except (image_build.BuildError, ValueError) as error:
@@ -79,9 +82,10 @@ class PackagesRequest(NamedTuple):
 
 
 def packages(session: ClientSession, request: PackagesRequest, payload: bytes) -> VerbReply:
-    """Return what an image once reported of its packages (see torch_check.py); a payload replaces it.
+    """Return the package report of an image (see torch_check.py), or None. A payload replaces the report.
 
-    `code` is where its Python compiles the agent to, see compiled_code.py; None where the disk takes nothing.
+    `code` is the folder for the agent's compiled code (see compiled_code.py), or None if the folder cannot be
+    made.
     """
     image = IMAGE_ID.fullmatch(request.image)
     if image is None or len(payload) > MOST_PACKAGES:
@@ -94,7 +98,7 @@ def packages(session: ClientSession, request: PackagesRequest, payload: bytes) -
 
 
 class CompiledCode(TypedDict):
-    """Where the Python of an image compiles the agent to, as whom, and whether it has."""
+    """The folder where an image's Python compiles the agent, the user that compiles, and whether it is done."""
 
     agent: str
     folder: str
@@ -124,9 +128,9 @@ class OfEnvironment(NamedTuple):
 
 
 def environment(session: ClientSession, request: OfEnvironment, _payload: bytes) -> VerbReply:
-    """Return whether an environment is complete; the client asks when it has a run that names it."""
+    """Return whether an environment is complete. The client asks once a run that names it exists."""
     path = path_of(session, request.name)
-    with session.store.shared():  # a `gc` before us has removed it, one after us sees the run
+    with session.store.shared():  # an earlier `gc` has already removed it, a later one sees the run
         is_there = environment_build.is_whole(path)
     if is_there and not environment_seal.is_settled(path):
         _settle(session, path)
@@ -134,7 +138,7 @@ def environment(session: ClientSession, request: OfEnvironment, _payload: bytes)
 
 
 def _settle(session: ClientSession, path: str) -> None:
-    """Settle an environment whose settling was cut off, unless a process is at it."""
+    """Settle an environment if that was interrupted, unless another process is settling it."""
     lock = Lock.take(environment_build.lock_file(session.root, path), 0.0)
     if lock is not None:
         environment_seal.start_settling(path, lock)
@@ -142,9 +146,9 @@ def _settle(session: ClientSession, path: str) -> None:
 
 
 class MakeEnvironment(NamedTuple):
-    """The name of an environment, its maker and its package index; see environment_build.py.
+    """The name, maker and package index of an environment; see environment_build.py.
 
-    `unimported` is the torch that need not be imported to check it: its version, or "" for any.
+    `unimported` is the torch version that the check need not import, or "" for any version.
     """
 
     name: str
@@ -155,9 +159,9 @@ class MakeEnvironment(NamedTuple):
 
 
 def make_environment(session: ClientSession, request: MakeEnvironment, payload: bytes) -> VerbReply:
-    """Make an environment while the client, which holds its lock, listens.
+    """Make an environment while the client holds its lock and stays connected.
 
-    It counts once it is sealed. Until then it is removed with its lock.
+    The environment is valid once it is sealed. Until then it is removed when its lock is released.
     """
     path, lock_name = path_of(session, request.name), environment_build.lock_of(request.name)
     if lock_name not in session.locks:
@@ -176,7 +180,7 @@ def make_environment(session: ClientSession, request: MakeEnvironment, payload: 
 
 
 def seal_environment(session: ClientSession, request: OfEnvironment, _payload: bytes) -> VerbReply:
-    """Make an environment count that was made on this connection."""
+    """Seal an environment that was made on this connection, which makes it valid."""
     lock_name = environment_build.lock_of(request.name)
     unsealed = session.unsealed.get(lock_name)
     if unsealed is None or not unsealed.packages:

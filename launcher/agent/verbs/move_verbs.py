@@ -1,7 +1,8 @@
-"""Verbs of a move: what a run hands over to its successor on another host, and what that one takes.
+"""Verbs that move a run to another host, where a successor run continues it.
 
-On the old host: whether the run can be moved, where it has been moved to, and its code and data as they were sent. On the
-new one: a checkpoint, which must be what its manifest says. Every path is made here, from names that were checked.
+The old host answers whether the run can be moved and where it has been moved to, and sends its code and data
+as they were uploaded. The new host takes a checkpoint and checks it against its manifest. Every path is built
+here, from names that were checked.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 def outlook(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
-    """Say whether the script of a run can resume, where it has been moved to, if it has, and whether it never began."""
+    """Return whether a run's script can resume, the run's move record, and whether the run is half-made."""
     run = session.run(request.run)
     return VerbReply(
         {
@@ -45,9 +46,10 @@ def outlook(session: ClientSession, request: OfRun, _payload: bytes) -> VerbRepl
 
 
 class Move(NamedTuple):
-    """A run that has ended, and the run on another host that goes on with it: its id, host and root.
+    """A run that has ended, and the run that continues it on another host: its id, host and root.
 
-    `instead` are successors that never began: one of them on record gives way.
+    `instead` lists successors that never began. The new successor replaces a recorded one that is in this
+    list.
     """
 
     run: RunId
@@ -58,9 +60,10 @@ class Move(NamedTuple):
 
 
 def move(session: ClientSession, request: Move, _payload: bytes) -> VerbReply:
-    """Record that a run goes on elsewhere; return what is on record, by this client or an earlier one.
+    """Record that another run continues this one on another host. Return the record.
 
-    From here on one other run alone goes on with it. Raises RequestError for a run that has not ended, or is still held.
+    A record of an earlier move stands, unless its run is in `instead`. From then on only the recorded run may
+    continue this one. Raises RequestError if the run has not ended or is still held.
     """
     run = session.run(request.run)
     contact.check_is_here(run)
@@ -82,20 +85,23 @@ def move(session: ClientSession, request: Move, _payload: bytes) -> VerbReply:
 
 
 def tree(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
-    """Return the manifest of a run's code and data as they were sent."""
+    """Return the manifest of a run's code and data as they were uploaded."""
     run = session.run(request.run)
     return VerbReply({}, strict_json.encode(read_manifest(run.manifest)).encode())
 
 
 class Contents(NamedTuple):
-    """A run, and the SHA-256 of files that were sent to it."""
+    """A run, and the SHA-256 of uploaded files to send back."""
 
     run: RunId
     files: Optional[List[str]] = None
 
 
 def contents(session: ClientSession, request: Contents, _payload: bytes) -> VerbReply:
-    """Send files of a run as they were sent to it, one after the other. Raises RequestError `lost` if one is not there any more."""
+    """Send uploaded files of a run, one after another.
+
+    Raises RequestError `lost` if a file is missing.
+    """
     run = session.run(request.run)
     manifest = read_manifest(run.manifest)
     sizes = {entry["sha256"]: entry["size"] for entry in manifest.values() if "sha256" in entry}
@@ -130,7 +136,7 @@ def _send(stream: shipping.ChunkWriter, path: str, size: int) -> None:
 
 
 def lacking(session: ClientSession, _request: NoArguments, payload: bytes) -> VerbReply:
-    """Return which files of a manifest (the payload) a run with it would have to be sent here. Nothing is made."""
+    """Return the files of a manifest (the payload) that this host lacks. Changes nothing."""
     manifest = read_object(payload, "the manifest")
     check(manifest)
     with session.store.shared():
@@ -138,7 +144,10 @@ def lacking(session: ClientSession, _request: NoArguments, payload: bytes) -> Ve
 
 
 def forgo(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
-    """See to it that a run never begins here, and remove it if it is half-made; `begun` says that it was too late."""
+    """Make sure that a run never begins here, and remove it if it is half-made.
+
+    `begun` is true if it was too late.
+    """
     run = Run(session.path_of(request.run))
     forgone.mark(session.root, run.id)
     is_gone = not os.path.isdir(run.path) or (bool(run.numbers()) and garbage.remove_half_made(run))
@@ -146,7 +155,7 @@ def forgo(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
 
 
 class OfferCheckpoint(NamedTuple):
-    """A prepared run, the run that it goes on with, and the name of that one's checkpoint."""
+    """A prepared run, the run that it continues, and the name of that run's checkpoint."""
 
     run: RunId
     parent: RunId
@@ -154,7 +163,7 @@ class OfferCheckpoint(NamedTuple):
 
 
 def offer_checkpoint(session: ClientSession, request: OfferCheckpoint, payload: bytes) -> VerbReply:
-    """Take a checkpoint's manifest (the payload); return which of its files must be sent."""
+    """Take a checkpoint's manifest (the payload). Return the files that must be sent."""
     run = session.prepared_run(request.run)
     if not _NAME.fullmatch(request.name):
         raise RequestError("bad-checkpoint", "%r is not a valid name of a checkpoint" % request.name)
@@ -192,7 +201,7 @@ class ShipCheckpoint(NamedTuple):
 
 
 def ship_checkpoint(session: ClientSession, request: ShipCheckpoint, _payload: bytes) -> VerbReply:
-    """Take the missing files of the checkpoint that was offered, and put it in place whole; the run goes on from it."""
+    """Take the missing files of the offered checkpoint and publish it. The run continues from it."""
     run = session.prepared_run(request.run)
     stream = shipping.ChunkReader(session.connection)
     try:
@@ -206,14 +215,14 @@ def ship_checkpoint(session: ClientSession, request: ShipCheckpoint, _payload: b
             session.store.receive(stream, [(sha256, sizes[sha256]) for sha256 in sent])
             _put(session, run, offered)
     finally:
-        stream.skip_rest()  # the client sends the whole stream, even if it was refused
+        stream.skip_rest()  # the client sends the whole stream, even after a refusal
     origin: ParentRecord = {"run": offered.parent, "checkpoint": offered.name, "step": offered.step}
     run.write_prepared(session.prepared[run.id], {**run.prepared(), "parent": origin, "changes": {}})
     return VerbReply({"parent": origin})
 
 
 def _put(session: ClientSession, run: Run, offered: OfferedCheckpoint) -> None:
-    """Copy a checkpoint out of the store, check it, and give it its name."""
+    """Copy a checkpoint from the store, check it, and publish it under its name."""
 
     def put(name: str, entry: Mapping[str, Any], copy: str) -> None:
         parentage.copy_checked(session.store.file(entry["sha256"]), copy, entry["sha256"])

@@ -1,8 +1,8 @@
-"""Verbs that bring home what a run wrote: the list of its files, their digests, and their bytes.
+"""Verbs that download a run's outputs: the list of its files, their digests, and their bytes.
 
-The list and the digests are streams of JSON lines, one for each file, so that neither a deadline nor the memory at either
-end depends on how much there is. The bytes of the files follow one another without anything between them: the client
-knows from the digests' lines how long each is.
+The list and the digests are streams of JSON lines, one per file, so their number affects neither a deadline
+nor the memory of client and host. File contents follow one another without separators: the client knows each
+length from the digest lines.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ WHOLE = "whole"
 
 
 class OutputsRequest(NamedTuple):
-    """A run; whether files that the job's patterns leave out are listed too."""
+    """A run, and whether to list files that the job's patterns exclude too."""
 
     run: RunId
     all: bool = False
 
 
 def outputs(session: ClientSession, request: OutputsRequest, _payload: bytes) -> VerbReply:
-    """List what a run wrote: a line [path, kind, bytes, time of its last change] for each file."""
+    """List a run's outputs, one line [path, kind, bytes, modification time in ns] per file."""
     run = session.run(request.run)
     lines = LineWriter(session.connection)
     digests = OutputDigests(run, lines.advance)
@@ -50,7 +50,10 @@ def outputs(session: ClientSession, request: OutputsRequest, _payload: bytes) ->
 
 
 def manifest(session: ClientSession, request: OfRun, payload: bytes) -> VerbReply:
-    """Read the files whose paths are the payload: a line [path, bytes, time of its last change, SHA-256] for each."""
+    """Hash the files whose paths are the payload.
+
+    Sends one line [path, bytes, modification time in ns, SHA-256] per file.
+    """
     run = session.run(request.run)
     paths = _list(payload, str)
     lines = LineWriter(session.connection)
@@ -73,14 +76,20 @@ def manifest(session: ClientSession, request: OfRun, payload: bytes) -> VerbRepl
 
 
 class Checkpoint(NamedTuple):
-    """A run; which of its sealed checkpoints: `last`, `best`, a step, or the newest `whole` one, of which every file is read."""
+    """A run, and which of its sealed checkpoints to send.
+
+    `which` is `last`, `best`, a step, or `whole`: the newest whose files all match their digests.
+    """
 
     run: RunId
     which: str = "last"
 
 
 def checkpoint(session: ClientSession, request: Checkpoint, _payload: bytes) -> VerbReply:
-    """Name a sealed checkpoint and send its manifest, which proves it. Raises RequestError `no-checkpoint`."""
+    """Name a sealed checkpoint and send its manifest.
+
+    Raises RequestError `no-checkpoint` if it is missing, and `changed` if its files cannot be read.
+    """
     run = session.run(request.run)
     path, passed_over = _newest_whole(run) if request.which == WHOLE else (_picked(run, request.which), [])
     name = os.path.basename(path)
@@ -96,7 +105,7 @@ def checkpoint(session: ClientSession, request: Checkpoint, _payload: bytes) -> 
 
 
 def _newest_whole(run: Run) -> Tuple[str, List[DamagedCheckpoint]]:
-    from ..store import parentage  # few clients ask for it, and all would wait for it to load
+    from ..store import parentage  # few clients need it, and loading it would delay all the others
 
     try:
         return parentage.newest_whole(run)
@@ -124,9 +133,10 @@ def _picked(run: Run, which: str) -> str:
 
 
 def send(session: ClientSession, request: OfRun, payload: bytes) -> VerbReply:
-    """Send the bytes of files, one file after the other; the payload lists [path, first byte, size of the whole file].
+    """Send file contents, one file after another.
 
-    Raises RequestError `changed` in the stream's place if a file is gone, or shorter than it was.
+    The payload lists [path, first byte, size of the whole file]. Raises RequestError `changed` instead of
+    finishing the stream if a file is missing or became shorter.
     """
     run = session.run(request.run)
     stream = ChunkWriter(session.connection)
@@ -146,12 +156,12 @@ def send(session: ClientSession, request: OfRun, payload: bytes) -> VerbReply:
 
 
 def reasons(left_out: Dict[str, str]) -> Dict[str, str]:
-    """Return the reasons by path, as many as an answer may hold."""
+    """Return the reasons by path, at most MOST_REASONS of them."""
     return dict(sorted(left_out.items())[:MOST_REASONS])
 
 
 def _list(payload: bytes, kind: type) -> List[Any]:
-    """Return the list of a payload. Raises RequestError."""
+    """Decode a payload as a list. Raises RequestError."""
     try:
         value = strict_json.decode(payload)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Verbs that prepare a run: its folder and cards, its code and data, what it takes over from a parent, its secrets."""
+"""Verbs that prepare a run: its folder and cards, code and data, its parent's checkpoint, and its secrets."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 
 
 class Create(NamedTuple):
-    """A new run: its kind of runtime, the host's environment or the engine, and the cards that it may have.
+    """A new run: its runtime kind, the host's environment or the engine, and the cards that it may use.
 
-    Of `gpus` it gets `cards`, or all of them; `any_of` it may move to later. A client that `queues` asks again.
+    The run gets `cards` of `gpus`, or all of them. It may move to a card of `any_of` later. A client that
+    sets `queues` asks again while the cards are busy.
     """
 
     run: RunId
@@ -49,7 +50,7 @@ class Create(NamedTuple):
 
 
 def create(session: ClientSession, request: Create, payload: bytes) -> VerbReply:
-    """Make a run's folder with its plan (the payload), and its first numbered folder, held by this process."""
+    """Make a run's folder with its plan (the payload), and its first numbered folder, locked by this process."""
     if not liveness.is_known(request.runtime):
         raise RequestError("bad-runtime", "runtime: %r is not known to this agent" % request.runtime)
     plan = cast("PlanRecord", read_object(payload, "the plan"))
@@ -66,7 +67,7 @@ def create(session: ClientSession, request: Create, payload: bytes) -> VerbReply
         raise RequestError("run-exists", "there is a run %s already" % run.id) from None
     if forgone.is_marked(
         session.root, run.id
-    ):  # asked after it was made: who marks it looks for it afterwards
+    ):  # checked after it was made: a process that marks it looks for it afterwards
         shutil.rmtree(run.path, ignore_errors=True)
         raise RequestError("forgone", "run %s goes on elsewhere" % run.id)
     folder = run.new_folder()
@@ -88,7 +89,7 @@ def create(session: ClientSession, request: Create, payload: bytes) -> VerbReply
 
 
 def _make_locks(session: ClientSession, run: Run) -> None:
-    """Make the files of the locks that are needed to stop and remove a run: a full disk may not have room for them."""
+    """Create the lock files that stopping and removing a run need: a full disk may lack room for them later."""
     for path in (run.contact_lock, garbage.lock_of_removals(session.root), session.store.lock):
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         os.close(open_regular(path, os.O_RDWR | os.O_CREAT))
@@ -97,7 +98,7 @@ def _make_locks(session: ClientSession, run: Run) -> None:
 def _runtime(
     session: ClientSession, request: Create, plan: PlanRecord, gpus: Optional[List[str]]
 ) -> RecordedRuntime:
-    """Return what is on record of how the run is run."""
+    """Return the runtime record of the run."""
     run_fate = liveness.probe_of(request.runtime)
     return {
         "kind": request.runtime,
@@ -111,7 +112,7 @@ def _runtime(
 
 
 def _rent(session: ClientSession) -> RecordedRuntime:
-    """Return until when this machine is rented, by its own clocks; empty if it is not rented."""
+    """Return the end of this machine's rental by its own clocks; empty if it is not rented."""
     rent = rent_in(read_json(os.path.join(session.root, RENTED)))
     return cast("RecordedRuntime", {f"rented_{name}": value for name, value in rent.items()})
 
@@ -128,9 +129,9 @@ def _interpreter(session: ClientSession, request: Create, plan: PlanRecord) -> s
 
 
 def _take_cards(session: ClientSession, run: Run, request: Create) -> Optional[List[str]]:
-    """Lease a new run's cards. Raises RequestError if there are not enough; nothing is left of the run then.
+    """Lease a new run's cards. Remove the run and raise RequestError if too few are free.
 
-    A client that `queues`, and asks again, keeps its place in the queue.
+    A client that sets `queues` and asks again keeps its place in the queue.
     """
     if not request.gpus:
         return request.gpus
@@ -149,7 +150,11 @@ def _take_cards(session: ClientSession, run: Run, request: Create) -> Optional[L
 
 
 def _host_paths(plan: PlanRecord) -> Dict[str, str]:
-    """Return the absolute paths of a plan's `host:` sources by how they are written: a container has another home."""
+    """Return the absolute paths of a plan's `host:` sources, by their written form.
+
+    A container has another home, so it cannot expand them. Raises RequestError `no-source` if one does not
+    exist.
+    """
     sources = [plan.get("model"), plan.get("teacher"), *(plan.get("data") or {}).values()]
     written = [source["value"] for source in sources if source is not None and source.get("kind") == "host"]
     paths = {text: os.path.abspath(os.path.expanduser(text)) for text in written}
@@ -160,7 +165,7 @@ def _host_paths(plan: PlanRecord) -> Dict[str, str]:
 
 
 def check_sources(_session: ClientSession, _request: NoArguments, payload: bytes) -> VerbReply:
-    """Say nothing if the `host:` sources of a plan (the payload) are all here. Raises RequestError `no-source`."""
+    """Check that all `host:` sources of a plan (the payload) exist. Raises RequestError `no-source`."""
     _host_paths(cast("PlanRecord", read_object(payload, "the plan")))
     return VerbReply({})
 
@@ -169,7 +174,10 @@ def check_sources(_session: ClientSession, _request: NoArguments, payload: bytes
 
 
 def offer(session: ClientSession, request: OfRun, payload: bytes) -> VerbReply:
-    """Take a tree's manifest (the payload); put code/ and data/ in place, or return which files must be sent first."""
+    """Take a tree's manifest (the payload).
+
+    Put code/ and data/ in place, or return the files that must be sent first.
+    """
     run = session.prepared_run(request.run)
     manifest = read_object(payload, "the manifest")
     check(manifest)
@@ -186,7 +194,7 @@ class Ship(NamedTuple):
 
 
 def ship(session: ClientSession, request: Ship, _payload: bytes) -> VerbReply:
-    """Take the files that the last answer named as missing, and put the tree in place."""
+    """Take the files that the last answer listed as missing, and put the tree in place."""
     run = session.prepared_run(request.run)
     manifest = session.manifests.get(run.id, {})
     stream = shipping.ChunkReader(session.connection)
@@ -200,11 +208,11 @@ def ship(session: ClientSession, request: Ship, _payload: bytes) -> VerbReply:
             session.store.receive(stream, requested, shared_modes_of(manifest))
             return VerbReply({"missing": session.store.place(manifest, run)})
     finally:
-        stream.skip_rest()  # the client sends the whole stream, even if it was refused
+        stream.skip_rest()  # the client sends the whole stream, even after a refusal
 
 
 class Inherit(NamedTuple):
-    """A prepared run, the run that it continues, and the keys of the plan that the user set anew."""
+    """A prepared run, the run that it continues, and the plan keys that the user changed."""
 
     run: RunId
     parent: RunId
@@ -212,11 +220,11 @@ class Inherit(NamedTuple):
 
 
 def inherit(session: ClientSession, request: Inherit, _payload: bytes) -> VerbReply:
-    """Give a prepared run code, data and the newest whole checkpoint of its parent; see parentage.py.
+    """Give a prepared run its parent's code, data and newest intact checkpoint; see parentage.py.
 
-    It replaces a tree from the client: what is on this host is not sent again.
+    This replaces an upload from the client: files that are on this host are not sent again.
     """
-    from ..store import parentage  # few clients ask for it, and all would wait for it to load
+    from ..store import parentage  # few clients need it, and loading it would delay all the others
 
     run = session.prepared_run(request.run)
     parent = session.run(request.parent)
@@ -234,7 +242,7 @@ def inherit(session: ClientSession, request: Inherit, _payload: bytes) -> VerbRe
 
 @contextlib.contextmanager
 def _unjudged(parent: Run) -> Iterator[None]:
-    """Keep other clients from judging a parent; several runs may continue it at once. Raises RequestError."""
+    """Keep other clients from judging a parent. Several runs may continue it at once. Raises RequestError."""
     lock = Lock.take(parent.contact_lock, shared=True)
     if lock is None:
         raise RequestError("held", "another client is at run %s: try again" % parent.id)
@@ -249,7 +257,7 @@ def _unjudged(parent: Run) -> Iterator[None]:
 
 
 def take_secrets(session: ClientSession, request: OfRun, payload: bytes) -> VerbReply:
-    """Put the secrets (the payload) beside the plan of a prepared run; see secret.py."""
+    """Store the secrets (the payload) beside the plan of a prepared run; see secret.py."""
     run = session.prepared_run(request.run)
     try:
         secret.write(run, payload)

@@ -12,7 +12,10 @@ from ..serving.session import ClientSession, Verb
 
 
 class ProbeRequest(NamedTuple):
-    """The job's interpreter and packages, the engine and the model to look for, whether Slurm is asked; see probe_host.py."""
+    """The options of a probe; see probe_host.py.
+
+    They are the job's interpreter and packages, the engine, the model to look for, and whether to ask Slurm.
+    """
 
     env: Optional[str] = None
     packages: Optional[List[str]] = None
@@ -23,7 +26,7 @@ class ProbeRequest(NamedTuple):
 
 
 def ping(_session: ClientSession, _request: NoArguments, _payload: bytes) -> VerbReply:
-    """Answer, so that the client knows that the connection lives."""
+    """Answer, so that the client knows that the connection works."""
     return VerbReply({})
 
 
@@ -33,7 +36,9 @@ def probe(session: ClientSession, request: ProbeRequest, _payload: bytes) -> Ver
 
 
 def root(session: ClientSession, _request: NoArguments, _payload: bytes) -> VerbReply:
-    """Return what marks a container or an image as belonging to this root, and the root's id, None once it is gone."""
+    """Return the label of this root's containers and images, and the root's id, None once the root is
+    removed.
+    """
     root_id = None
     with contextlib.suppress(OSError):
         root_id = os.readlink(os.path.join(session.root, "root-id"))
@@ -41,7 +46,10 @@ def root(session: ClientSession, _request: NoArguments, _payload: bytes) -> Verb
 
 
 def holds(session: ClientSession, _request: NoArguments, _payload: bytes) -> VerbReply:
-    """Return whether something would end with this connection: a prepared run, cards, a place in a queue, a lock."""
+    """Return whether the connection holds something that ends with it.
+
+    That is a prepared run, cards, a place in a queue or a lock.
+    """
     return VerbReply({"holds": session.holds})
 
 

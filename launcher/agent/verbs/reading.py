@@ -1,6 +1,7 @@
-"""The verb `read`: what is new in runs since a client's cursors. One request may ask about many runs.
+"""The verb `read`: news of runs since a client's cursors. One request may ask about many runs.
 
-It is answered as soon as one of them has news, with all that have. A run that cannot be read has a refusal of its own.
+The answer is sent as soon as one run has news, with all runs that have some. Each run that cannot be read
+gets a separate refusal.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from ..serving.session import ClientSession, Verb
 
 POLL_S = 0.01
 REST = 4.0
-"""After a look at all runs the agent rests so many times as long as that took: many runs take a fifth of a core."""
+"""The pause after a look at all runs, as a multiple of the look's time: many runs then use a fifth of a core.
+"""
 
 
 class RunQuestion(NamedTuple):
-    """A client's cursors in a run, and how long to wait for something new; see cursors.py."""
+    """A client's cursors in a run, and how long to wait for news; see cursors.py."""
 
     run: RunId
     wait_s: float = 0.0
@@ -33,13 +35,13 @@ class RunQuestion(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A question about each of some runs."""
+    """One question per run."""
 
     runs: List[JsonObject]
 
 
 class RunAnswer(NamedTuple):
-    """What is new in a run: values as JSON, then bytes; or a refusal. `number` is that of the question."""
+    """The news of a run: values as JSON, then bytes; or a refusal. `number` is the question's number."""
 
     number: int
     values: bytes = b""
@@ -49,19 +51,19 @@ class RunAnswer(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many bytes it takes."""
+        """The number of bytes of its values and payload."""
         return len(self.values) + len(self.payload)
 
     @property
     def line(self) -> JsonObject:
-        """What the line of the answer says of it."""
+        """The entry for it in the answer's line."""
         if self.refusal is not None:
             return {"question": self.number, "error": self.refusal}
         return {"question": self.number, "values": len(self.values), "size": len(self.payload)}
 
 
 class _PendingQuestion:
-    """A question, and the run that it is about, which is the same at each look."""
+    """A question and its run, which is opened once."""
 
     def __init__(self, session: ClientSession, number: int, question: RunQuestion, now: float) -> None:
         self._session = session
@@ -77,7 +79,7 @@ class _PendingQuestion:
         self.until = now + min(question.wait_s, SILENCE_S / 2)
 
     def look(self, room: int, now: float) -> Optional[RunAnswer]:
-        """Return what is new, in about `room` bytes; None if nothing is and there is time to wait."""
+        """Return the news in about `room` bytes; None if it has none and there is time to wait."""
         try:
             self._run = self._run or self._session.run(self._question.run)
             values, payload = cursors.read(self._run, self._positions, room)
@@ -90,15 +92,16 @@ class _PendingQuestion:
     def _refusal(self, error: Union[RequestError, OSError]) -> Refusal:
         try:
             self._session.run(self._question.run)
-        except RequestError as gone:  # it was removed in the middle of the look
+        except RequestError as gone:  # it was removed during the look
             error = gone
         return refusal_of(error, self._session.root)
 
 
 def read(session: ClientSession, request: Read, _payload: bytes) -> VerbReply:
-    """Return what is new in runs since the client's cursors, waiting until one has news, or a question's time is over.
+    """Return news of runs since the client's cursors.
 
-    The line lists the answers as {question, values, size}: the payload has the values of each, then its bytes.
+    Waits until one run has news or a question's time is over. The line lists the answers as {question,
+    values, size}. The payload has each answer's values, then its bytes.
     """
     began = time.monotonic()
     asked = [
@@ -117,15 +120,16 @@ def read(session: ClientSession, request: Read, _payload: bytes) -> VerbReply:
 
 
 def _look(asked: List[_PendingQuestion], now: float) -> List[RunAnswer]:
-    """Look at each run once. Each has the same room; what is left of all room goes to those that have more to send.
+    """Look at each run once.
 
-    Whose time is over is decided by when the look began: runs that were asked about together are answered together,
-    however long it takes.
+    Each gets the same room, and the remaining room goes to runs that have more to send. A question's time is
+    compared with the start of the look: runs that were asked about together are answered together, however
+    long the look takes.
     """
     answers: List[RunAnswer] = []
     share, left = cursors.MAX_BYTES // max(1, len(asked)), cursors.MAX_BYTES
     for question in asked:
-        if left <= 0:  # the others are the first of the next request
+        if left <= 0:  # the next request starts with the others
             break
         answer = question.look(share, now)
         if answer is not None:

@@ -1,6 +1,6 @@
-"""Carry standard input and output to a TCP port of this loopback and back, for `launch forward` into a container.
+"""Connect standard input and output to a TCP port on this loopback, for `launch forward` into a container.
 
-Its first byte says that the port has answered. Without it nobody listens there.
+The first output byte confirms that the port accepted the connection.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ PIECE = 1 << 16
 CONNECT_S = 10.0
 LOOK_S = 1.0
 LEFT_S = 60.0
-"""How long an answer may stay away after the client has sent its last byte: it may have gone."""
+"""How long to wait for more answer bytes after the client's last byte: the client may be gone."""
 
 
 def main(arguments: list[str]) -> int:
-    """Carry one connection to the port in `arguments` until both directions have ended; return 1 if nobody listens there."""
+    """Forward one connection to the port in `arguments` until both directions end.
+
+    Return 1 if nothing listens on it.
+    """
     try:
         there = socket.create_connection(("localhost", int(arguments[0])), CONNECT_S)
     except OSError:
@@ -29,7 +32,7 @@ def main(arguments: list[str]) -> int:
     os.write(1, READY)
     sender = threading.Thread(target=_send, args=(there,), daemon=True)
     sender.start()
-    with contextlib.suppress(OSError):  # one of them has gone, as each may at any time
+    with contextlib.suppress(OSError):  # either end may close at any time
         _receive(there, sender)
     return 0
 

@@ -1,4 +1,4 @@
-"""Verbs that clear this host."""
+"""Verbs that free space on this host."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ..store.shipping import LineWriter
 from .summary_cache import SummaryCache
 
 LEAVING_S, LOOK_S = 10.0, 0.2
-"""How long what still runs of a run that has ended may take to end, and how often to look."""
+"""How long processes of an ended run may take to exit, and the interval between two looks."""
 LOSSES = ("nothing", "checkpoints", "all")
 
 
 class Remove(NamedTuple):
-    """A run, and what of it may be lost: `nothing`, `checkpoints` or `all`.
+    """A run, and what may be lost with it: `nothing`, `checkpoints` or `all`.
 
-    The payload is the SHA-256 of each file that the client holds, by its path below work/. With `all`, a run whose fate is
-    silent is stopped first.
+    The payload maps each file that the client holds, by its path below work/, to its SHA-256. With `all`, a
+    run whose state is silent is stopped first.
     """
 
     run: RunId
@@ -38,9 +38,10 @@ class Remove(NamedTuple):
 
 
 def remove(session: ClientSession, request: Remove, payload: bytes) -> VerbReply:
-    """Remove a run that has ended; return the bytes that this frees. Files are compared here, under the run's lock.
+    """Remove a run that has ended. Return the number of bytes freed.
 
-    Raises RequestError `last-copies`, with the files, if the client does not hold all that may not be lost.
+    Files are compared here, under the run's lock. Raises RequestError `last-copies`, with the files, if the
+    client lacks files that may not be lost.
     """
     if request.lose not in LOSSES:
         raise RequestError("bad-argument", "lose: it must be nothing, checkpoints or all")
@@ -53,7 +54,9 @@ def remove(session: ClientSession, request: Remove, payload: bytes) -> VerbReply
         contact.stop(run, "cancel")
     elif run_state.state_of(run)["state"] in TERMINAL:
         _see_out(run)
-    lines = LineWriter(session.connection)  # signs of life: reading the files may take long
+    lines = LineWriter(
+        session.connection
+    )  # its lines show that the agent is alive: reading the files may take long
     digests = OutputDigests(run, lines.advance)
 
     def find(run: Run) -> LastCopies:
@@ -69,14 +72,14 @@ def remove(session: ClientSession, request: Remove, payload: bytes) -> VerbReply
             digests.save()
             words = "run %s: %s" % (run.id, error)
             raise RequestError("last-copies", words, error.copies.describe()) from None
-    with contextlib.suppress(OSError):  # a sweep gives it back: the lease of a removed run holds no card
+    with contextlib.suppress(OSError):  # the next sweep frees it: the lease of a removed run holds no card
         lease.give_back(run)
     lines.finish()
     return VerbReply({"bytes": freed})
 
 
 def _see_out(run: Run) -> None:
-    """Wait until nothing of a run that has ended still runs, and end it after a while. Raises RequestError."""
+    """Wait until no process of an ended run remains, and end them after a while. Raises RequestError."""
     run_fate = run_state.probe_of(run)
     for end in (run_fate.end, None):
         deadline = time.monotonic() + LEAVING_S
@@ -96,8 +99,8 @@ def _see_out(run: Run) -> None:
 
 @contextlib.contextmanager
 def _held(run: Run) -> Iterator[None]:
-    """Keep other clients from working on a run while it is removed. Raises RequestError."""
-    if not os.path.isdir(run.control):  # it was never made whole
+    """Keep other clients from working on a run during its removal. Raises RequestError."""
+    if not os.path.isdir(run.control):  # the run is half-made
         yield
         return
     with contact.contact(run) as is_ours:
@@ -109,16 +112,17 @@ def _held(run: Run) -> Iterator[None]:
 
 
 class CollectGarbage(NamedTuple):
-    """Whether to say only what would be removed."""
+    """Whether to only report what would be removed."""
 
     dry_run: bool = False
 
 
 def collect_garbage(session: ClientSession, request: CollectGarbage, _payload: bytes) -> VerbReply:
-    """Remove what no run here names any more; send a line about each thing, and before it the number of runs read so far.
+    """Remove what no run on this host refers to.
 
-    The client removes what an engine holds: `runs` are those whose containers stay, `images` those that a run names, and
-    `root` marks both as ours. While a run is `unreadable`, what it may need stays.
+    Sends a line per item, preceded by the number of runs read so far. The client removes what an engine
+    holds: it keeps the containers of `runs` and the `images` that a run names. Both carry the label `root`.
+    While a run is `unreadable`, everything it may need is kept.
     """
     if not request.dry_run:
         garbage.check_writable(session.root)
@@ -130,7 +134,7 @@ def collect_garbage(session: ClientSession, request: CollectGarbage, _payload: b
         if not request.dry_run:
             garbage.collect(session.root, items, lines.advance)
             SummaryCache(session.root).forget_removed()
-    survey.look(lines.advance)  # a run that was made meanwhile may name an image
+    survey.look(lines.advance)  # a run that was made since then may name an image
     for item in items:
         lines.put(item)
     lines.finish()
@@ -139,16 +143,17 @@ def collect_garbage(session: ClientSession, request: CollectGarbage, _payload: b
 
 
 class SweepRequest(NamedTuple):
-    """Whether to say only what would be done; the runs that have a container in the engine."""
+    """Whether to only report what would be done, and the runs that have a container in the engine."""
 
     dry_run: bool = False
     runs: Optional[List[str]] = None
 
 
 def sweep(session: ClientSession, request: SweepRequest, _payload: bytes) -> VerbReply:
-    """End and remove what is ours and not needed; see leftovers.py.
+    """End and remove leftovers of this root that no run needs; see leftovers.py.
 
-    The client removes what an engine holds: `ended` says which of its `runs` have ended, and how long ago.
+    The client removes what an engine holds: `ended` lists which of the requested `runs` have ended, and how
+    long ago.
     """
     items = leftovers.sweep(session.root, dry_run=request.dry_run)
     run_ids = [name for name in request.runs or () if RUN_ID.fullmatch(name)]
@@ -156,7 +161,7 @@ def sweep(session: ClientSession, request: SweepRequest, _payload: bytes) -> Ver
 
 
 def remains(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
-    """Return what is left of a run that has ended, after a moment in which its agent may leave."""
+    """Return what is left of a run that has ended, after a short wait for its agent to exit."""
     return VerbReply({"left": leftovers.remains(session.run(request.run))})
 
 

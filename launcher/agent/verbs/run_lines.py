@@ -1,4 +1,7 @@
-"""The runs of this host as lines for a client: all of them or some, newest first; each line is bounded."""
+"""The runs of this host as lines for a client: all or some of them, newest first.
+
+Each line has a bounded length.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,16 @@ from .summary_cache import CachedSummary, SummaryCache
 
 GROUP = 50
 MOST_BYTES = 60_000
-"""Of a line: a job may write evidence of any size into its record."""
+"""The longest line: a job may write evidence of any size into its record."""
 _TOO_LONG = {UNREADABLE: "what its record says is too long to list"}
 
 
 class RunFilter(NamedTuple):
-    """Which runs: those `like` the start of an id or of its last part, or of that name, in one of these states, the newest `most`."""
+    """Which runs to list.
+
+    `like` is the start of an id or of its last part, or the run's name. `states` are the accepted states, and
+    `most` is the largest number of runs, newest first.
+    """
 
     like: Optional[str] = None
     states: Optional[List[str]] = None
@@ -26,7 +33,10 @@ class RunFilter(NamedTuple):
 
 
 def lines_of(root: str, run_ids: List[str]) -> Iterator[str]:
-    """Yield a line about each of these runs that is there. Nothing grows with the number of other runs."""
+    """Yield a line about each of these runs that exists.
+
+    The cost does not depend on the number of other runs.
+    """
     named = dict.fromkeys(name for name in run_ids if RUN_ID.fullmatch(name))
     runs = [Run(os.path.join(root, "runs", name)) for name in named]
     present = [run for run in runs if os.path.isdir(run.path)]
@@ -37,7 +47,10 @@ def lines_of(root: str, run_ids: List[str]) -> Iterator[str]:
 
 
 def chosen_lines(root: str, choice: RunFilter) -> Iterator[List[str]]:
-    """Yield the lines about the chosen runs in groups, some of them empty, so that the client hears of progress."""
+    """Yield the lines about the chosen runs in groups.
+
+    Some groups are empty, so that the client sees progress.
+    """
     names = _names(os.path.join(root, "runs"), choice)
     cache, left = SummaryCache(root), len(names) if choice.most is None else choice.most
     for start in range(0, len(names), GROUP):
@@ -51,7 +64,7 @@ def chosen_lines(root: str, choice: RunFilter) -> Iterator[List[str]]:
 
 
 def text_of(line: Mapping[str, object]) -> str:
-    """Return a line as JSON of a bounded length: without its evidence, if that makes it too long."""
+    """Return a line as JSON of bounded length. A line that is too long loses its evidence."""
     text = strict_json.encode({key: value for key, value in line.items() if value is not None})
     if len(text) <= MOST_BYTES:
         return text
@@ -65,7 +78,7 @@ def text_of(line: Mapping[str, object]) -> str:
 
 
 def _names(folder: str, choice: RunFilter) -> List[str]:
-    """Return the ids of the runs whose names are chosen, those last whose folders were made first."""
+    """Return the ids of the runs whose names match, the newest first: by id, or with `most` by folder time."""
     try:
         names = [name for name in os.listdir(folder) if RUN_ID.fullmatch(name)]
     except FileNotFoundError:
@@ -91,7 +104,7 @@ def _made(path: str) -> float:
 
 
 def _group(root: str, names: List[str], cache: SummaryCache) -> List[Tuple[str, str]]:
-    """Return the state of each of these runs and a line about it."""
+    """Return the state of each of these runs, and a line about it."""
     kept = {name: cache.line_of(name) for name in names}
     runs = {name: Run(os.path.join(root, "runs", name)) for name in names if kept[name] is None}
     marks = {name: cache.marks_of(run) for name, run in runs.items()}  # before the files are read

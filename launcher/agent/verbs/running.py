@@ -1,4 +1,4 @@
-"""Verbs about runs that exist: list, stop, run a command or a shell beside one."""
+"""Verbs about existing runs: list, stop, and run a command or a shell beside one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from . import run_lines
 
 
 class RunsRequest(NamedTuple):
-    """The runs to list: these, or by default all that are chosen; see run_lines.py."""
+    """The runs to list: those in `runs`, or by default all that match the filter; see run_lines.py."""
 
     runs: Optional[List[str]] = None
     like: Optional[str] = None
@@ -26,7 +26,7 @@ class RunsRequest(NamedTuple):
 
 
 def runs(session: ClientSession, request: RunsRequest, _payload: bytes) -> VerbReply:
-    """Send a summary of each of these runs of this host, a line for each; an id without a run is left out."""
+    """Send one summary line per run. Ids without a run on this host are left out."""
     lines = LineWriter(session.connection)
     if request.runs is not None:
         for line in run_lines.lines_of(session.root, request.runs):
@@ -53,9 +53,9 @@ class StopRequest(NamedTuple):
 
 
 def wish(session: ClientSession, request: StopRequest, _payload: bytes) -> VerbReply:
-    """Write a wish to stop or cancel a run, and wake its agent; return the state that follows at once.
+    """Write a wish to stop or cancel a run, and wake its agent. Return the state right afterwards.
 
-    `refused` says why the host's disk took no record of it: the run is stopped all the same.
+    `refused` says why the host's disk did not accept the wish's record. The run is stopped all the same.
     """
     run = session.run(request.run)
     if request.wish not in ("stop", "cancel"):
@@ -77,7 +77,7 @@ class Execute(NamedTuple):
 
 
 def execute(session: ClientSession, request: Execute, _payload: bytes) -> VerbReply:
-    """Run a command beside a run while the client listens; see command.py."""
+    """Run a command beside a run while the client stays connected; see command.py."""
     run = session.run(request.run)
     contact.check_is_here(run)
     try:
@@ -87,7 +87,7 @@ def execute(session: ClientSession, request: Execute, _payload: bytes) -> VerbRe
 
 
 class Interact(NamedTuple):
-    """A run, the words of a command (none for a shell), and the client's terminal: its kind, and its window's size."""
+    """A run, the words of a command (empty for a shell), and the kind and size of the client's terminal."""
 
     run: RunId
     command: List[str]
@@ -97,7 +97,7 @@ class Interact(NamedTuple):
 
 
 def interact(session: ClientSession, request: Interact, _payload: bytes) -> VerbReply:
-    """Run a command on a terminal beside a run, while the client types; see command.py."""
+    """Run a command on a terminal beside a run, with the client's input; see command.py."""
     run = session.run(request.run)
     contact.check_is_here(run)
     screen = command.Screen(request.kind, Window(request.rows, request.columns))
@@ -108,9 +108,9 @@ def interact(session: ClientSession, request: Interact, _payload: bytes) -> Verb
 
 
 def entrance(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
-    """Return the words that start an agent where the run's processes are, if that is not here.
+    """Return the command that starts an agent where the run's processes are, if they are not on this machine.
 
-    Raises RequestError `no-job` if none can be started there now.
+    Raises RequestError `no-job` if no agent can be started there now.
     """
     run = session.run(request.run)
     contact.check_is_here(run)

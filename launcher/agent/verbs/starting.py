@@ -1,4 +1,4 @@
-"""Verbs that start a prepared run, or one that was interrupted: here under a keeper, or handed over to the client."""
+"""Verbs that start a prepared or interrupted run: here under a keeper, or through the client."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 START_S = 20.0
 POLL_S = 0.01
 UNSETTLED = "unsettled"
-"""The code of a start of which nobody can say whether it has succeeded."""
+"""The code of a start whose outcome is unknown."""
 
 
 def start(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
-    """Start a prepared run; return when its agent has taken over, or when it is sure to come."""
+    """Start a prepared run. Return when its agent has taken over, or is certain to."""
     run = session.prepared_run(request.run)
     folder = session.prepared.pop(run.id)
-    session.handed_over[run.id] = folder  # a run that may have begun is not cleared away
+    session.handed_over[run.id] = folder  # a run that may have begun is not removed
     try:
         _start(run, folder)
     except RequestError as error:
@@ -49,7 +49,7 @@ def start(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
 
 
 def _start(run: Run, folder: Folder) -> None:
-    """Have what keeps runs of this kind start one, after a folder that we hold. Raises RequestError."""
+    """Ask the run's runtime to start it after a folder that this process holds. Raises RequestError."""
     try:
         run_state.probe_of(run).start(run, folder.number)
     except StartError as error:
@@ -57,7 +57,7 @@ def _start(run: Run, folder: Folder) -> None:
 
 
 def hand_over(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
-    """Leave a prepared run to what the client starts next, a container: it is not cleared away any more."""
+    """Keep a prepared run when the connection closes, because the client starts it next, in a container."""
     run = session.prepared_run(request.run)
     session.handed_over[run.id] = session.prepared.pop(run.id)
     _settle(session, run)
@@ -65,10 +65,10 @@ def hand_over(session: ClientSession, request: OfRun, _payload: bytes) -> VerbRe
 
 
 def take_back(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
-    """Take back a run of which nothing is left in what keeps it, and which never began: it is cleared away with this connection.
+    """Take back a handed-over run that never began and whose container is removed.
 
-    The answer says whether it is, which is also true of a run that was never handed over. Whatever has the folder of an
-    attempt has begun, whoever says otherwise.
+    Closing the connection then removes the run. `taken` says whether it will, which is also true of a run
+    that was never handed over. A run with an attempt's folder has begun, whatever other evidence says.
     """
     run = session.run(request.run)
     fate = run_state.probe_of(run)
@@ -87,7 +87,10 @@ class Await(NamedTuple):
 
 
 def await_agent(session: ClientSession, request: Await, _payload: bytes) -> VerbReply:
-    """Wait for the agent of a run that was handed over; return whether it has come. One whose lock is not seen has, by its fate."""
+    """Wait for the agent of a run that was handed over. Return whether it has taken over.
+
+    If this host cannot see the agent's lock, return true at once.
+    """
     run = session.run(request.run)
     folder = session.handed_over.get(run.id)
     if folder is None:
@@ -104,25 +107,26 @@ def await_agent(session: ClientSession, request: Await, _payload: bytes) -> Verb
 
 
 def place(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
-    """Return what a container of the run needs to see."""
+    """Return the files and settings that a container of the run needs."""
     return VerbReply({"place": container_place(session, session.run(request.run))})
 
 
 class Resume(NamedTuple):
-    """A run that is to go on, and who asks: user and machine of the client, for its other clients."""
+    """A run to continue, and the user and machine of the requesting client, for its other clients."""
 
     run: RunId
     by: Optional[str] = None
 
 
 def resume(session: ClientSession, request: Resume, payload: bytes) -> VerbReply:
-    """Start a run again that was interrupted, or that waits: what is left of it is ended by proof first.
+    """Start an interrupted or waiting run again, after what is left of it is ended by proof.
 
-    The payload is empty, or holds the secrets of the run (secret.py), which replace those on the host. While secrets are
-    missing, the answer names them, and the run waits. While nothing but silence can prove its last agent dead, the answer
-    says how long that must last: ask again. Its cards are leased anew; if another run has them by now, it waits. A run that
-    the client starts is handed over: the answer has its place, and `await` waits for its agent; `is_new` says that it needs a
-    new container. A run whose code never arrived, because its client and our `serve` died while it was sent, has failed.
+    The payload is empty, or holds the secrets of the run (secret.py), which replace those on the host. While
+    secrets are missing, the answer names them, and the run waits. While only silence can prove the last agent
+    dead, the answer says how long it must last, and the client asks again. The run's cards are leased again;
+    it waits if another run has them. A run that the client starts is handed over: the answer has its place,
+    and `await` waits for its agent; `is_new` says that it needs a new container. A run has failed if its code
+    never arrived because its client and `serve` died during the upload.
     """
     run = session.run(request.run)
     contact.check_is_here(run)
@@ -151,7 +155,7 @@ def _replace_secrets(run: Run, payload: bytes) -> None:
 
 
 def _silence_left_s(session: ClientSession, run: Run) -> Optional[float]:
-    """Return how long the last agent of a run must be silent before it counts as dead; None if it does.
+    """Return how long the last agent of a run must stay silent to count as dead; None if it is dead.
 
     Raises RequestError if it is alive.
     """
@@ -173,7 +177,7 @@ def _silence_left_s(session: ClientSession, run: Run) -> Optional[float]:
 
 
 def _restart(session: ClientSession, run: Run, judged: StateRecord, by: Optional[str]) -> VerbReply:
-    """Give a run that nobody holds what it needs, and start it; or have it wait, and say what it needs."""
+    """Start a run that no process holds, or let it wait and return what it lacks."""
     waited_for = judged.get("reason") if judged["state"] == "waiting" else None
     why = SESSION_LIMIT if judged.get("reason") == SESSION_LIMIT else "agent-lost"
     if not os.path.isdir(run.code):
@@ -218,15 +222,16 @@ def _restart(session: ClientSession, run: Run, judged: StateRecord, by: Optional
 
 
 def _settle(session: ClientSession, run: Run) -> None:
-    """Have the code of a run that has all of it written to the disk; nobody waits for it."""
+    """Write the complete code of a run to the disk in the background."""
     session.manifests.pop(run.id, None)
     settling.start_settling(run)
 
 
 def _look_after_crash(run: Run) -> JsonObject:
-    """Make whole what the disk may not have got when this host stopped; return the failure if that is not possible.
+    """Repair files that the disk may have lost when this host stopped. Return the failure if it cannot.
 
-    The agent of most runs does so itself, but a container does not see the store. Raises RequestError while `gc` runs.
+    In most runtimes the agent does this, but a container does not see the store. Raises RequestError while
+    `gc` runs.
     """
     run_fate = run_state.probe_of(run)
     if run_fate.is_in_image and settling.is_doubtful(run):
@@ -239,8 +244,8 @@ def _look_after_crash(run: Run) -> JsonObject:
 
 
 def _answer_failure(run: Run, waited_for: str) -> JsonObject:
-    """Return what is on record of the failure after which a run has waited, as a remedy; empty if there was none."""
-    from ..diagnosis import remedy  # few runs wait, and every launch would wait for it to load
+    """Return the recorded remedy for the failure after which a run has waited; empty if it did not fail."""
+    from ..diagnosis import remedy  # few runs wait, and loading it would delay every launch
     from ..store import checkpoints
     from .summary import SLURM
 
@@ -253,7 +258,7 @@ def _answer_failure(run: Run, waited_for: str) -> JsonObject:
 
 
 def _lease_again(session: ClientSession, run: Run) -> List[lease.Busy]:
-    """Lease cards for a run that starts again; return who holds them if there are not enough."""
+    """Lease cards for a run that starts again. Return their holders if too few are free."""
     taken = lease.take_again(run, wait_s=lease.LEAVING_S)
     if taken.gpus:
         session.cards[run.id] = taken

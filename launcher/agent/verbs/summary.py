@@ -1,4 +1,4 @@
-"""One line about a run, for `launch ps` and for a client that attaches without a mirror."""
+"""A one-line summary of a run, for `launch ps` and for a client that attaches without a local copy."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 IN_DOUBT = ("resuming", "interrupted", "stop-incomplete", UNREADABLE)
 SLURM = "slurm"
-"""The kind of runtime whose runs wait in a queue before each attempt."""
+"""The runtime kind whose runs wait in a queue before each attempt."""
 MOST_LOOKED_BACK = 8
-"""Folders in which a step is looked for, so that a long history costs a listing nothing."""
+"""The most folders to search for a step, so that a long history does not slow down a listing."""
 
 
 class _Kind(TypedDict):
@@ -67,7 +67,7 @@ class RunLine(_Runtime):
 
 
 def line_of(run: Run, state: StateRecord) -> RunLine:
-    """Return one line about a run with this state, which says why if the run cannot be read."""
+    """Return the line of a run with this state, or a line that says why the run cannot be read."""
     try:
         return summary(run, state)
     except OSError as error:
@@ -78,10 +78,10 @@ def line_of(run: Run, state: StateRecord) -> RunLine:
 
 
 def summary(run: Run, state: StateRecord) -> RunLine:
-    """Return one line about a run with this state.
+    """Return the line of a run with this state.
 
-    `evidence` says why the run is in doubt, or which class of failure ended it; `parent` is the run that it continues.
-    Raises OSError if its plan or its first record cannot be read.
+    `evidence` says why the run is in doubt, or which class of failure ended it. `parent` is the run that it
+    continues. Raises OSError if its plan or its first record cannot be read.
     """
     plan = read_plan(run.plan)
     evidence = state.get("evidence")
@@ -96,7 +96,7 @@ def summary(run: Run, state: StateRecord) -> RunLine:
     runtime = recorded if isinstance(recorded, dict) else {}
     if not prepared and run.numbers():
         for path in (run.prepared_record, run.folder(1).attempt):
-            read_attempt(path)  # raises why
+            read_attempt(path)  # raises the reason
     return {
         "run": run.id,
         "state": state["state"],
@@ -125,9 +125,9 @@ def summary(run: Run, state: StateRecord) -> RunLine:
 
 
 def _attempts_s(run: Run, state: StateRecord) -> float:
-    """Return how long the attempts of a run took together; the last one may go on.
+    """Return how long the attempts of a run took together, in seconds; the last one may still run.
 
-    One whose agent died took as long as its last heartbeat says.
+    An attempt whose agent died ends with its last heartbeat.
     """
     total = 0.0
     for number, folder in enumerate(run.newest()):
@@ -150,16 +150,18 @@ def _kind_and_engine(runtime: RecordedRuntime) -> _Runtime:
 
 
 def _last_progress(run: Run) -> StateRecord | HeartbeatRecord:
-    """Return the record with the last step that is known of the run, else with the last loss: a script may print no steps.
+    """Return the record with the last known step, or without a step, the last loss.
 
-    Empty if the newest few folders know neither. A run that waits, or is being mended, shows it until its next attempt has trained
-    a step.
+    A script may print no steps. Empty if the newest MOST_LOOKED_BACK folders have neither. A waiting or
+    retried run shows it until its next attempt has trained a step.
     """
     without_step: StateRecord | HeartbeatRecord = {}
     for folder in itertools.islice(run.newest(), MOST_LOOKED_BACK):
         state, beat = folder.read_state(), folder.read_heartbeat()
         if known := [one for one in (state, beat) if one.get("step") is not None]:
-            return max(known, key=lambda one: one["step"] or 0)  # an agent that died has written no end
+            return max(
+                known, key=lambda one: one["step"] or 0
+            )  # an agent that died has written no final state
         newest = (state, beat) if state.get("state") in TERMINAL else (beat, state)
         without_step = without_step or next(
             (one for one in newest if one.get("loss") is not None), without_step
@@ -168,7 +170,7 @@ def _last_progress(run: Run) -> StateRecord | HeartbeatRecord:
 
 
 def _last_remedy(run: Run) -> JsonObject | None:
-    """Return the last remedy, with the attempt and the step that it answers, as the attempt after that has begun with it."""
+    """Return the last remedy, the attempt and step that it answers, and what the next attempt recorded of it."""
     following: AttemptRecord = {}
     for folder in run.newest():
         state = folder.read_state()

@@ -1,9 +1,10 @@
-"""Lines about runs that have ended, kept for the next listing: `hosts/<host-id>/summaries`, one line for each run.
+"""A cache of summary lines of ended runs: `hosts/<host-id>/summaries-<format>`, one line per run.
 
     RUN <tab> STATE <tab> MARKS <tab> the summary, as JSON <tab> CRC-32 of the line so far
 
-A line counts as long as the files that it was made from are the same by their marks: inode, size and times. It is shown and
-nothing else: what a run needs, or may lose, is decided by its record. The job of a container cannot write to this file.
+A line is valid while the marks (inode, size and times) of its source files are unchanged. It is only
+displayed: decisions about a run's needs and losses use its record. The job of a container cannot write to
+this file.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from ..record.safe_open import APPENDING, open_regular, read_regular
 from ..system import process
 
 FORMAT = "4"
-"""Is in the file's name: change it with the contents of a summary."""
+"""Part of the file's name. Change it with the contents of a summary."""
 MOST_BYTES = 32 * MOST_RECORD
 SETTLED_S = 2.0
-"""How old a file must be: one that changes twice within a tick of its clock may keep its marks."""
+"""The least age of a cached file in seconds: two changes within one clock tick may leave the same marks."""
 MOST_STALE = 1000
 
 
 class CachedSummary(NamedTuple):
-    """A line about a run, as JSON, the state in it, and the marks of the files that it was made from."""
+    """A run's line as JSON, the state in it, and the marks of its source files."""
 
     state: str
     marks: str
@@ -36,10 +37,13 @@ class CachedSummary(NamedTuple):
 
 
 class SummaryCache:
-    """The lines that were kept. Several agents may use the file at once: what one loses is read again."""
+    """The cached lines.
+
+    Several agents may write the file at once; a line that is lost this way is read again.
+    """
 
     def __init__(self, root: str) -> None:
-        """Read the lines. What cannot be read counts as never kept."""
+        """Read the cached lines, without those that cannot be read."""
         self._path = os.path.join(root, "hosts", process.host_id(), "summaries-%s" % FORMAT)
         self._runs = os.path.join(root, "runs")
         self._kept: Dict[str, CachedSummary] = {}
@@ -48,13 +52,13 @@ class SummaryCache:
         with contextlib.suppress(OSError):
             for line in read_regular(self._path, MOST_BYTES).split(b"\n"):
                 text, _, check = line.rpartition(b"\t")
-                if check == _check(text):  # otherwise it is torn
+                if check == _check(text):  # otherwise the line is incomplete
                     name, *parts = text.decode().split("\t")
                     self._stale += name in self._kept
                     self._kept[name] = CachedSummary(*parts)
 
     def line_of(self, run_id: str) -> Optional[CachedSummary]:
-        """Return what is kept of a run, None if there is nothing or its files have changed."""
+        """Return the cached line of a run; None if it is missing or its source files have changed."""
         kept = self._kept.get(run_id)
         if kept is None:
             return None
@@ -69,7 +73,7 @@ class SummaryCache:
         return None
 
     def marks_of(self, run: Run) -> Optional[str]:
-        """Return the marks of a run's files, to be kept with what is read after this; None if one changed just now."""
+        """Return the marks of a run's files, to be taken before a read; None if a file changed just now."""
         folder = run.path + "/"
         try:
             last = run.last()
@@ -84,19 +88,19 @@ class SummaryCache:
             return None
 
     def keep(self, run_id: str, kept: CachedSummary) -> None:
-        """Keep a line about a run that has ended."""
+        """Keep the line of a run that has ended."""
         self._kept[run_id] = kept
         self._fresh.append(run_id)
 
     def save(self) -> None:
-        """Write what is new. What the disk refuses is read again the next time."""
+        """Write the new lines. Lines that the disk refuses are made again next time."""
         is_due = self._stale > max(MOST_STALE, len(self._kept))
         if self._fresh or is_due:
             self._write(list(self._kept) if is_due else self._fresh, anew=is_due)
         self._fresh, self._stale = [], 0 if is_due else self._stale
 
     def forget_removed(self) -> None:
-        """Drop the lines about runs that are gone."""
+        """Drop the lines of removed runs."""
         there = set(os.listdir(self._runs)) if os.path.isdir(self._runs) else set()
         if not there.issuperset(self._kept):
             self._kept = {name: kept for name, kept in self._kept.items() if name in there}
