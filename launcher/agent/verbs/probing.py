@@ -36,9 +36,7 @@ def probe(session: ClientSession, request: ProbeRequest, _payload: bytes) -> Ver
 
 
 def root(session: ClientSession, _request: NoArguments, _payload: bytes) -> VerbReply:
-    """Return the label of this root's containers and images, and the root's id, None once the root is
-    removed.
-    """
+    """Return the label of this root's containers and images, and the root's id, None once it is removed."""
     root_id = None
     with contextlib.suppress(OSError):
         root_id = os.readlink(os.path.join(session.root, "root-id"))
