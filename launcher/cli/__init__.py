@@ -8,8 +8,8 @@ def main() -> None:
     try:
         from launcher.base import core_dumps
 
-        core_dumps.turn_off()  # first of all: a variable may be a secret
+        core_dumps.turn_off()  # before anything else: a variable may hold a secret
         from launcher.cli import command_process
-    except KeyboardInterrupt:  # nothing has begun
+    except KeyboardInterrupt:  # no command has started
         sys.exit(130)
     command_process.main()

@@ -1,6 +1,7 @@
-"""The process that runs a command: how Ctrl-C ends it at any moment, and how it leaves.
+"""The process that runs a command: Ctrl-C at any moment, and a fast exit.
 
-`main` loads nothing before Ctrl-C is quiet: what is interrupted while it loads has done nothing yet.
+`main` sets SIGINT to its default action before it imports anything. A Ctrl-C during the imports thus ends the process
+without a traceback, and no command has started yet.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from launcher.base import own_variables
 
 _INTERRUPTED = 128 + signal.SIGINT
 _AGAIN_S = 0.02
-"""How long after a Ctrl-C that was lost it comes once more: the callback that lost it has ended then."""
+"""Seconds until a lost Ctrl-C is sent again. The callback that swallowed it has returned by then."""
 _GARBAGE = 200_000
-"""Objects between two collections: at Python's 700 they are a tenth of the time in which the command line loads."""
+"""Threshold of the garbage collector, in objects. At Python's 700, collections take a tenth of the load time."""
 
 _exit_codes: list[int] = []
-"""The exit code of a command that has done all that it had to do."""
+"""The exit code of the command, once it has finished."""
 
 
 def main() -> None:
@@ -32,11 +33,11 @@ def main() -> None:
     if is_heard:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     completes = "_LAUNCH_COMPLETE" in os.environ
-    if completes:  # a shell would show errors in the middle of the line, and what Ctrl-C prints
+    if completes:  # the shell would show errors and the output of Ctrl-C in the middle of its line
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     set_threshold(_GARBAGE)
-    atexit.register(_leave)  # the first that is registered: it is called last
-    own_variables.set_own("PYDANTIC_DISABLE_PLUGINS", "__all__")  # to look for some takes 15 ms
+    atexit.register(_leave)  # registered first, so it runs last
+    own_variables.set_own("PYDANTIC_DISABLE_PLUGINS", "__all__")  # the search for plugins takes 15 ms
     from launcher.cli.app import main as run_verb
 
     try:
@@ -48,7 +49,7 @@ def main() -> None:
         sys.exit(_INTERRUPTED)
     except Exception as error:
         if type(error).__name__ == "SchemaError" and KeyboardInterrupt.__name__ in str(error):
-            sys.exit(_INTERRUPTED)  # it came while pydantic built a model, which wraps it
+            sys.exit(_INTERRUPTED)  # pydantic wraps a KeyboardInterrupt that arrives while it builds a model
         raise
     except SystemExit as end:
         if isinstance(end.code, int):
@@ -60,8 +61,8 @@ def main() -> None:
 
 
 def _leave() -> None:
-    """End the process now: Python would first take apart all that is loaded, for 10 to 40 ms. Threads that matter have ended."""
-    with contextlib.suppress(OSError, ValueError):  # Python reports what cannot be written
+    """Exit at once: Python's teardown of the loaded modules takes 10 to 40 ms. Threads that matter have ended."""
+    with contextlib.suppress(OSError, ValueError):  # Python itself reports a failed write
         if _exit_codes:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -69,7 +70,7 @@ def _leave() -> None:
 
 
 def _not_lost(lost: sys.UnraisableHookArgs) -> None:
-    """Have a Ctrl-C come once more that Python lost: it came in a callback, as an import has, out of which nothing is raised."""
+    """Send SIGINT again after a lost Ctrl-C: Python raised it in a callback, such as an import's, and dropped it."""
     if lost.exc_type is KeyboardInterrupt:
         start_new_thread(_interrupt_again, ())
     else:

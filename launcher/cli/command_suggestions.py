@@ -1,4 +1,4 @@
-"""Words of other tools, and words in the wrong order: what to type instead."""
+"""Suggestions for an unknown command: names from other tools, misspellings, and words in the wrong order."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ _VERBS = {
     "version": ("launch --version",),
     "help": ("launch --help",),
 }
-"""What other tools call it, and the commands that do it here."""
+"""Command names of other tools, and the matching commands of launch."""
 
 
 def tip(word: str, more: list[str], verbs: Iterable[str]) -> str:
-    """Return the message for a first word that is no verb: what it is taken for, and the commands to type."""
+    """Return the message for a first word that is not a command: its likely meaning, and the commands to type."""
     if commands := _VERBS.get(word):
         return _message(word, commands)
     if word.endswith(".toml"):
@@ -81,7 +81,7 @@ def _message(word: str, commands: Iterable[str]) -> str:
 
 
 def _as_script(word: str, more: list[str]) -> str | None:
-    """Return the command that a word begins, if it is a script or a program."""
+    """Return the command to run on the host, if the word is a script or a program; else None."""
     if word.endswith((".py", ".sh")):
         program = "python" if word.endswith(".py") else "bash"
         return shlex.join([program, word, *more])
@@ -92,12 +92,12 @@ def _as_script(word: str, more: list[str]) -> str | None:
 
 
 def _by_name(word: str) -> tuple[str, ...]:
-    """Return the command for a word that names a host, a card, a job or a run."""
+    """Return the commands for a word that names a host, a profile, a job or a run."""
     from launcher.errors import LaunchError
 
     try:
         return tuple(_named(word))
-    except LaunchError:  # a file of the user's that is wrong, which the right command will tell
+    except LaunchError:  # a user's file is invalid; the correct command will report it
         return ()
 
 

@@ -1,4 +1,4 @@
-"""Help as people read it: verbs by task, options in groups, examples on lines of their own, nothing of how it is built."""
+"""The layout of `--help`: commands by task, options in groups, each example on a separate line."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 EXAMPLES = "Examples:"
-"""What follows this line of a docstring is shown as it stands there."""
+"""The text below this line of a docstring is shown unchanged."""
 _TYPE = re.compile(r" <([^<>]*)>$")
 
 
 def usage(params: Sequence[Any], *, command: str) -> list[str]:
-    """Return the words of a usage line that follow the verb; `command` stands for what follows `--`."""
+    """Return the words after the command's name in a usage line. `command` is the text for the part after `--`."""
     words = ["[OPTIONS]"]
     for param in params:
         if param.opts[0].startswith("-") or param.hidden:
@@ -26,7 +26,7 @@ def usage(params: Sequence[Any], *, command: str) -> list[str]:
 
 
 def write_text(formatter: Any, docstring: str) -> None:
-    """Write what a verb does, and its examples."""
+    """Write a command's description and its examples."""
     text, _, examples = inspect.cleandoc(docstring).partition(f"\n{EXAMPLES}\n")
     formatter.write_paragraph()
     with formatter.indentation():
@@ -38,7 +38,7 @@ def write_text(formatter: Any, docstring: str) -> None:
 
 
 def write_commands(formatter: Any, commands: Mapping[str, Any]) -> None:
-    """Write the verbs under their tasks, in the order in which they were added, with the first sentence of each."""
+    """Write the commands under their tasks, in the order of registration, each with its first sentence."""
     tasks: dict[str, list[tuple[str, str]]] = {}
     for name, command in commands.items():
         if not command.hidden:
@@ -65,7 +65,7 @@ def write_options(formatter: Any, ctx: Any, params: Sequence[Any]) -> None:
             group = param.rich_help_panel or "Options"
             groups.setdefault(group, []).append((name, words))
     if "Options" in groups:
-        groups["Options"] = groups.pop("Options")  # the group without a name comes last
+        groups["Options"] = groups.pop("Options")  # the unnamed group comes last
     for group, rows in groups.items():
         with formatter.section(group):
             formatter.write_dl(rows)

@@ -1,4 +1,4 @@
-"""Arguments and options that several verbs share."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _be_verbose(value: bool) -> bool:
 
 
 def seconds(time: str | None, option: str = "--wait") -> float:
-    """Convert the time of an option, for example `30m`, to seconds. Raises UsageError."""
+    """Convert an option's time, for example `30m`, to seconds. Raises UsageError for another format."""
     if time is None:
         return 0.0
     written = re.fullmatch(r"([0-9]{1,6})(s|m|h|d)", time)

@@ -1,6 +1,6 @@
-"""The classes of all verbs: they start quickly, and have help whose examples can be pasted.
+"""Base classes of all commands: a fast start, and help with examples that can be pasted.
 
-typer loads pydantic (50 ms) for an unset `--help` unless its default is a bool.
+typer loads pydantic (50 ms) for an unset `--help`, unless its default is a bool.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from launcher.cli.output.say import complain
 from launcher.errors import UsageError
 
 WrongWordsError: Any = typer.BadParameter.__base__
-"""What typer raises for words that it does not understand; it exports some of its kinds only."""
+"""typer's base class of command-line errors. typer exports only some of its subclasses."""
 
 
 _PLAIN = (
@@ -27,22 +27,22 @@ _PLAIN = (
     (r"Input should be greater than or equal to (\S+)", r"at least \1 is expected"),
     (r"Input should be less than or equal to (\S+)", r"at most \1 is expected"),
 )
-"""How pydantic says what is wrong with a value, and how we do."""
+"""Patterns of pydantic's messages, and the plain words for them."""
 
 
 class QuickCommand(TyperCommand):
-    """A verb."""
+    """A command."""
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return the help option with a plain default."""
         return _with_default(super().get_help_option(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse an option that is given twice but has one value. A missing RUN is told with what to type."""
+        """Refuse an option that takes one value and is given twice. For a missing RUN, raise UsageError with commands to type."""
         if not ctx.resilient_parsing:
             self._refuse_twins(ctx, args)
         elif args and self._takes_value(ctx, args[-1]):
-            args = args[:-1]  # its value is being typed; with it, typer would forget the arguments before it
+            args = args[:-1]  # its value is still being typed; typer would drop the earlier arguments
         try:
             return super().parse_args(ctx, args)
         except WrongWordsError as error:
@@ -79,14 +79,14 @@ class QuickCommand(TyperCommand):
                 )
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words of the usage line."""
+        """Return the usage line's words after the command's name."""
         return usage(self.get_params(ctx), command=self.command_words)
 
     command_words = ""
-    """How the usage line shows a command that may follow after `--`; empty if none may."""
+    """The usage line's text for a command after `--`; empty if the verb takes none."""
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write what the verb does; its examples stand on their own lines."""
+        """Write the description and the examples, each example on a separate line."""
         write_text(formatter, self.help or "")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -95,28 +95,28 @@ class QuickCommand(TyperCommand):
 
 
 class QuickGroup(TyperGroup):
-    """A group of verbs."""
+    """A group of commands."""
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return the help option with a plain default."""
         return _with_default(super().get_help_option(ctx))
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """Write what the verbs are for."""
+        """Write the group's description."""
         write_text(formatter, self.help or "")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the verbs by task, then the options."""
+        """Write the commands by task, then the options."""
         self.format_commands(ctx, formatter)
         write_options(formatter, ctx, self.get_params(ctx))
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the verbs with the whole first sentence of each."""
+        """Write the commands, each with its complete first sentence."""
         write_commands(formatter, self.commands)
 
 
 def tell_wrong_words(error: Any) -> None:
-    """Say what is wrong with a command line, and where its help is. A group without a verb shows its help."""
+    """Print the error of a command line, and the command for its help. For a group without a command, print its help."""
     if error.ctx is None or type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return
@@ -134,7 +134,7 @@ def tell_wrong_words(error: Any) -> None:
 
 
 def _near_options(error: Any) -> list[str]:
-    """Return the options nearest to one that there is not, the nearest first: those of the verb, and of `launch` itself."""
+    """Return the known options most like an unknown one, closest first: from the command and from `launch` itself."""
     contexts = [error.ctx, *([error.ctx.parent] if error.ctx.parent else [])]
     known = [
         name

@@ -19,7 +19,7 @@ SHOW, HIDE, CLEAR_LINE = b"\x1b[?25h", b"\x1b[?25l", b"\r\x1b[2K"
 
 
 class Terminated(BaseException):
-    """Raised by SIGTERM, and by SIGHUP when the terminal is closed, so that a command ends as it does on Ctrl-C."""
+    """Raised by SIGTERM, and by SIGHUP when the terminal closes. A command then ends as it does on Ctrl-C."""
 
     exit_code = 128 + signal.SIGTERM
 
@@ -27,7 +27,7 @@ class Terminated(BaseException):
 def heed_sigterm() -> None:
     """Make the first SIGTERM or SIGHUP raise Terminated; the next SIGTERM ends the process immediately.
 
-    `nohup` has SIGHUP ignored, and it stays so. What a closed terminal sends again is ignored.
+    Under `nohup`, SIGHUP stays ignored. A second SIGHUP from a closed terminal is ignored.
     """
 
     def end(number: int, _frame: object) -> None:
@@ -41,10 +41,10 @@ def heed_sigterm() -> None:
 
 @contextlib.contextmanager
 def cursor_back_on_stop(console: Console) -> Iterator[None]:
-    """Show the cursor while Ctrl-Z stops the process, if something live is being drawn on the console.
+    """Show the cursor while Ctrl-Z stops the process, for a block that draws a live display on the console.
 
-    The live display reappears when the process continues. This writes to the terminal directly, because the drawing
-    thread may hold the console's lock at that moment.
+    The live display reappears when the process continues. The signal handler writes to the terminal directly: the
+    drawing thread may hold the console's lock at that moment.
     """
     before = signal.getsignal(signal.SIGTSTP)
     if not console.file.isatty() or console.is_dumb_terminal or before == signal.SIG_IGN:
@@ -67,7 +67,7 @@ def cursor_back_on_stop(console: Console) -> Iterator[None]:
 
 
 def waiting(text: str) -> contextlib.AbstractContextManager[object]:
-    """Show a spinner on standard error while something is waited for; nothing if that is no terminal."""
+    """Show a spinner with `text` on standard error during a block. Show nothing if standard error is not a terminal."""
     if not is_terminal(stderr=True):
         return contextlib.nullcontext()
     return spinner(stream_console(stderr=True), text)
@@ -75,6 +75,6 @@ def waiting(text: str) -> contextlib.AbstractContextManager[object]:
 
 @contextlib.contextmanager
 def spinner(console: Console, text: RenderableType, style: str = "status.spinner") -> Iterator[Status]:
-    """Show a spinner; nothing if the console is not a terminal."""
+    """Show a spinner during a block. Show nothing if the console is not a terminal."""
     with cursor_back_on_stop(console), console.status(text, spinner_style=style) as status:
         yield status

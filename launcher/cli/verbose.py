@@ -1,4 +1,4 @@
-"""-v: what goes on behind the stages, on standard error."""
+"""-v: the launcher's log messages, on standard error."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from launcher.cli.output.say import complain
 
 
 class _Notes(logging.Handler):
-    """Shows what the launcher's own modules report."""
+    """Prints the log messages of the launcher's modules."""
 
     def emit(self, record: logging.LogRecord) -> None:
         complain(f"  - {record.getMessage()}")
 
 
 def turn_on() -> None:
-    """Show what the launcher's modules report to `logging`, such as each request to a host and how long it took."""
+    """Print the messages that the launcher's modules log, such as each request to a host and its duration."""
     log = logging.getLogger("launcher")
     log.setLevel(logging.DEBUG)
     log.addHandler(_Notes())

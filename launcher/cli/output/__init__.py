@@ -1,5 +1,5 @@
 """Output: streams, colours, columns, questions and live regions of the terminal.
 
-`say` prints a line for people, `answer` one for scripts.
-Text from a host is made safe here.
+`say` prints lines of text, `answer` prints a line of JSON for scripts.
+Text from a host is untrusted: this package removes its control characters.
 """

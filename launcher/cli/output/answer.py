@@ -1,4 +1,4 @@
-"""What a verb says with --json: one object a line, with its version and its kind first; see shapes/."""
+"""The output of `--json`: one object per line, `version` and `kind` first. See `json_output/` for the shapes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 def answer(shape: BaseModel) -> None:
-    """Print an answer."""
+    """Print a shape as one line of JSON."""
     print(json.dumps(plain(shape)), flush=True)
 
 
 def plain(shape: BaseModel) -> dict[str, Any]:
-    """Return an answer as plain values."""
+    """Return a shape as plain values, `version` and `kind` first."""
     values = shape.model_dump(mode="json", by_alias=True)
     return {"version": values.pop("version"), "kind": values.pop("kind"), **values}

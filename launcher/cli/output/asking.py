@@ -1,4 +1,4 @@
-"""Ask the person at the terminal before something is lost."""
+"""Questions at the terminal before a command that loses something."""
 
 from __future__ import annotations
 
@@ -17,23 +17,25 @@ YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Go on without asking
 
 
 def agrees(question: str) -> bool | None:
-    """Ask at the terminal; return the answer, no by default, or None if there is no terminal to ask at."""
+    """Ask at the terminal and return the answer, by default no. Return None without a terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return None
     complain(question)
     try:
         return typer.confirm("go on?", default=False, err=True)
     except typer.Abort as error:
-        complain("")  # the question's line ends here
-        if isinstance(error.__context__, KeyboardInterrupt):  # as if no question had been in its way
+        complain("")  # end the question's line
+        if isinstance(
+            error.__context__, KeyboardInterrupt
+        ):  # Ctrl-C ends the command as it does without a question
             raise KeyboardInterrupt from None
         raise
 
 
 def check_last(word: str, mirror: Mirror, verb: str, *, yes: bool, options: str = "") -> None:
-    """Have the person confirm which run `last` is, before something happens to it. `options` are those that the verb needs.
+    """Ask the user to confirm which run `last` is, unless `yes`. `options` are those of the suggested command.
 
-    Raises UsageError without a terminal and without `yes`, and Exit with code 1 if the person declines.
+    Raises UsageError without a terminal, and Exit with code 1 if the user declines.
     """
     if word != "last" or yes:
         return
@@ -47,9 +49,9 @@ def check_last(word: str, mirror: Mirror, verb: str, *, yes: bool, options: str 
 
 
 def check_meant(asked: str, found: str, command: str, verb: str) -> None:
-    """Have the person confirm what a word that names the latest stands for: `asked` in the question, `found` in the refusal.
+    """Ask the user to confirm the target of a word such as `last`: `asked` is in the question, `found` in the error.
 
-    Raises UsageError with the command that names it if there is no terminal, and Exit with code 1 if the person declines.
+    Raises UsageError with `command`, which names the target, without a terminal, and Exit with code 1 if the user declines.
     """
     is_meant = agrees(f"{asked}: {verb} it?")
     if is_meant is None:
@@ -59,9 +61,9 @@ def check_meant(asked: str, found: str, command: str, verb: str) -> None:
 
 
 def check_loss(mirror: Mirror, loss: str) -> None:
-    """Have the person confirm what a run loses if it is stopped.
+    """Ask the user to confirm the loss from stopping a run now.
 
-    Raises UsageError without a terminal, and Exit with code 1 if the person declines.
+    Raises UsageError without a terminal, and Exit with code 1 if the user declines.
     """
     words = f"{mirror.run}: {loss}"
     is_meant = agrees(words)

@@ -1,4 +1,4 @@
-"""A curve as lines of text. A terminal without braille gets ASCII."""
+"""A curve as lines of text, drawn in braille characters or in ASCII."""
 
 from __future__ import annotations
 
@@ -14,26 +14,29 @@ if TYPE_CHECKING:
     from plotille import Figure
 
 MARGIN = 13
-"""Cells to the left of a chart: the values of its axis."""
+"""Width of the vertical axis with its values, in cells."""
 TICK = 10
-"""Cells from one tick of the steps to the next."""
+"""Distance between two ticks of the horizontal axis, in cells."""
 MOST_LINES = 16
 _BLANK = "\u2800"
 _ASCII = dict.fromkeys(range(0x2801, 0x2900), "*")
 
 
 def chart(panel: Panel, width: int, height: int, *, is_ascii: bool) -> list[str]:
-    """Return a panel as a chart of `height` lines and its axes, at most `width` cells wide.
+    """Return a panel as a chart of `height` lines plus its axes, at most `width` cells wide.
 
-    Held-out values are `o`. Where a value is not finite the line is broken, and there is an `x` at the foot.
+    Held-out values are drawn as `o`. At a non-finite value the line has a gap, with an `x` at the bottom.
     """
-    from plotille import Figure  # `launch --help` starts without it
+    from plotille import Figure  # imported here: `launch --help` starts without it
 
     label = panel.axis.label.partition(" (")[0]
     figure = Figure()
     figure.with_colors, figure.origin = False, False
     room = width - MARGIN - len(f"|-> ({label})")
-    figure.width, figure.height = max(1, room // TICK) * TICK, height  # so the last step has a tick
+    figure.width, figure.height = (
+        max(1, room // TICK) * TICK,
+        height,
+    )  # a multiple of TICK: the last step has a tick
     figure.x_label, figure.y_label = label, panel.label
     scale, back = (math.log10, _ten_to) if panel.is_log else (_same, _same)
     figure.y_ticks_fkt = lambda value, _: f"{value_text(back(value)):>10}"
@@ -53,7 +56,7 @@ def chart(panel: Panel, width: int, height: int, *, is_ascii: bool) -> list[str]
 
 
 def _pieces(panel: Panel) -> Iterator[tuple[list[float], list[float]]]:
-    """Yield the stretches of finite values."""
+    """Yield the runs of consecutive finite values."""
     breaks = [-1, *(at for at, y in enumerate(panel.ys) if not math.isfinite(y)), len(panel.ys)]
     for before, after in pairwise(breaks):
         if after - before > 1:
@@ -66,18 +69,18 @@ def _mark(figure: Figure, points: list[tuple[float, float]], letter: str) -> Non
 
 
 def _limits(values: list[float], places: int) -> tuple[float, float]:
-    """Return the ends of an axis. They differ, and the largest value has a place: a canvas ends just before its limit."""
+    """Return the two different limits of an axis. The upper one exceeds the largest value: a canvas excludes its limit."""
     low, high = min(values), max(values)
     return (low, high + (high - low) / places) if high > low else (low - 0.5, high + 0.5)
 
 
 def _places(panel: Panel) -> Callable[[float, float], str]:
-    """Return what writes the ticks of the steps, or of the minutes. Steps are whole, and stand there once."""
+    """Return a function that formats the ticks: whole steps, or times. It leaves a repeated text blank."""
     written, last = "", max([*panel.xs, *(x for x, _ in panel.dots)])
 
     def place(value: float, _: float) -> str:
         nonlocal written
-        value = min(value, last)  # the axis ends just behind it, see _limits
+        value = min(value, last)  # the axis ends just beyond the last value, see _limits
         before, written = written, f"{value:.0f}" if panel.axis.began is None else f"{value:.3g}"
         return f"{'' if written == before else written:<9}"
 

@@ -1,6 +1,6 @@
-"""Text in columns that fit the terminal. A rich.Table looks the same and takes a second for a thousand rows.
+"""Text in columns that fit the terminal. A rich.Table looks the same, and takes a second for a thousand rows.
 
-What rich is needed for is loaded there: a pipe that gets plain letters does without.
+rich is imported where it is needed: plain letters in a pipe do not need it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ INDENT = "      "
 
 
 class Column(NamedTuple):
-    """A column: its title, and what becomes of it in a narrow terminal.
+    """A column: its title, and its behaviour in a narrow terminal.
 
-    `least` is the number of cells that are kept when its text is cut; `None` if it is never cut. Where cutting does not
-    suffice, columns are left out, the one with the highest `drop` first. One with 0 always stays.
+    `least` is the number of cells to which its text may be cut; `None` if it is never cut. If cutting is not enough,
+    columns are left out, the one with the highest `drop` first. A column with `drop` 0 is never left out.
 
-    Text that `wraps` goes on below itself, and below the whole row where fewer than `least` cells are left for it.
+    Text that `wraps` continues on the next line of its column. If fewer than `least` cells are left, the text moves
+    below the row.
     """
 
     title: str
@@ -36,16 +37,16 @@ class Column(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """A table as lines, the titles first, and the titles of the columns that were left out."""
+    """A table as lines, the titles first, and the titles of the omitted columns."""
 
     lines: list[str]
     left_out: list[str]
 
 
 def print_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Print rows under titles, in the width of the terminal, and return the titles of the columns that were left out.
+    """Print rows under titles, in the width of the terminal. Return the titles of the omitted columns.
 
-    What is not a terminal gets all of the text, a line for each row.
+    A pipe or file gets the complete text, one line for each row.
     """
     (head, *lines), left_out = lay_out(columns, rows, terminal_width())
     if head:
@@ -56,7 +57,7 @@ def print_columns(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> l
 
 
 def _print_head(head: str) -> None:
-    """Print the titles, dim where there are colours."""
+    """Print the titles, dim if colours are on."""
     if not streams.may_have_colours():
         say(head)
         return
@@ -67,7 +68,7 @@ def _print_head(head: str) -> None:
 
 
 def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None) -> Layout:
-    """Return the rows as lines, at most `width` cells long if one is given."""
+    """Return the titles and rows as lines, at most `width` cells long if a width is given."""
     titles = [column.title for column in columns]
     cells = [printables(column) for column in zip(titles, *rows, strict=True)]
     widths = list(map(_widest, cells))
@@ -92,7 +93,7 @@ def lay_out(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int
 
 
 def _fit(columns: Sequence[Column], widths: list[int], kept: Sequence[int], width: int) -> bool:
-    """Narrow the widest of the `kept` columns until all fit. Return False, and change nothing, if they cannot."""
+    """Narrow the widest of the `kept` columns until all fit. If they cannot, return False and leave `widths` unchanged."""
     room = width - len(GAP) * (len(kept) - 1)
     for limit in range(room, -1, -1):
         narrowed = {number: _narrowed(columns[number], widths[number], limit) for number in kept}
@@ -111,7 +112,7 @@ def _narrowed(column: Column, width: int, limit: int) -> int:
 
 
 def _row_lines(cells: Sequence[tuple[Column, str, int]]) -> Iterator[str]:
-    """Yield the lines of a row: one, unless a text wraps."""
+    """Yield the lines of a row: several if a text wraps."""
     parts = [wrapped(text, width) if column.wraps else [_cut(text, width)] for column, text, width in cells]
     for line in zip_longest(*parts, fillvalue=""):
         padded = [_padded(text, cell[2], cell[0]) for text, cell in zip(line, cells, strict=True)]
@@ -124,7 +125,7 @@ def _wrapped(texts: Sequence[str], width: int) -> Iterator[str]:
 
 
 def _padded_column(column: Column, texts: Sequence[str], width: int) -> list[str]:
-    """Return the cells of a column, each as wide as it is. Of plain ones that fit, Python itself counts the letters."""
+    """Return a column's cells, each padded or cut to `width`. ASCII texts that fit take a short path."""
     if "".join(texts).isascii() and max(map(len, texts)) <= width:
         pad = str.rjust if column.is_figure else str.ljust
         return [pad(text, width) for text in texts]
@@ -137,7 +138,7 @@ def _padded(text: str, width: int, column: Column) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    """Cut a text to a number of cells, with an ellipsis where something is missing."""
+    """Cut a text to a number of cells, with an ellipsis at the end if it was longer."""
     if cells_of(text) <= width:
         return text
     if width <= 0:
@@ -148,5 +149,5 @@ def _cut(text: str, width: int) -> str:
 
 
 def _widest(texts: Sequence[str]) -> int:
-    """Return the cells of the widest text: of plain ones, the letters."""
+    """Return the width of the widest text in cells; for ASCII, its length."""
     return max(map(len if "".join(texts).isascii() else cells_of, texts))

@@ -1,4 +1,4 @@
-"""The figures that a terminal shows: sizes, durations and measured values."""
+"""Numbers as text: sizes, durations and measured values."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ if TYPE_CHECKING:
     from launcher.base.meter import Moved
 
 MOST_S = 360_000.0
-"""A longer wait than a hundred hours is not worth a figure."""
+"""The longest time left that is shown: 100 hours."""
 
 
 def size_text(size: float) -> str:
     """Format a size in bytes with a decimal unit: 41.0 kB, 1.2 GB."""
-    from rich import filesize  # `launch --help` starts without rich
+    from rich import filesize  # imported here: `launch --help` starts without rich
 
     return filesize.decimal(round(size))
 
 
 def transfer_text(moved: Moved) -> str:
-    """Format how far a transfer has come: 1.2 of 1.5 GB  214.0 MB/s  eta 0:02   data/train.bin.
+    """Format a transfer's progress: 1.2 of 1.5 GB  214.0 MB/s  eta 0:02   data/train.bin.
 
-    Where nobody knows how much there is, only what has come is shown.
+    If the total is unknown, only the size moved so far is shown.
     """
     done, total = size_text(moved.done), size_text(moved.total)
     figure, _, unit = done.partition(" ")
@@ -44,7 +44,7 @@ def age_text(seconds: float) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Format how long something took: 0:42, 16:02, 2 h 10 m, 3 d 4 h."""
+    """Format a duration: 0:42, 16:02, 2 h 10 m, 3 d 4 h."""
     if seconds < 3600:
         return clock_text(min(max(0.0, seconds), 3599))
     hours, minutes = divmod(int(min(seconds, 1e12)) // 60, 60)

@@ -1,4 +1,4 @@
-"""The terminal that `launch` runs in, handed to a program on a host: each key goes there, and nothing is shown by it here."""
+"""The local terminal in raw mode, for a program on a host: it passes on every key, and does not echo any."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from launcher.transport.agent_input import Window
 
 PIECE = 4096
 _AS_BEFORE = b"\x1b[?1049l\x1b[?2004l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?25h\x1b[0m"
-"""The main screen, no bracketed paste, no mouse, a cursor, no colour: what a program that was cut off has left set."""
+"""Undoes the modes that an interrupted program leaves set.
+
+Main screen, bracketed paste off, mouse reports off, cursor on, colours off.
+"""
 
 
 class LocalKeyboard:
-    """Standard input and the window of standard output. Use it within `raw`."""
+    """Standard input, and the window on standard output. Use it within `raw`."""
 
     def __init__(self) -> None:
         """Raises UsageError if either is not a terminal."""
@@ -33,27 +36,27 @@ class LocalKeyboard:
         self._output = sys.stdout.fileno()
 
     def window(self) -> Window:
-        """Return the size of the window."""
+        """Return the window's size in lines and columns."""
         size = os.get_terminal_size(self._output)
         return Window(size.lines, size.columns)
 
     def read(self, wait_s: float) -> bytes:
-        """Return what was typed, waiting up to `wait_s` seconds for it."""
+        """Return the bytes typed, after a wait of at most `wait_s` seconds."""
         if not select.select([self._input], [], [], wait_s)[0]:
             return b""
         typed = os.read(self._input, PIECE)
-        if not typed:  # hung up
+        if not typed:  # end of input: the terminal hung up
             time.sleep(wait_s)
         return typed
 
     def show(self, _stream: int, data: bytes) -> None:
-        """Write what the program shows, as it is."""
+        """Write the program's output unchanged."""
         while data:
             data = data[os.write(self._output, data) :]
 
     @contextlib.contextmanager
     def raw(self) -> Iterator[None]:
-        """Hand on every key, Ctrl-C too; afterwards the terminal is as it was."""
+        """Put the terminal into raw mode for a block: every key, Ctrl-C too, becomes input. Restore its mode afterwards."""
         before = termios.tcgetattr(self._input)
         tty.setraw(self._input)
         try:
@@ -63,5 +66,5 @@ class LocalKeyboard:
                 os.write(self._output, _AS_BEFORE + b"\r\n")
             raise
         finally:
-            with contextlib.suppress(termios.error):  # the terminal is gone
+            with contextlib.suppress(termios.error):  # the terminal may be closed
                 termios.tcsetattr(self._input, termios.TCSADRAIN, before)

@@ -1,4 +1,4 @@
-"""What stands below the lines of a run in a terminal: a headline, and a bar with the figures to watch. It never wraps."""
+"""The live region below a run's lines in a terminal: a headline, and a progress bar with figures. It never wraps."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ ACCENT = "cyan"
 MARGIN = "  "
 GAP = "  "
 LEAST_BAR = 10
-"""Cells of the bar that are kept, whatever figures there are."""
+"""The bar's minimum width in cells."""
 BAR_STEP = 4
-"""The bar's width is a multiple of so many cells, so that it does not twitch with each digit of a figure."""
+"""The bar's width in cells is a multiple of this, so that it does not change with each digit of a figure."""
 
 
 def live_region(progress: Progress, plan: PlanSummary, width: int) -> Group:
@@ -32,7 +32,10 @@ def live_region(progress: Progress, plan: PlanSummary, width: int) -> Group:
 
 
 def headline(progress: Progress, plan: PlanSummary, room: int) -> str:
-    """Return the run, host, card, attempt and elapsed time. The card, then the run's date and job, go where room is scarce."""
+    """Return the run, host, card, attempt and elapsed time.
+
+    If room is short, the card is dropped first, then the date and job in the run's id, then the host.
+    """
     where = f" on {plan.host}" if plan.host else ""
     card = f"{plan.card}, rehearsed" if plan.card and plan.rehearsed else plan.card
     attempt = f"attempt {progress.attempt}" if progress.attempt is not None else None
@@ -64,7 +67,7 @@ def _bar(progress: Progress, room: int) -> Table:
 
 
 def fitting_text(figures: list[Figure], room: int) -> str:
-    """Return the figures in a line; where they are wider than `room` cells, those of the least weight are left out."""
+    """Return the figures as one line. If it exceeds `room` cells, the figures of the least weight are left out."""
     shown = list(figures)
     while len(shown) > 1 and len(_joined(shown)) > room:
         shown.remove(min(shown, key=lambda figure: figure.weight))

@@ -1,4 +1,4 @@
-"""Standard output and standard error: letters that they cannot print, colours, and what is at their other end."""
+"""Standard output and standard error: characters that their encoding lacks, colours, and terminal or pipe."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ _TWINS = {
     "╸": "-",
     "╺": "-",
 }
-"""What stands for our own letters where an alphabet lacks them; any other becomes a question mark."""
+"""Replacements for our characters in an encoding that lacks them. Any other becomes a question mark."""
 _colour = "auto"
 
 
 def prepare() -> None:
-    """Let both streams print any text: a letter that their encoding lacks gets its ASCII twin."""
+    """Make both streams accept any text: a character that the encoding lacks is replaced by ASCII."""
     codecs.register_error("launch-twin", _twins)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as by `launch ps >&-`
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - it lasts as long as we do
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open until the process ends
         stream = getattr(sys, name)
         if isinstance(getattr(stream, "buffer", None), io.RawIOBase):
-            # By PYTHONUNBUFFERED: of a write that a signal cuts short, the rest would be lost.
+            # Unbuffered, by PYTHONUNBUFFERED: if a signal cuts a write short, its rest is lost.
             stream = io.TextIOWrapper(
                 io.BufferedWriter(stream.buffer), encoding=stream.encoding, line_buffering=True
             )
             setattr(sys, name, stream)
-        if hasattr(stream, "reconfigure"):  # what a test puts there has none
+        if hasattr(stream, "reconfigure"):  # a test's stand-in lacks it
             stream.reconfigure(errors="launch-twin")
 
 
 def choose_colour(choice: str) -> None:
-    """Set when colours are used, to one of COLOURS; `auto` asks NO_COLOR, FORCE_COLOR and the terminal."""
+    """Set the use of colours to one of COLOURS. `auto` depends on NO_COLOR, FORCE_COLOR and the terminal."""
     global _colour  # noqa: PLW0603 - one process has one terminal
     _colour = choice
 
@@ -59,12 +59,12 @@ def is_terminal(*, stderr: bool = False) -> bool:
 
 
 def may_have_colours() -> bool:
-    """Whether standard output may get colours: it is a terminal, or they were asked for. What may not needs no console."""
+    """Whether standard output may get colours: it is a terminal, or colours are forced. If not, no console is needed."""
     return is_terminal() or _colour == "always" or (_colour != "never" and _is_forced())
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a console on standard output, or on standard error. It is a terminal only if one is there, whatever the colours."""
+    """Return a console on standard output or standard error. Forced colours do not make it a terminal."""
     from rich.console import Console
 
     is_there = is_terminal(stderr=stderr)

@@ -1,4 +1,4 @@
-"""A burst of lines, thinned for a person who watches: a few at once, a count of the others, and the last of them."""
+"""Limits a burst of lines in the terminal: the first lines, a count of the skipped lines, and the last ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EVERY_S = 1.0
 
 
 class Thinning:
-    """Lets `MOST_LINES` through each second; of what is beyond, it keeps the last lines and counts the rest."""
+    """Passes `MOST_LINES` lines each `EVERY_S` seconds. Of the rest, it keeps the last `LAST_LINES` and counts the others."""
 
     def __init__(self) -> None:
         self._since_s = time.monotonic()
@@ -21,7 +21,7 @@ class Thinning:
         self._skipped = 0
 
     def take(self, lines: Sequence[str], more: str) -> list[str]:
-        """Return the lines to show now; `more` is the command that shows all."""
+        """Return the lines to show now. `more` is the command that shows all lines."""
         now = time.monotonic()
         shown = self.release(more) if now - self._since_s >= EVERY_S else []
         if now - self._since_s >= EVERY_S:
@@ -34,13 +34,13 @@ class Thinning:
         return [*shown, *lines[:room]]
 
     def release(self, more: str) -> list[str]:
-        """Return what was held back, after the count of what was left out."""
+        """Return the count of skipped lines and the held lines, and clear both."""
         lines = self.pending(more)
         self._held.clear()
         self._skipped = 0
         return lines
 
     def pending(self, more: str) -> list[str]:
-        """Return the same, and hold it still."""
+        """Return the count of skipped lines and the held lines, and keep both."""
         count = [f"… {self._skipped:,} lines more   {more} has all"] if self._skipped else []
         return [*count, *self._held]

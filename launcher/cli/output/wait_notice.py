@@ -1,4 +1,4 @@
-"""Say at a terminal what a command waits for, once that takes long."""
+"""A notice at the terminal when a wait becomes long."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _CLEAR_LINE = "\r\x1b[K"
 
 @contextlib.contextmanager
 def once_it_takes(seconds: float, report: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Report from another thread if the block takes longer than that. `report` gets what is set when the block is over."""
+    """Call `report` from another thread if the block takes longer than `seconds`.
+
+    Its argument is an event that is set when the block ends.
+    """
     is_over = threading.Event()
 
     def wait() -> None:
@@ -33,7 +36,7 @@ def once_it_takes(seconds: float, report: Callable[[threading.Event], None]) -> 
 
 @contextlib.contextmanager
 def waiting_for(what: str) -> Iterator[None]:
-    """Say on a terminal what is waited for, once that takes longer than a second; the line goes away at the end."""
+    """Show "waiting for …" at a terminal if the block takes longer than a second. Clear the line when it ends."""
     if not sys.stderr.isatty():
         yield
         return

@@ -1,4 +1,4 @@
-"""A list that is looked at again and again: redrawn in a terminal, printed anew in a pipe when it has changed."""
+"""A table that is read repeatedly: redrawn in a terminal, and printed again in a pipe when it changes."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ from launcher.errors import HostError
 
 EVERY_S = 5.0
 REDRAWN = 8
-"""Times a second that lines which grow are drawn."""
+"""Redraws per second of growing lines."""
 
 Row = TypeVar("Row")
 
 
 @contextmanager
 def growing(lines: Callable[[int], list[str]]) -> Iterator[None]:
-    """Show lines, for a terminal of a width, while they grow; they go away at the end. What is not a terminal gets none."""
+    """Show growing lines in a terminal during a block, and remove them at its end. Show nothing elsewhere.
+
+    `lines` returns the lines for a width in cells.
+    """
     console = streams.console()
     if not console.is_terminal:
         yield
@@ -47,9 +50,9 @@ def watch(
     table: Callable[[list[Row], int | None], list[str]],
     as_json: Callable[[list[Row]], str] | None,
 ) -> None:
-    """Look every five seconds until Ctrl-C, which ends it with success. A host that does not answer is asked again.
+    """Call `look` every five seconds and show its rows, until Ctrl-C, which exits with 0. Retry after a HostError.
 
-    `table` returns the lines for rows in a width, `as_json` one line for them.
+    `table` returns the lines for rows and a width, `as_json` one line of JSON.
     """
     console = streams.console()
     try:

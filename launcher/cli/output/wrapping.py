@@ -1,4 +1,4 @@
-"""Lines of text broken between words, in the width of the terminal. What is not a terminal gets them whole."""
+"""Lines of text wrapped between words to the terminal's width. A pipe or file gets whole lines."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 LEAST = 20
-"""Cells that a text has below itself, however far its first line is indented."""
+"""Minimum width in cells of a text's continuation lines, whatever their indent."""
 _COMMAND = re.compile(
     r"^(?P<words>.*?\S) {3,}(?P<command>(?:\d+ \* \* \* \* )?launch \S.*?)(?: {3,}(?P<more>.*))?$"
 )
-"""A text that suggests a command, as `what happened   launch verb RUN     what that does`, or such a line for cron."""
+"""A text with a suggested command: `event   launch verb RUN     effect`, or such a line for cron."""
 
 
 def say_wrapped(*lines: str, hang: int | None = None) -> None:
-    """Print lines. What goes on in the next line is indented by `hang` cells, else two more than the line."""
+    """Print lines, wrapped. Continuation lines are indented by `hang` cells, by default two more than their line."""
     say(*wrapped_lines(lines, terminal_width(), hang))
 
 
@@ -32,9 +32,9 @@ def complain_wrapped(*lines: str) -> None:
 
 
 def wrapped_lines(lines: Iterable[str], width: int | None, hang: int | None = None) -> Iterator[str]:
-    """Yield lines of at most `width` cells; what goes on in the next line is indented by `hang`, as in `say_wrapped`.
+    """Yield lines of at most `width` cells. Continuation lines are indented by `hang`, as in `say_wrapped`.
 
-    A suggested command stays whole, to be copied: where it does not fit it has its own line, however long.
+    A suggested command stays whole, so that it can be copied. If it does not fit, it gets a separate line of any length.
     """
     for line in lines:
         text = printable(line)
@@ -46,7 +46,7 @@ def wrapped_lines(lines: Iterable[str], width: int | None, hang: int | None = No
 
 
 def terminal_width(console: Console | None = None) -> int | None:
-    """Return the cells of a line, by default on standard output; `None` if that is no terminal, where lines have no end."""
+    """Return the width in cells, by default of standard output; `None` if it is not a terminal."""
     if console is None and not streams.is_terminal():
         return None
     console = console or streams.console()
@@ -54,16 +54,16 @@ def terminal_width(console: Console | None = None) -> int | None:
 
 
 def cells(text: str) -> int:
-    """Return how many cells of a terminal a text takes."""
+    """Return a text's width in terminal cells."""
     if text.isascii():
         return len(text)
-    from rich.cells import cell_len  # loaded here because few texts need its tables
+    from rich.cells import cell_len  # imported here: few texts need its tables
 
     return cell_len(text)
 
 
 def _around_command(text: str, width: int | None) -> list[str]:
-    """Return a text in lines as `wrapped` does, and a suggested command in it whole."""
+    """Return a text's lines as `wrapped` does, but keep a suggested command whole."""
     found = _COMMAND.match(text)
     if width is None or cells(text) <= width or found is None:
         return wrapped(text, width)
@@ -74,7 +74,7 @@ def _around_command(text: str, width: int | None) -> list[str]:
 
 
 def wrapped(text: str, width: int | None) -> list[str]:
-    """Return a text in lines of at most `width` cells, broken between words where possible."""
+    """Return a text's lines of at most `width` cells, broken between words where possible."""
     if width is None or cells(text) <= width:
         return [text]
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""Values as text for people: plans, comparisons, metrics, rentals.
+"""Text for the terminal: plans, comparisons, metrics, rentals.
 
-One module for each value; each returns lines, and `cli/output` prints them.
+One module for each kind of value. It lays out the text, and `cli/output` prints it.
 """

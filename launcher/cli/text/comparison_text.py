@@ -1,4 +1,4 @@
-"""A comparison of runs in a terminal: a column for each run, or a line for each if there are many."""
+"""A comparison of runs in a terminal: a column for each run, or a row for each if the runs are many."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from launcher.compare.plan_differences import NONE, UNKNOWN, Difference
 from launcher.metrics.metric_results import MetricResult
 
 MOST_BESIDE = 6
-"""More runs have a line each, not a column."""
+"""The most runs that are shown as columns. More runs get a row each."""
 _LABEL_CELLS = 14
 _LEAST_CELLS = 8
 _GAP_CELLS = 2
@@ -25,14 +25,14 @@ _REASON_SHOWN = ("failed", "waiting", "resuming")
 
 
 class ComparisonRow(NamedTuple):
-    """A name, and the words of each run."""
+    """A label, and one text for each run."""
 
     label: str
     words: tuple[str, ...]
 
 
 def show_comparison(comparison: Comparison, width: int | None) -> list[str]:
-    """Print what differs, then how each run went; return the names of what there was no room for."""
+    """Print the differences, then each run's outcome. Return the titles of columns left out for lack of room."""
     differences, outcome = list(difference_rows(comparison)), list(outcome_rows(comparison.runs))
     count = len(comparison.runs)
     has_room = width is None or _LABEL_CELLS + count * (_GAP_CELLS + _LEAST_CELLS) <= width
@@ -63,7 +63,7 @@ def _show_beside(
 def _show_below(
     comparison: Comparison, differences: Sequence[ComparisonRow], outcome: Sequence[ComparisonRow]
 ) -> list[str]:
-    """Print a line for each run. In a narrow terminal columns are left out, the last ones first."""
+    """Print a row for each run. In a narrow terminal, columns are left out, the last ones first."""
     shown = [*differences, *outcome]
     first = {row.label for row in outcome if row.label in ("state", "loss")}
     columns = (
@@ -81,13 +81,13 @@ def _show_below(
 
 
 def names_of(runs: Sequence[ComparedRun]) -> list[str]:
-    """Return the last parts of the runs' ids, or the ids if two have the same."""
+    """Return the last part of each run's id, or the complete ids if two last parts are equal."""
     short = [run.mirror.short for run in runs]
     return short if len({*short}) == len(short) else [run.mirror.run for run in runs]
 
 
 def difference_rows(comparison: Comparison) -> Iterator[ComparisonRow]:
-    """Yield what differs: what ran where, precision, settings, the rest of the plan, packages, code and data."""
+    """Yield the differences: job, host and card, precision, settings, the rest of the plan, packages, code and data."""
     plan, used = list(comparison.plan), _used(comparison.runs)
     first = sorted(
         (one for one in plan if one.key in _FIRST_KEYS), key=lambda one: _FIRST_KEYS.index(one.key)
@@ -113,7 +113,7 @@ def _row(difference: Difference) -> ComparisonRow:
 
 
 def _sent(versions: Sequence[str | None], runs: Sequence[ComparedRun]) -> tuple[str, ...]:
-    """Return the versions of something that was sent, in words."""
+    """Return the uploaded version for each run, shortened; NONE or UNKNOWN where it is missing."""
     return tuple(
         shortened(version) if version else NONE if run.has_manifest else UNKNOWN
         for version, run in zip(versions, runs, strict=True)
@@ -140,7 +140,7 @@ def _file_rows(comparison: Comparison) -> Iterator[ComparisonRow]:
 
 
 def outcome_rows(runs: Sequence[ComparedRun]) -> Iterator[ComparisonRow]:
-    """Yield how the runs went: state, attempts where there were several, time, step, and each metric, the losses first."""
+    """Yield the outcome: state, attempts if a run had several, time, step, and each metric, the losses first."""
     yield ComparisonRow("state", tuple(map(state_words, runs)))
     if any((run.attempts or 1) > 1 for run in runs):
         yield ComparisonRow(
@@ -156,7 +156,7 @@ def outcome_rows(runs: Sequence[ComparedRun]) -> Iterator[ComparisonRow]:
 
 
 def state_words(run: ComparedRun) -> str:
-    """Return a run's last known state, with the reason where it is not an ordinary one."""
+    """Return a run's last known state. A failed, waiting or resuming run has its reason too."""
     if run.state is None:
         return "not heard of yet"
     return f"{run.state}: {run.reason}" if run.reason and run.state in _REASON_SHOWN else run.state

@@ -1,4 +1,4 @@
-"""The connections that are held for the next command, as `launch hosts` shows them."""
+"""The persistent connections, as `launch hosts` shows them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def show_held(connections: Sequence[HeldState]) -> None:
-    """Print which connections are held, and for how long."""
+    """Print the open persistent connections, and how long each stays open."""
     from launcher.cli.output.columns import Column, print_columns
 
     columns = (Column("CONNECTION", 6), Column("TO", 12, wraps=True), Column("HELD FOR"), Column("PROCESS"))
@@ -23,7 +23,7 @@ def show_held(connections: Sequence[HeldState]) -> None:
 
 
 def show_closed(closed: Closing) -> None:
-    """Print which connections were closed, and which were given up before they were held."""
+    """Print the connections that were closed, and those cancelled while they were being opened."""
     if not (closed.held or closed.opening):
         say("no connection is held")
     for host in closed.opening:

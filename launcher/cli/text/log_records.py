@@ -1,4 +1,4 @@
-"""The lines that a training printed, as JSON: a record for each."""
+"""A training's printed lines as JSON: one record for each line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from launcher.copy.printed_lines import Printed
 
 
 def log_records(run: str, printed: Printed, text: str, *, rehearsed: bool) -> str:
-    """Return a record for each line of `text`, which is what `printed` has for people to read."""
+    """Return one JSON record for each line of `text`, the readable form of `printed`."""
     record = {"version": 1, "kind": "log", "run": run, "attempt": printed.attempt}
     more = {"node": printed.node, "continues": printed.continues, "rehearsed": rehearsed}
     lines = (to_json({**record, "text": line, **more}, ensure_ascii=True) for line in text.split("\n"))

@@ -1,4 +1,4 @@
-"""What a training printed, as lines that a person can read: no escapes, and of a bar its last state only."""
+"""A training's output as readable lines: without escape sequences, and only the last state of a progress bar."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _PRINTABLE = bytes([*range(32, 127), 10])
 
 
 def readable(text: str) -> str:
-    """Return complete lines, joined by newlines as they came, without escapes and without overwritten text.
+    """Return lines without escape sequences and without overwritten text. They are joined by newlines, as in `text`.
 
-    Plain ASCII costs a few milliseconds for 100,000 lines: a training may print them at once.
+    Printable ASCII takes a short path, a few milliseconds for 100,000 lines: a training may print them at once.
     """
     if text.isascii() and not text.encode("ascii").translate(None, _PRINTABLE):
         return text
-    for _ in range(_MOST_LINES_BELOW):  # tqdm draws a second bar below the first, and moves up again
+    for _ in range(_MOST_LINES_BELOW):  # tqdm draws a second bar below the first, then moves the cursor up
         text, changes = _LINE_BELOW.subn(r"\r\1\r", text)
         if not changes:
             break
@@ -26,6 +26,6 @@ def readable(text: str) -> str:
 
 
 def _last_state(line: str) -> str:
-    """Return what a terminal shows of a line in the end: a return begins it again."""
+    """Return a line's final text in a terminal. A carriage return starts the line again."""
     states = without_escapes(line).split("\r")
     return next((state for state in reversed(states) if state.strip()), "")

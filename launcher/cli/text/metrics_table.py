@@ -1,4 +1,4 @@
-"""Metrics as a table: a line for each step, a column for each name."""
+"""Metrics as a table: a row for each step, a column for each metric."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from launcher.metrics.curves import Measured, Point
 
 _FIRST = ("loss", "train_loss", "eval_loss", "val_loss", "valid_loss", "validation_loss", "accuracy")
 _NEXT = ("grad_norm", "learning_rate", "lr", "tokens_per_s")
-"""The columns that stay longest in a narrow terminal, in this order; between the two stand other evaluations."""
+"""The columns that a narrow terminal keeps longest, in this order. Other evaluations come between the two tuples."""
 
 
 class _Place(NamedTuple):
-    """What a line is about. Points without a step are beside each other if they came at the same time."""
+    """The key of a row. Points without a step share a row if their times are equal."""
 
     run: str
     rank: int
@@ -24,7 +24,7 @@ class _Place(NamedTuple):
 
 
 def metrics_table(measured: Iterable[Measured]) -> tuple[tuple[Column, ...], list[list[str]]]:
-    """Return columns and rows of the points, in their order. Several runs, and several ranks, have a column to tell them apart."""
+    """Return columns and rows of the points, in their order. A column for runs, or ranks, appears if several occur."""
     lines: dict[_Place, dict[str, float]] = {}
     for run, point in measured:
         lines.setdefault(_place(run, point), {})[point.name] = point.value
@@ -53,14 +53,14 @@ def _place(run: str, point: Point) -> _Place:
 
 
 def _step(place: _Place) -> str:
-    """Return the step of a line, or its time if it has no step."""
+    """Return the step of a row, or its time if it has no step."""
     if place.time is not None:
         return f"at {time.strftime('%H:%M:%S', time.localtime(place.time))}"
     return str(place.step)
 
 
 def rank_of(name: str) -> int:
-    """Return the place of a metric among others: first the losses, then evaluations, then rate and norm, then the rest."""
+    """Return a metric's sort key: losses and accuracy, other evaluations, gradient norm and rates, then the rest."""
     if name in _FIRST:
         return _FIRST.index(name)
     if name.startswith(("eval_", "val_", "test_")):

@@ -1,4 +1,4 @@
-"""A plan as text: the headline of a launch, and the whole of a dry run."""
+"""A plan as text: the headline of a launch, and the complete plan of a dry run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORDS: dict[PlanValue, str] = {"precision": "precision", "split": "batch"}
 
 
 def headline(plan: Plan) -> str:
-    """Return in one line what runs where, and at which precision."""
+    """Return one line with the job, the host, the card and the precision."""
     nodes = len(plan.nodes)
     words = [f"{plan.job} on {plan.host}", plan.card_title]
     if nodes > 1:
@@ -33,7 +33,7 @@ def headline(plan: Plan) -> str:
 
 
 def show_plan(plan: Plan, host: Host, findings: tuple[Finding, ...]) -> None:
-    """Print a plan for people."""
+    """Print a plan as text."""
     planning = backend_of(host).planning
     rungs = plan.ladder if plan.hands_out("precision") else ()
     batch = [plan.split.title] if plan.hands_out("split") else []
@@ -60,7 +60,7 @@ def _is_checkpointed(plan: Plan) -> bool:
 
 
 def show_findings(findings: Iterable[Finding]) -> None:
-    """Print what a launch would refuse, and the notes."""
+    """Print the findings: reasons for a refusal, and notes."""
     from launcher.cli.output.wrapping import say_wrapped
 
     for finding in findings:

@@ -1,4 +1,4 @@
-"""What a run's precision was, beside what its card wants: for people, and as JSON."""
+"""A run's precision beside the one that suits its card, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from launcher.runs.follow.precision_report import AttemptPrecision, PrecisionRep
 
 
 def show_report(report: PrecisionReport) -> None:
-    """Print two columns, the verdict, the next command, and the attempts."""
+    """Print both precisions as columns, the verdict, the next command, and the attempts."""
     plan, ran = report.plan, report.ran
     words = [report.run, plan.card_title, *([] if ran is None else [f"attempt {ran.attempt}"])]
     say_wrapped(" · ".join(words))
@@ -21,14 +21,14 @@ def show_report(report: PrecisionReport) -> None:
         why = "it saw no optimizer step" if plan.inject else "inject = false turns it off"
         say_wrapped(f"  the start-up hook did not see what ran: {why}", hang=2)
     if report.next_command is not None:
-        say(f"  next   {report.next_command}")  # not wrapped: it is there to be copied
+        say(f"  next   {report.next_command}")  # not wrapped, so that it can be copied
     if len(report.attempts) > 1:
         rows = [(f"attempt {one.attempt}", _in_words(one), _end(one), "") for one in report.attempts]
         _show_columns(("", "", ""), rows)
 
 
 def report_json(report: PrecisionReport) -> PrecisionShown:
-    """Return the report for scripts. `ran` of an attempt is what was seen last, or what the script took from the plan."""
+    """Return the report as JSON. `ran` of an attempt is the last precision seen, or the one taken from the plan."""
     return PrecisionShown(
         run=report.run,
         profile=report.plan.profile.name,
@@ -49,7 +49,7 @@ def _marked(report: PrecisionReport) -> list[tuple[str, str, str, str]]:
 
 
 def _in_words(attempt: AttemptPrecision) -> str:
-    """Return the precision of an attempt in a few words."""
+    """Return a short text for an attempt's precision."""
     if attempt.planned is not None:
         return f"rung {attempt.rung}: {attempt.planned.title}"
     ran = attempt.ran
@@ -65,7 +65,7 @@ def _end(attempt: AttemptPrecision) -> str:
 
 
 def _show_columns(titles: tuple[str, str, str], rows: list[tuple[str, str, str, str]]) -> None:
-    """Print a name and two texts beside each other, and a mark where there is room for it."""
+    """Print rows of a name, two texts, and a mark if the terminal has room for it."""
     from launcher.cli.output.columns import Column, print_columns
 
     name, left, right = titles

@@ -1,4 +1,4 @@
-"""What a launch would be, for people and as JSON: its plan, what speaks against it, what travels, and what it costs."""
+"""The result of a dry run, as text and as JSON: plan, findings, upload, session and rental cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def show_preview(found: Preview, *, as_json: bool) -> None:
-    """Print it, and exit with 3 if a launch would be refused. The same plan gives the same bytes of JSON."""
+    """Print a preview. Exit with code 3 if the launch would be refused. Equal plans give identical bytes of JSON."""
     if as_json:
         _print_json(found)
     else:

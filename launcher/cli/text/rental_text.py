@@ -1,4 +1,4 @@
-"""What would be rented, and what is: for people, and as JSON."""
+"""Rental options before a launch, and open rentals, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def show_rental(choice: RentalChoice) -> None:
-    """Print what is tried, the first one first: its price, where it is free, and what it costs."""
+    """Print the rental options in the order they are tried: price per hour, free regions, and cost."""
     from launcher.cli.output.wrapping import say_wrapped
 
     for number, one in enumerate(choice.found):
@@ -24,7 +24,7 @@ def show_rental(choice: RentalChoice) -> None:
 
 
 def rental_shape(choice: RentalChoice | None) -> RentalShown | None:
-    """Return what would be rented as JSON shows it."""
+    """Return the rental options as JSON; None without a rental."""
     if choice is None:
         return None
     from launcher.cli.json_output.preview_shapes import RentalShown
@@ -53,7 +53,7 @@ def _option(choice: RentalChoice, one: Priced) -> RentalOption:
 
 
 def show_rentals(rented: OpenRentals) -> None:
-    """Print what is rented, since when, and what it has cost; then what somebody should look at."""
+    """Print the open rentals: start, cost so far and state. Then print their total and warnings."""
     from launcher.cli.output.columns import Column, print_columns
     from launcher.cli.output.say import say
     from launcher.cli.output.wrapping import say_wrapped
@@ -104,7 +104,7 @@ def _clock(moment: float) -> str:
 
 
 def rental_row(one: OpenRental) -> RentalRow:
-    """Return a rental as JSON shows it."""
+    """Return a rental as JSON."""
     from launcher.cli.json_output.host_shapes import RentalRow
 
     intent = one.rental.intent

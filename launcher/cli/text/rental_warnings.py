@@ -1,6 +1,7 @@
-"""Say at the end of any command what is rented beyond its limit, or looked after by nobody: from the ledger alone, and quickly.
+"""Warnings after any command: rentals past their time limit, or without a process that ends them.
 
-Nearly nobody rents, so the ledger is read only if a rental seems to be open.
+They come from the local ledger, without a request to the provider. Few users rent, so a quick scan of the ledger's
+files comes first: the ledger is parsed only if a rental may be open.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ _EXTRA = b'\n{"kind": "extra"'
 
 
 def rental_warnings(*, says_all: bool = True) -> list[str]:
-    """Return a line about what is rented beyond its limit, and one about what nobody looks after, if `says_all`."""
+    """Return a line for rentals past their limit and, if `says_all`, a line for those that no process here ends.
+
+    One more line names an unreadable ledger file.
+    """
     base = os.environ.get("XDG_DATA_HOME", "").strip() or os.path.expanduser("~/.local/share")
     if not any(map(_may_be_open, Path(base, "launch", "rentals").glob("*.jsonl"))):
         return []

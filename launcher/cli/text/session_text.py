@@ -1,4 +1,4 @@
-"""The first session of a run on Kaggle in a dry run: for people, and as JSON."""
+"""The first Kaggle session of a run, for a dry run: as text and as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def show_session(session: SessionPreview) -> None:
-    """Print what is asked for, what the script is made of, and the hours."""
+    """Print the machine and hours requested, the script's parts with their sizes, and the remaining quota."""
     from launcher.cli.output.wrapping import say_wrapped
 
     parts = session.parts
@@ -36,7 +36,7 @@ def show_session(session: SessionPreview) -> None:
 
 
 def session_shape(session: SessionPreview | None) -> SessionShown | None:
-    """Return a session as JSON shows it."""
+    """Return a session as JSON; None without a session."""
     if session is None:
         return None
     from launcher.cli.json_output.preview_shapes import ScriptSizes, SessionShown

@@ -1,4 +1,4 @@
-"""A cargo as text: what would travel, what is left out and why, and where model and data come from."""
+"""An upload as text: the files to send, the excluded files with reasons, and the sources of model and data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_LEFT_OUT = 20
 
 
 def show_cargo(cargo: Cargo) -> None:
-    """Print a cargo for people; nothing for a folder that is refused."""
+    """Print an upload selection. Print nothing for a folder that is refused."""
     if cargo.findings:
         return
     say(f"  travels    {files_text(cargo.files)}, {size_text(cargo.bytes)}, from {cargo.folder}")

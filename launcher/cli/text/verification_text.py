@@ -1,4 +1,4 @@
-"""A verification on the screen: a line for each trial while it goes on, and tables of what they have shown at the end."""
+"""A verification in the terminal: a line for each trial while it runs, and tables of the results at the end."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _UNKNOWN = "unknown"
 
 
 def make_view() -> PlainView:
-    """Return a view of trials: with a live bar if standard error is a terminal."""
+    """Return a view of the trials, with a live bar if standard error is a terminal."""
     console = streams.console(stderr=True)
     return _TerminalTrials(console) if console.is_terminal else _PlainTrials()
 
 
 class _PlainTrials(PlainView):
-    """Lines of trials. What the job prints is not shown."""
+    """Prints a line for each trial. It hides the job's output."""
 
     _ladder: Sequence[Precision] = ()
     _steps: int | None = None
@@ -54,24 +54,24 @@ class _PlainTrials(PlainView):
     _is_rehearsed = False
 
     def head(self, plan: Plan) -> None:
-        """Show what is verified where."""
+        """Show the job, host and card under test."""
         super().head(plan)
         self._ladder, self._is_rehearsed = plan.ladder, plan.rehearsed
         self._steps = plan.verification.steps if plan.verification is not None else None
         self._micro_batch = plan.split.micro_batch
 
     def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:
-        """Begin to show the trials; each has its own steps."""
+        """Start to show the trials. The plan's steps become the steps of one trial."""
         super().begin(run, plan.model_copy(update={"steps": self._steps}), events)
 
     def _take_printed(self, printed: Printed) -> None:
         self.silence.last_line = printed.text.rpartition("\n")[2]
 
     def metric(self, event: Event) -> None:
-        """Show none."""
+        """Ignore the metric."""
 
     def event(self, event: Event) -> None:
-        """Show begin and end of a trial, and a bar of its steps; an attempt is not worth a line."""
+        """Show a trial's start and end, and the progress of its steps. An attempt gets no line."""
         if event.kind == "trial":
             try:
                 trial = TrialEnded.lenient(event.values)
@@ -82,11 +82,11 @@ class _PlainTrials(PlainView):
             self.progress.take(event)
             if event.values.get("state") == "running":
                 self._begin_trial(event)
-        elif event.kind != "begin":  # it has the steps of the whole job
+        elif event.kind != "begin":  # a "begin" event has the steps of the complete job
             super().event(event)
 
     def _begin_trial(self, event: Event) -> None:
-        """Note what is tried from now on; its steps are counted anew."""
+        """Record the current trial, and count its steps from 0."""
         try:
             trial = TrialBegun.lenient(event.values)
         except ValidationError:
@@ -97,19 +97,19 @@ class _PlainTrials(PlainView):
         self.trial_begins(progress.purpose)
 
     def trial_begins(self, title: str) -> None:
-        """Show that a trial has begun."""
+        """Print the title of a trial that begins."""
         self.note(title)
 
 
 class _TerminalTrials(_PlainTrials, TerminalView):
-    """The same above a live bar."""
+    """Prints the lines above a live bar."""
 
     def trial_begins(self, title: str) -> None:
         """Do nothing: the line above the bar shows it."""
 
 
 def trial_title(trial: TrialBegun, ladder: Sequence[Precision], micro_batch: int | None) -> str:
-    """Return what is tried: `card`, `rung 2 of 3, fp32`, with its micro-batch if that is not the planned one."""
+    """Return a trial's title: `card` or `rung 2 of 3, fp32`, with a micro-batch that differs from the plan's."""
     if trial.trial == "card":
         return "card"
     size = f"micro-batch {trial.micro_batch}"
@@ -121,7 +121,7 @@ def trial_title(trial: TrialBegun, ladder: Sequence[Precision], micro_batch: int
 
 
 def trial_line(trial: TrialEnded, ladder: Sequence[Precision], *, is_rehearsed: bool) -> str:
-    """Return how a trial ended, in a line. A CPU's speed and memory say nothing of the card that it acts as."""
+    """Return a line with a trial's result. A rehearsal omits speed and memory: they would be the CPU's."""
     mark = "✓" if trial.result == GOOD else "!"
     if trial.trial == "card":
         found = CardMeasured.lenient(trial.measured) if trial.measured is not None else None
@@ -135,7 +135,7 @@ def trial_line(trial: TrialEnded, ladder: Sequence[Precision], *, is_rehearsed: 
 
 
 def show_report(report: VerificationReport) -> None:
-    """Print what a verification has shown."""
+    """Print a verification's report."""
     plan = report.plan
     say_wrapped(f"{plan.job} on {plan.host} · {plan.card_title}")
     if report.card is not None:
@@ -160,7 +160,7 @@ def show_report(report: VerificationReport) -> None:
 
 
 def conclusions(report: VerificationReport) -> list[str]:
-    """Return what follows from a report, and what it cannot say."""
+    """Return the conclusions from a report, and its limits."""
     plan, fastest = report.plan, report.fastest
     first = next((rung for rung in report.rungs if rung.rung == 1), None)
     lines = []
@@ -199,7 +199,7 @@ def conclusions(report: VerificationReport) -> list[str]:
 
 
 def _mend(result: str, report: VerificationReport) -> str | None:
-    """Return what mends the failure that a verification has ended with, if that is known."""
+    """Return the remedy for the failure that ended a verification, or None if it is unknown."""
     evidence = report.state.evidence or {}
     if evidence.get("class") == result and isinstance(evidence.get("mend"), str):
         return str(evidence["mend"])
@@ -207,7 +207,7 @@ def _mend(result: str, report: VerificationReport) -> str | None:
 
 
 def _show_printed(rung: RungReport) -> None:
-    """Print the last lines of a rung that failed, as they came."""
+    """Print the last lines that a failed rung printed."""
     if rung.printed:
         say(f"rung {rung.rung} printed last:")
         for line in readable("\n".join(rung.printed)).split("\n"):
@@ -239,7 +239,7 @@ def _show_card(card: CardMeasured) -> None:
 
 
 def _show_rungs(report: VerificationReport) -> None:
-    """Print a row for each rung. Speed and memory of a rehearsal would be those of a CPU."""
+    """Print a row for each rung. A rehearsal omits speed and memory: they would be the CPU's."""
     reference = next((rate_of(rung.measured) for rung in report.rungs if rung.precision.mode == "fp32"), None)
     has_tokens = any(rung.measured and rung.measured.tokens_per_s for rung in report.rungs)
     figures = (
@@ -285,9 +285,9 @@ def _gradient_cell(rung: RungReport) -> str:
 
 
 def _notes(rung: RungReport, report: VerificationReport) -> str:
-    """Return what else is worth knowing of a rung."""
+    """Return the text of a rung's last column: loss, scale and dtypes, or the reason for its failure."""
     found = rung.measured
-    if found is None:  # its log is gone with the run, so the line that proves it stands here
+    if found is None:  # the log is deleted with the run, so the row quotes the line of the failure
         return ": ".join(filter(None, (rung.why, rung.line)))
     words = [f"micro-batch {rung.micro_batch}"] if report.plan.hands_out("split") else []
     if rung.precision.scaler:
@@ -305,7 +305,7 @@ def _notes(rung: RungReport, report: VerificationReport) -> str:
 
 
 def _why_not_compared(rung: RungReport, report: VerificationReport) -> str:
-    """Return why a rung's gradient was not compared with that of fp32, whose own says nothing."""
+    """Return why a rung's gradient was not compared with that of fp32; empty for the fp32 rung itself."""
     plain = next(
         (one for one in report.rungs if one.precision.mode == "fp32" and not one.precision.tf32), None
     )
@@ -342,7 +342,7 @@ def _job_words(found: JobMeasured, *, is_rehearsed: bool) -> str:
 
 
 def report_json(report: VerificationReport, problem: str | None) -> VerificationShown:
-    """Return a report for scripts."""
+    """Return a report as JSON."""
     plan = report.plan
     return VerificationShown(
         run=report.run,

@@ -1,4 +1,4 @@
-"""The version of launcher in words, with the commit that it is of."""
+"""The launcher's version and commit as text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COMMIT = re.compile("[0-9a-f]{7,64}")
 
 
 def version_text() -> str:
-    """Return the version, and the commit where that is known: what the build has recorded, or what is checked out."""
+    """Return the version, with the commit if it is known: from the build's record, or from the checkout."""
     package = Path(launcher.__file__).resolve().parent
     recorded = ""
     with contextlib.suppress(OSError):  # a checkout has no such file
@@ -22,6 +22,6 @@ def version_text() -> str:
         return f"{launcher.__version__}, commit {recorded}"
     is_checkout = (
         package.parent / ".git"
-    ).exists()  # not of a project whose environment this is installed in
+    ).exists()  # not the repository of a project that has launcher in its environment
     commit = commit_of(package.parent) if is_checkout else None
     return f"{launcher.__version__}, checked out at {commit}" if commit else launcher.__version__
