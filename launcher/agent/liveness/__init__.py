@@ -1,1 +1,1 @@
-"""Whether a run is alive, coming back, gone or silent, and how we know; whose a process is."""
+"""Whether a run is alive, coming back, gone or silent, and which run owns a process."""

@@ -1,15 +1,16 @@
-"""Liveness: what becomes of a run that none of our agents is writing, by its kind of runtime.
+"""Liveness: the verdict on a run whose agent holds no lock, by its kind of runtime.
 
-While the agent of a run holds the lock of its folder, the run is alive and nobody asks here. When the lock is free, the
-answer depends on what keeps the run: a keeper process, a container engine, a scheduler. Each kind of runtime has a module
-in a folder of its name, whose `PROBE` is an instance of a subclass of `LivenessProbe`. It is found by that name, so a new
-kind is one new folder. For example `slurm/slurm_liveness.py`:
+While the agent of a run holds the lock of its folder, the run is alive and no probe is asked. When the lock
+is free, the verdict depends on what started the run: a keeper process, a container engine or a scheduler.
+Each kind of runtime has a module in a folder of the same name. Its `PROBE` is an instance of a subclass of
+`LivenessProbe`. Modules are found by name, so a new kind needs only a new folder. For example
+`slurm/slurm_liveness.py`:
 
     class SlurmLiveness(LivenessProbe):
         shows_processes = False  # they are on another node
 
         def judge(self, runs):
-            jobs = squeue(...)  # one question for all the runs
+            jobs = squeue(...)  # one query for all the runs
             return {run.id: RunLiveness(COMING_BACK if run.id in jobs else GONE) for run in runs}
 
     PROBE = SlurmLiveness()
@@ -27,25 +28,25 @@ from ..record.strict_json import JsonObject
 from ..system import process
 
 ALIVE = "alive"
-"""What the run was started in exists and works, although no agent has taken over yet."""
+"""The run's keeper, container or job exists and works, even if no agent has taken over yet."""
 COMING_BACK = "coming back"
-"""It will be started again without our help."""
+"""The runtime will start the run again without our help."""
 GONE = "gone"
-"""Nothing will start it again: a client may end the run, or restart it."""
+"""Nothing will start the run again: a client may end or restart it."""
 SILENT = "silent"
-"""What keeps the run did not answer. The run is in doubt: it must not be ended or started as if it were gone."""
+"""The runtime did not answer. The run is in doubt: it must not be ended or started as if it were gone."""
 
 NATIVE = "native"
-"""The kind of a run whose record names none."""
+"""The kind of a run whose record names no kind."""
 _KIND = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class RunLiveness(NamedTuple):
-    """What becomes of one run.
+    """The verdict on one run.
 
-    `evidence` is recorded and shown beside the run's state, None if there is nothing to add. `words` says in one clause
-    what is left, e.g. "its container is running". `state` is shown instead of the recorded one; for a run that is gone with
-    its `reason`, instead of `interrupted`.
+    `evidence` is recorded and shown beside the run's state; None if there is nothing to add. `words`
+    is the status in one clause, e.g. "its container is running". `state` is shown instead of the recorded
+    state. For a run that is gone, `state` and `reason` replace `interrupted`.
     """
 
     fate: str
@@ -56,18 +57,18 @@ class RunLiveness(NamedTuple):
 
 
 class Stray(NamedTuple):
-    """A thing that was started for a run and that no run needs: what it is, its name, its run, and why it is not needed."""
+    """A container or job that no run needs: its kind, name and run, and why it is not needed."""
 
     kind: str
     name: str
     run: str
     why: str
     end: Callable[[], bool]
-    """Ends it; returns whether that was done."""
+    """End it; return whether that succeeded."""
 
 
 class StartError(Exception):
-    """Raised for a run that could not be started, nothing of which is there. `code` is for programs, the message for people."""
+    """Raised if a run was not started: nothing of it is left. `code` is for programs, the message for people."""
 
     def __init__(self, code: str, message: str) -> None:
         """Store the code with the message."""
@@ -76,64 +77,66 @@ class StartError(Exception):
 
 
 class EndError(Exception):
-    """Raised for a run that is not ended; the message has the words of what keeps it."""
+    """Raised if a run could not be ended; the message has the runtime's own words."""
 
 
 class LivenessProbe(ABC):
-    """Answer for the runs of one kind of runtime, start and end them, and say how they differ from those of other kinds.
+    """Judge, start and end the runs of one kind of runtime, and describe how this kind differs from others.
 
     The defaults describe processes of this host that the client starts and ends.
     """
 
     is_started_by_client: bool = True
-    """Whether the client starts the run, and starts it again to resume it. Otherwise `serve` does, by `start`."""
+    """Whether the client starts the run, and starts it again to resume it. Otherwise `serve` calls `start`."""
     shows_processes: bool = True
-    """Whether `serve` sees the run's processes: it may wake the agent by a signal, and end leftovers by their token."""
+    """Whether `serve` sees the run's processes: it can signal the agent, and end leftovers by their token."""
     sees_host: bool = True
-    """Whether the run's agent sees the host's processes and the other runs, so that it may judge who holds a card."""
+    """Whether the agent sees the host's processes and other runs, and so knows which process holds a card."""
     sees_lock: bool = True
-    """Whether the lock of a live run's folder is seen to be held. Otherwise a free lock shows nothing."""
+    """Whether a live run's lock is seen as held from here. Otherwise a free lock proves nothing."""
     writes_afar: bool = False
-    """Whether the agent writes from another machine, so that a shared disk may show what it wrote late."""
+    """Whether the agent writes from another machine, so that a shared disk may show its writes late."""
     shutdown_reason: str = "host-shutdown"
-    """Why an agent leaves, and its run goes on later, that got SIGTERM without a wish."""
+    """The reason recorded by an agent that got SIGTERM without a stop request; its run continues later."""
     is_in_image: bool = False
-    """Whether the agent runs inside an image: on the image's interpreter, with a GPU that the container can lose."""
+    """Whether the agent runs in an image: on the image's interpreter, with a GPU that its container can lose."""
 
     @abstractmethod
     def judge(self, runs: Sequence[Run]) -> Dict[str, RunLiveness]:
-        """Return the verdict on each of these runs by id; many runs cost as few questions as possible."""
+        """Return the verdict on each of these runs by id. Many runs should cost few queries."""
 
     def place_id(self) -> str:
-        """Return the id of the place that keeps runs of this kind, as seen from here; empty if that cannot be told."""
+        """Return the id of the place that keeps runs of this kind, seen from here; empty if unknown."""
         return process.host_id()
 
     def is_here(self, run: Run) -> bool:
-        """Whether a run is kept by the place that is seen from here, so that it may be judged, started and ended from here."""
+        """Whether this place keeps the run. Only then may the run be judged, started and ended from here."""
         return run.place_id() == self.place_id()
 
     def start(self, run: Run, after: int) -> None:
-        """Start a run whose last folder is `after`; return when its agent has the next one, or when it is sure to come.
+        """Start a run whose last folder is `after`.
+
+        Return when its agent has the next folder, or is sure to come.
 
         Raises StartError.
         """
         raise NotImplementedError("the client starts run %s, not folder %d's keeper" % (run.id, after))
 
     def job_id(self, run: Run) -> Optional[str]:
-        """Return the id of a run's job by a scheduler, as our own record has it; None for other kinds, and while it is not known."""
+        """Return the id of a run's scheduler job from our record; None for other kinds, and if unknown."""
         del run
         return None
 
     def wake(self, run: Run) -> None:  # noqa: B027 # the agent of most kinds cannot be signalled from here
-        """Have the agent of a run look at once at the wish that was written; one that cannot be woken looks by itself.
+        """Make the run's agent read its wish file now. An agent that cannot be signalled polls the file.
 
         Raises EndError if the run has no agent yet and cannot be ended.
         """
 
     def entrance(self, run: Run) -> List[str]:
-        """Return the words of a program that is an agent where the run's processes are; none if that is here.
+        """Return the command prefix that starts an agent beside the run's processes; empty if those are here.
 
-        More words, the number of a port, have it carry a connection there instead.
+        With a port number appended, that agent forwards a connection to the port instead.
 
         Raises CommandError if nothing can be started there.
         """
@@ -141,52 +144,55 @@ class LivenessProbe(ABC):
         return []
 
     def end(self, run: Run) -> None:  # noqa: B027 # the client ends most kinds
-        """End by force what runs of a run. Raises EndError if what keeps it does not."""
+        """Kill the processes of a run. Raises EndError if its runtime refuses."""
 
     def end_without_wish(self, run: Run, *, by_force: bool) -> None:
-        """End a run whose wish the disk refuses; without `by_force` it saves first."""
+        """End a run when the disk refuses the wish file; without `by_force` the run saves first."""
         del by_force
         self.end(run)
 
     def forget(self, run: Run) -> None:  # noqa: B027 # most kinds cache nothing
-        """Drop cached answers about a run, before acting on a new one."""
+        """Drop cached answers about a run, so that the next verdict is fresh."""
 
     def is_removed(self, run: Run) -> bool:
-        """Whether nothing of a run is left in what keeps it, so that the run's folder may be removed."""
+        """Whether the runtime has nothing of a run any more, so that the run's folder may be removed."""
         return self.judge([run])[run.id].fate == GONE
 
     def is_paused(self, run: Run) -> bool:
-        """Whether somebody has paused what keeps a run, processes and all."""
+        """Whether the run's runtime was paused, with all its processes."""
         del run
         return False
 
     def hopeless(self, run: Run) -> Optional[Tuple[str, str, JsonObject]]:
-        """Return how a run that is gone has ended if it must not start again: state, reason and evidence; None if it may."""
+        """Return state, reason and evidence of a gone run that must not start again; None if it may."""
         del run
         return None
 
-    def standstill(self, run: Run) -> str:  # most kinds cannot tell
-        """Say in one clause why the agent of a run does not move; empty if that is not known."""
+    def standstill(self, run: Run) -> str:  # most kinds cannot know
+        """Return in one clause why the agent of a run makes no progress; empty if unknown."""
         return ""
 
     def remaining(self, run: Run) -> str:
-        """Say in one clause what still runs of a run that has ended, where its processes are not seen; empty if nothing does."""
+        """Return in one clause what still runs of an ended run; empty if nothing does.
+
+        It is for kinds whose processes are not seen from here.
+        """
         del run
         return ""
 
     def strays(self, root: str) -> List[Stray]:
-        """Return what keeps runs below a root although no run there needs it."""
+        """Return the containers and jobs that were started for runs below a root and that no run needs."""
         del root
         return []
 
     def left(self, run: Run) -> str:
-        """Say in one clause what is left of a run that was not ended completely; empty if nothing is."""
+        """Return in one clause the remains of a run that was not ended completely; empty if nothing is left."""
         verdict = self.judge([run])[run.id]
         return "" if verdict.fate == GONE else verdict.words or "it is %s" % verdict.fate
 
 
 class _Unknown(LivenessProbe):
-    """A kind that this agent has no module for, as in a record that a newer agent made."""
+    """A kind without a module in this agent, for example in a record of a newer agent."""
 
     shows_processes = False
     sees_host = False
@@ -200,7 +206,10 @@ class _Unknown(LivenessProbe):
 
 
 def probe_of(kind: str) -> LivenessProbe:
-    """Return the LivenessProbe of a kind of runtime. An unknown kind gets one that answers `silent`."""
+    """Return the LivenessProbe of a kind of runtime.
+
+    For an unknown kind, return one that answers `silent`.
+    """
     return _find(kind) or _Unknown(kind)
 
 
@@ -210,7 +219,7 @@ def is_known(kind: str) -> bool:
 
 
 def keeping_strays() -> Sequence[LivenessProbe]:
-    """Return the kinds of runtime that may keep something which only they can find."""
+    """Return the probes of the kinds whose leftovers only the kind itself can find."""
     from .slurm.slurm_programs import cluster_name
 
     return [probe_of("slurm")] if cluster_name() else []

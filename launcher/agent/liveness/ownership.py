@@ -1,13 +1,14 @@
-"""Ownership: whether a process belongs to a run of ours that needs it, to one that does not, or to somebody else.
+"""Ownership: whether a process belongs to a run that needs it, to a run that does not, or to a stranger.
 
-The proof is the token of a run below our root in the variables of a process of our own user, if the run was recorded on
-this host since this boot, and if the process was not handed over (process_lineage.py). Names, command lines and ages prove nothing.
-For example, a training whose agent and keeper were killed still carries the token of its run; the run is `interrupted`, so
-the process is `ours-leftover` and a sweep ends it. A job that the training gave to `sbatch` carries the token too, and
-belongs to slurmstepd: it is `handed-over`, and is only named.
+The proof is the token of a run below our root in the variables of a process of our own user. The run must
+have been recorded on this host since this boot, and the process must not have been handed over
+(process_lineage.py). Names, command lines and ages prove nothing. For example, a training whose agent and
+keeper were killed still carries the token of its run. The run is `interrupted`, so the process is
+`ours-leftover` and a sweep ends it. A job that the training submitted with `sbatch` carries the token too,
+but belongs to slurmstepd: it is `handed-over`, and a sweep only names it.
 
-The decision is made from a table that is a value; `process.send` checks the start time again before a signal. On other
-systems than Linux no variables can be read, and every process belongs to a stranger.
+The decision is a pure function of a process table; `process.send` checks the start time again before it
+signals. Outside Linux no variables can be read, and every process counts as a stranger's.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ ENDED = (*TERMINAL, "interrupted")
 
 
 class Owner(NamedTuple):
-    """Who owns a process: `ours-live`, `ours-leftover`, `handed-over` or `stranger`.
+    """The owner of a process: `ours-live`, `ours-leftover`, `handed-over` or `stranger`.
 
-    `run` is the run whose token it carries, `receiver` the program that it was handed over to, e.g. `slurmstepd (pid 4242)`.
+    `run` is the run whose token it carries. `receiver` is the program it was handed over to, e.g. `slurmstepd
+    (pid 4242)`.
     """
 
     kind: str
@@ -44,7 +46,8 @@ class Owner(NamedTuple):
 class Claim(NamedTuple):
     """A run that was recorded on this host since this boot, and whether it needs its processes.
 
-    What runs `in_container` ends with its container, and is not handed over: seen from here, the engine is above it.
+    Processes with `in_container` end with their container. They never count as handed over, although the
+    engine is their ancestor as seen from here.
     """
 
     run: str
@@ -53,9 +56,9 @@ class Claim(NamedTuple):
 
 
 class LeftoverProcesses(NamedTuple):
-    """The processes that are left of runs which no longer need them, by run, without zombies.
+    """The processes left of runs that no longer need them, by run, without zombies.
 
-    `handed_over` are those that the runs have handed over, each with its receiver.
+    `handed_over` are the processes that the runs have handed over, each with its receiver.
     """
 
     ours: Dict[str, List[process.Process]]
@@ -65,8 +68,8 @@ class LeftoverProcesses(NamedTuple):
 def owners_of(root: str, pids: Iterable[int]) -> Dict[int, Owner]:
     """Return the owner of each pid; a pid that is not in the table belongs to a stranger.
 
-    Reads the variables of these processes and their ancestors only, and of zombies' parents. Those of a process that waits
-    for a driver may block until the driver answers: ask for such a process in a thread.
+    Reads the variables of these processes, of their ancestors, and of zombies' parents only. To read those of
+    a process that waits for a driver may block until the driver answers: ask for such a process in a thread.
     """
     selected = set(pids)
     for _ in range(bearers.MOST_LOOKS):
@@ -93,8 +96,8 @@ def judge_table(
 ) -> Dict[int, Owner]:
     """Return the owner of each process of a table, for this user.
 
-    A zombie has no variables: it belongs to its parent. A command of `launch exec`, which ends with its own client, and
-    the `spared` pids are never leftovers.
+    A zombie has no variables: it belongs to its parent. A command of `launch exec` ends with its own client,
+    so it is never a leftover; nor are the `spared` pids.
     """
     processes = process_lineage.by_pid(table)
     living = {
@@ -136,7 +139,7 @@ def ancestry(table: Sequence[Union[ProcessEntry, process.Process]], pid: int) ->
 
 
 def leftovers(root: str, runs: Optional[Collection[str]] = None) -> LeftoverProcesses:
-    """Return what is left of runs which no longer need it: of all runs below a root, or only of `runs`."""
+    """Return the leftover processes of ended runs: of all runs below a root, or only of `runs`."""
     for _ in range(bearers.MOST_LOOKS):
         table = bearers.read_table()
         claimed = claims(root, table)
@@ -160,7 +163,10 @@ def leftovers(root: str, runs: Optional[Collection[str]] = None) -> LeftoverProc
 
 
 def claims(root: str, table: Sequence[ProcessEntry]) -> Dict[str, Claim]:
-    """Return the runs below a root whose tokens are in a table, by token. Those of another host or boot are left out."""
+    """Return the runs below a root whose tokens are in a table, by token.
+
+    Those of another host or boot are left out.
+    """
     found: Dict[str, Claim] = {}
     for token in {entry.token for entry in table if entry.token}:
         run = _run_of(root, token)
@@ -174,12 +180,18 @@ def claims(root: str, table: Sequence[ProcessEntry]) -> Dict[str, Claim]:
 
 
 def new_token(run: Run) -> str:
-    """Return a token for a run, which names it: whose processes they are is known without a look at any other run."""
+    """Return a new token for a run.
+
+    It starts with the run's id, so that a process leads to its run without a search.
+    """
     return "%s:%s" % (run.id, os.urandom(16).hex())
 
 
 def _run_of(root: str, token: str) -> Optional[Run]:
-    """Return the run that a token names. Until 2026-11-23 a token named none: its run is looked for."""
+    """Return the run that a token names.
+
+    Tokens made before 2026-11-23 name no run, so all runs are searched.
+    """
     name = token.partition(":")[0]
     runs = os.path.join(root, "runs")
     if not RUN_ID.fullmatch(name):
@@ -192,7 +204,10 @@ def _run_of(root: str, token: str) -> Optional[Run]:
 
 @functools.lru_cache(maxsize=1)
 def _older_tokens(folder: str, _changed_ns: int) -> Dict[str, str]:
-    """Return the runs whose tokens do not name them, by token. `_changed_ns` is when a run was last added or removed."""
+    """Return the runs whose tokens do not name them, by token.
+
+    `_changed_ns` is the time a run was last added or removed; it is the key of the cache.
+    """
     paths = [path for path in paths_in(folder) if RUN_ID.fullmatch(os.path.basename(path))]
     runs = [Run(path) for path in paths if not _has_new_token(path)]
     tokens = ((token_of(run) or "", run.id) for run in runs)
@@ -208,7 +223,7 @@ def _has_new_token(path: str) -> bool:
 
 
 def token_of(run: Run) -> Optional[str]:
-    """Return a run's token, None if it has none or we may not read it."""
+    """Return a run's token; None if it has none or we may not read it."""
     try:
         return read_text(run.token) or None
     except OSError:  # of another user, who shares the root

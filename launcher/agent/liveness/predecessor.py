@@ -1,8 +1,9 @@
-"""Whether the agent before this one is dead, so that its run may go on in a new folder.
+"""Whether the previous agent of a run is dead, so that the run may continue in a new folder.
 
-A free lock proves that where the lock counts: on the machine that the agent ran on, and by the same mount. A machine with
-an ordinary disk of its own that has booted since proves it too. Otherwise, as on a home that several machines share and
-whose locks do not reach from one to the other, only silence does: see `SilenceWatch`.
+A free lock proves it where locks count: on the agent's own machine, through the same mount. A reboot proves
+it too, if the folder's file system belongs to this one machine. Otherwise only silence proves it, for example
+on a home directory that several machines share and whose locks do not reach the other machines: see
+`SilenceWatch`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ..record.run_records import AgentProcessRecord
 
 CACHE_S = 60.0
-"""How long a file system of several machines may show old contents: NFS by default (`acregmax` in nfs(5))."""
+"""How long a shared file system may show old contents: the NFS default (`acregmax` in nfs(5))."""
 _MOST_BYTES = 4096
 _BY_A_CLIENT = ("prepare", "contact")
 
@@ -28,7 +29,7 @@ _BY_A_CLIENT = ("prepare", "contact")
 def lock_decides(run: Run, folder: Folder) -> bool:
     """Whether the folder's lock shows, from here, if its writer is alive.
 
-    Of a run whose locks are never seen held, the service's word was asked before: there is nothing to wait for.
+    Also true for a run whose locks are never seen as held: its service was asked before, so no wait is needed.
     """
     if run.has_shared_locks or not run_state.probe_of(run).sees_lock:
         return True
@@ -41,21 +42,27 @@ def lock_decides(run: Run, folder: Folder) -> bool:
 
 
 def is_by_a_client(folder: Folder) -> bool:
-    """Whether a client's contact made the folder: then no agent writes there, and anybody may make the next one."""
+    """Whether a client's request made the folder.
+
+    No agent writes such a folder, so any process may make the next one.
+    """
     return folder.read_attempt().get("kind") in _BY_A_CLIENT
 
 
 def needs_silence(run: Run) -> Optional[Folder]:
-    """Return the last folder of a run if only silence can prove its agent dead, None if nobody needs to wait."""
+    """Return the last folder of a run if only silence can prove its agent dead; None if no wait is needed."""
     last = run.last()
     return None if last is None or is_by_a_client(last) or lock_decides(run, last) else last
 
 
 class PredecessorExit:
-    """Watch the last agent of a run leave that has gone on in a later folder, where nobody sees whether it is alive.
+    """Watch the previous agent leave after its run continued in a later folder.
 
-    It sees that folder, ends its training, and writes that it leaves; one that is dead gives no sign of life. How long that
-    is so is read from the file system's own times, since clocks of two machines may differ.
+    It is for places where no lock shows whether that agent lives.
+
+    That agent notices the later folder, ends its training, and records that it leaves. A dead agent gives no
+    sign of life. Silence before the watch began is measured by the file system's own times, because the
+    clocks of two machines may differ.
     """
 
     def __init__(self, folder: Folder, later: Folder) -> None:
@@ -77,7 +84,7 @@ class PredecessorExit:
         return time.monotonic() - self._began_s >= self._silence_s
 
     def _has_ended_here(self) -> bool:
-        """Whether the agent was on this machine, since this boot, and its process is gone."""
+        """Whether the agent ran on this machine since this boot, and its process is gone."""
         record = self._folder.read_attempt()
         if record.get("boot_id") != process.boot_id():
             return False
@@ -93,14 +100,15 @@ class PredecessorExit:
 
 
 def _silence_s(folder: Folder) -> float:
-    """Return for how long an agent must give no sign of life to count as dead, in seconds."""
+    """Return how long an agent must give no sign of life to count as dead, in seconds."""
     return 2 * HEARTBEAT_S + (0.0 if mounts.is_of_one_machine(folder.path) else CACHE_S)
 
 
 class SilenceWatch:
-    """Watch for signs of life in a folder: none for two heartbeats, and for as long as they may be hidden, prove its agent dead.
+    """Watch a folder for signs of life.
 
-    The time is this process's own monotonic clock, because clocks of two machines may differ.
+    An agent is proven dead by silence for two heartbeats, plus the time that a shared disk may hide a sign.
+    The time is this process's own monotonic clock, because the clocks of two machines may differ.
     """
 
     def __init__(self, run: Run, folder: Folder) -> None:
@@ -114,11 +122,11 @@ class SilenceWatch:
 
     @property
     def left_s(self) -> float:
-        """How much of it is left."""
+        """The rest of this time, in seconds."""
         return max(0.0, self._began_s + self.lasts_s - time.monotonic())
 
     def look(self) -> Optional[bool]:
-        """Return True once the agent is proven dead, False if it is alive or another has taken the run over, None before."""
+        """Return True if the agent is proven dead, False if it lives or the run was taken over, else None."""
         is_over = self.left_s <= 0  # before the look, which may take long
         if self._run.has_folder_after(self._folder) or self._read_sign() != self._sign:
             return False

@@ -1,4 +1,4 @@
-"""The state of a run: its last record, or, if that is not an end and nobody writes it any more, what its fate makes of it."""
+"""The state of a run: its last record or, if its writer is gone before an end, the verdict of its probe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def runtime_of(run: Run) -> RecordedRuntime:
 
 
 def runtime_now(run: Run) -> RecordedRuntime:
-    """Return the runtime of a run with the cards that it has now. None of a run whose cards the place gives are on record."""
+    """Return the runtime of a run with its current cards.
+
+    A run whose place assigns the cards has none in its record of preparation.
+    """
     runtime = runtime_of(run)
     return runtime if runtime.get("gpus") is None else {**runtime, "gpus": run.cards()}
 
@@ -40,12 +43,14 @@ def state_of(run: Run) -> StateRecord:
 
 
 def states_of(runs: Sequence[Run]) -> Dict[str, StateRecord]:
-    """Return the states of runs by id: `state.json` of the highest folder, or what follows from its free lock.
+    """Return the states of runs by id: that of the highest folder, or the state that its free lock implies.
 
-    A free lock before an end makes a run `resuming` if it is alive, coming back or silent, and `interrupted` if it is
-    gone, or `stopped` if its user wished it to stop: that needs no record, for which a full disk has no room. A verdict may
-    know better. Where no lock of a live run is seen held, the state of one that is not gone stays as written. A record made on another host is returned as written, never judged: its locks mean nothing here. All runs of one
-    kind of runtime are judged at once. A run that cannot be read is UNREADABLE, and no other run suffers from it.
+    A free lock before an end makes a run `resuming` if it is alive, coming back or silent, and `interrupted`
+    if it is gone. A gone run whose user asked to stop it is `stopped`; that needs no record, because a full
+    disk has no room for one. A verdict may name another state. Where the lock of a live run is never seen as
+    held, a run that is not gone keeps its recorded state. A record made on another host is returned as
+    written, never judged: its locks mean nothing here. All runs of one kind of runtime are judged at once. A
+    run that cannot be read is UNREADABLE and does not affect other runs.
     """
     states: Dict[str, StateRecord] = {}
     pending = list(runs)
@@ -75,12 +80,12 @@ def states_of(runs: Sequence[Run]) -> Dict[str, StateRecord]:
 
 
 def is_unwritten(state: StateRecord) -> bool:
-    """Whether a run has ended by its user's wish alone: no record says so yet."""
+    """Whether a run has ended by its user's wish alone, so that no record has its end yet."""
     return state.get("fate") == liveness.GONE and state["state"] in TERMINAL
 
 
 def is_silent(state: StateRecord) -> bool:
-    """Whether a run is in doubt because what keeps it does not answer."""
+    """Whether a run is in doubt because its runtime does not answer."""
     return state.get("fate") == liveness.SILENT
 
 
@@ -93,27 +98,27 @@ class _Unheld(NamedTuple):
 
 
 def _recorded(run: Run) -> StateRecord | _Unheld:
-    """Return the run's state if its record settles it, or what a verdict is needed for."""
+    """Return the run's state if its record settles it, otherwise the `_Unheld` that needs a verdict."""
     last = run.last()
     if last is None and run.has_lost_folders():
         return unreadable(UnreadableError(run.record, "has lost its first folder"))
     if last is None:
         return {"state": "preparing", "reason": None}
     ended = last.read_state()
-    if ended.get("state") in TERMINAL:  # whoever holds its lock
+    if ended.get("state") in TERMINAL:  # its lock does not matter
         return ended
     run_fate = probe_of(run)
     is_ours = run.has_locks_here(run_fate.place_id())
     is_held = is_ours and run_fate.sees_lock and last.is_locked()
     state = last.read_state() or {"state": "preparing", "reason": None}
-    if state["state"] in (*TERMINAL, "waiting") or is_held:  # it may have ended since
+    if state["state"] in (*TERMINAL, "waiting") or is_held:  # it may have ended since the first read
         return state
     if (
         not is_ours or run.place_id() is None
-    ):  # of another place, or not recorded yet: nobody may judge it here
+    ):  # of another place, or not recorded yet: it cannot be judged here
         return {**state, "elsewhere": True}
     if not os.path.exists(last.state) and run.folder(last.number - 1).is_locked():
-        return state  # its writer holds the folder before until it holds this one
+        return state  # its writer holds the previous folder until it holds this one
     return _Unheld(run, last, state)
 
 
@@ -128,7 +133,7 @@ def _judge(runs: Sequence[Run]) -> Dict[str, liveness.RunLiveness]:
 
 
 def _judged(unheld: _Unheld, verdict: liveness.RunLiveness) -> StateRecord | None:
-    """Return the state of a run by its verdict, None if somebody has taken it over since its lock was seen free."""
+    """Return the state of a run by its verdict; None if it was taken over since its lock was seen free."""
     run, last, state = unheld
     newest = run.last()
     sees_lock = probe_of(run).sees_lock

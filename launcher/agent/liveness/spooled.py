@@ -1,6 +1,7 @@
-"""Runs in a service that no agent of ours can look into: the client records what the service says, and that decides.
+"""Runs in a service that our agents cannot inspect: the client records the service's answers.
 
-The run's folder here is a spool, a copy that grows from what the run sends. The locks in it are never held by the run.
+The run's folder here is a spool: a copy that grows from the output of the run. The run never holds the locks
+in it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _FATES = {
     **dict.fromkeys(("waiting", "sent", "queued", "running", "ended"), ALIVE),
     **dict.fromkeys(("over", "home", "gone", "deleted", "none"), GONE),
 }
-"""The fate of a session by its status in `service.json`; with any other, the service knows nothing of it for now."""
+"""The verdict by a session's status in `service.json`. Any other status means SILENT."""
 
 _WORDS = {
     **dict.fromkeys(("sent", "queued"), "its session waits for a machine"),
@@ -29,9 +30,9 @@ _WORDS = {
 
 
 class Spooled(LivenessProbe):
-    """What the client last heard from the service: `control/service.json`, written before a session is asked for.
+    """The service's last answer to the client: `control/service.json`, written before a session is requested.
 
-    {"version", "ref", "segment", "status", "words", "time"}; `words` say what the service said, in one clause.
+    {"version", "ref", "segment", "status", "words", "time"}; `words` is the service's answer in one clause.
     """
 
     shows_processes = False
@@ -39,13 +40,18 @@ class Spooled(LivenessProbe):
     sees_lock = False
 
     def judge(self, runs: Sequence[Run]) -> Dict[str, RunLiveness]:
-        """Read each run's record of its session, which is written before one is asked for: without it there is none."""
+        """Read the record of each run's session.
+
+        It is written before a session is requested: without it no session exists.
+        """
         return {run.id: _verdict(run) for run in runs}
 
     def hopeless(self, run: Run) -> Optional[Tuple[str, str, JsonObject]]:
-        """Give up a run that cannot go on in another session, whose last ones have left no checkpoint, or which was deleted.
+        """Give up a run that another session could not continue.
 
-        Another session would end as those did; and to delete one is how a service lets a person stop it.
+        That is a run that was deleted, one whose script cannot start again, or one whose last sessions left
+        no checkpoint: another session would end as those did. To delete the session is how a service lets a
+        user stop the run.
         """
         record = read_json(run.service)
         fruitless = int(record.get("fruitless") or 0)
@@ -74,7 +80,11 @@ class Spooled(LivenessProbe):
 
 
 def _may_begin_again(run: Run) -> bool:
-    """Whether a script can be started again. One that never was can; else it took its checkpoint, or a remedy is due."""
+    """Whether a new session may start the script again.
+
+    It may if the plan says `restart`, if the script never began, if a remedy is due, or if it loaded its
+    checkpoint.
+    """
     if run.read_plan().get("restart"):
         return True
     records = run.newest_records()

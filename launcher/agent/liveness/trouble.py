@@ -1,4 +1,4 @@
-"""What keeps a live run from going on: a disk that takes nothing, a paused container, an agent or a training that does not move."""
+"""Why a live run makes no progress: its disk, a paused container, a frozen agent or a hung training."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from ..record.run_records import HeartbeatRecord, StateRecord, TroubleRecord
 
 STILL_S = 20.0
-"""Four heartbeats: an agent that has not written for so long does not run, or cannot write."""
+"""Four heartbeats: an agent that has not written for this long does not run, or cannot write."""
 FAR_STILL_S = 90.0
-"""The same for an agent whose heartbeats come over a shared disk, which may show old contents for a minute."""
+"""The same for heartbeats on a shared disk, which may show old contents for a minute."""
 LATE_S = 7.0
-"""One heartbeat that has not come: a disk that became read-only takes none."""
+"""One missed heartbeat: it is missed on a disk that became read-only."""
 LEAST_ROOM = 64 * 1024
-"""Bytes free, below which a file system counts as full."""
+"""A file system with fewer free bytes counts as full."""
 LEAST_FILES = 8
 SILENT = "silent"
 _DOING = {
@@ -31,7 +31,7 @@ _DOING = {
     "busy": "silent, though its processes work: no output",
     "unseen": "silent: no output",
 }
-"""What is said of a training without steps that has been silent for long, by what its processes do."""
+"""Descriptions of a training that has been silent for long, without steps, by its processes' activity."""
 _WORDS = {
     "disk-full": "disk full, the run waits for room",
     "quota": "disk quota used up, the run waits for room",
@@ -40,9 +40,10 @@ _WORDS = {
 
 
 def trouble_of(run: Run, state: StateRecord, *, asks: bool = False) -> TroubleRecord | None:
-    """Return what keeps a live run of this place from going on, as a `Trouble`; None if nothing does, or nobody can tell.
+    """Return why a live run of this place makes no progress; None if it has no trouble or none is known.
 
-    With `asks` the disk is tried and a container's engine asked at once, otherwise once its agent has not moved for a while.
+    With `asks` the disk is tried and a container's engine asked at once. Otherwise the disk is tried after
+    one late heartbeat, and the engine is asked once the agent has been still for STILL_S.
     """
     run_fate = probe_of(run)
     if state.get("state") not in (*LIVE, "resuming") or not run.has_locks_here(run_fate.place_id()):
@@ -70,7 +71,7 @@ def trouble_of(run: Run, state: StateRecord, *, asks: bool = False) -> TroubleRe
 
 
 def _silence(last: Folder | None) -> TroubleRecord | None:
-    """Return what the agent says of a silent training; None if there is nothing to say."""
+    """Return the agent's report of a silent training; None if it has none."""
     if last is None:
         return None
     try:
@@ -83,7 +84,7 @@ def _silence(last: Folder | None) -> TroubleRecord | None:
 
 
 def _disk_trouble(run: Run, last: Folder | None, still_s: float | None, *, tries: bool) -> str | None:
-    """Return why the disk of a run takes nothing: by its own figures, by its agent's word, or by trying."""
+    """Return why the disk of a run refuses writes: by its figures, a write test, or its agent's report."""
     if _is_full(run.record):
         return "disk-full"
     is_late = still_s is None or still_s > LATE_S
@@ -99,7 +100,10 @@ def _disk_trouble(run: Run, last: Folder | None, still_s: float | None, *, tries
 
 
 def _is_full(path: str) -> bool:
-    """Whether a disk has no room by its own figures. Root's count an ext4's last 16 MB, which nobody gets."""
+    """Whether a disk is full by its own figures.
+
+    Root's figure counts the last 16 MB of an ext4 file system, which no process gets.
+    """
     status = os.statvfs(path)
     is_root = os.geteuid() == 0
     blocks = status.f_bfree if is_root else status.f_bavail
@@ -108,7 +112,10 @@ def _is_full(path: str) -> bool:
 
 
 def _is_read_only(run: Run) -> bool:
-    """Whether a file of the run cannot be opened for writing: statvfs does not show what an error has made read-only."""
+    """Whether a file of the run cannot be opened for writing.
+
+    statvfs does not show that an error has made a file system read-only.
+    """
     try:
         os.close(open_regular(run.wish, os.O_WRONLY))
     except OSError as error:
@@ -118,20 +125,21 @@ def _is_read_only(run: Run) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _beat_in(heartbeat: str, _changed: int) -> HeartbeatRecord:
-    """Return a heartbeat, which is written in place."""
+    """Return a heartbeat. The file is written in place, so its modification time is part of the cache key."""
     return read_heartbeat(heartbeat)
 
 
 def _still_s(last: Folder, *, sees_lock: bool) -> float | None:
-    """Return how long ago the last heartbeat was written, by both clocks, since one of them may have jumped; None if just now.
+    """Return the age of the last heartbeat in seconds; None if there is no reason to suspect the agent.
 
-    That of an agent on another machine is seen late, and is by that machine's clock.
+    The age is the lesser of two clocks, since one of them may have jumped. The heartbeat of an agent on
+    another machine is seen late, and its time is by that machine's clock.
     """
     try:
         age_s = time.time() - status_of(last.heartbeat).st_mtime
     except FileNotFoundError:
         return None
-    if age_s < LATE_S:  # the usual case costs a follower's poll two looks at the heartbeat
+    if age_s < LATE_S:  # the usual case: a follower's poll stats the heartbeat twice
         return age_s
     if not sees_lock:
         return age_s if age_s > FAR_STILL_S else None

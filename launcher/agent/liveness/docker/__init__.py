@@ -1,1 +1,1 @@
-"""Containers of a host's engine: what becomes of a run in one."""
+"""Containers of a host's engine: the liveness of a run in one."""

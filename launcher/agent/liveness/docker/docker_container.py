@@ -1,4 +1,4 @@
-"""A container as its engine tells of it, and what that means for its run."""
+"""A container as its engine reports it, and the verdict on its run."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, Dict, Mapping
 from ..liveness import ALIVE, COMING_BACK
 
 FATES = {"running": ALIVE, "paused": ALIVE, "restarting": COMING_BACK}
-"""The fate of a container by its status; with any other status, `created` too, nothing starts it but a client."""
+"""The verdict by a container's status. With any other status, `created` too, only a client starts it."""
 
 Access = Mapping[str, Any]
-"""How to reach an engine, as a run's record has it: {"socket", "program", "sudo"}."""
+"""How to reach an engine, from a run's record: {"socket", "program", "sudo"}."""
 Container = Dict[str, Any]
 """{"status", "exit", "oom", "error", "finished"}, as shown to people and kept as evidence."""
 

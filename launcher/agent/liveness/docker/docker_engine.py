@@ -1,4 +1,4 @@
-"""The questions that an engine is asked about the containers of runs: HTTP, over its socket or through its program."""
+"""Queries to an engine about the containers of runs: HTTP, over its socket or through its program."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LABEL = "launcher.run"
 def ask(access: Access, run_ids: Sequence[str]) -> Dict[str, Optional[Container]]:
     """Ask an engine for the containers of some runs.
 
-    For several runs, all are listed first. Only those that are down are then asked for one by one, because a list does
-    not say how they ended. Raises EngineSilentError.
+    For several runs, all containers are listed first. Only those that are down are then inspected one by one,
+    because the list does not contain how they ended. Raises EngineSilentError.
     """
     connection = _EngineConnection(access)
     try:
@@ -41,7 +41,10 @@ def ask(access: Access, run_ids: Sequence[str]) -> Dict[str, Optional[Container]
 
 
 def _list(connection: _EngineConnection) -> Dict[str, str]:
-    """Return the status of every run's container by the run's id; a container counts by its label and its name."""
+    """Return the status of every run's container by the run's id.
+
+    A container counts if both its label and its name match.
+    """
     filters = urllib.parse.quote(strict_json.encode({"label": [LABEL]}))
     status, body = connection.get("/containers/json?all=1&filters=%s" % filters)
     if status != 200 or not isinstance(body, list):
@@ -75,7 +78,7 @@ def _inspect(connection: _EngineConnection, run_id: str) -> Optional[Container]:
 
 
 class _EngineConnection(http.client.HTTPConnection):
-    """HTTP over the engine's socket, or over its program's `dial-stdio` where only the program may be used."""
+    """HTTP over the engine's socket, or over its program's `dial-stdio` if only the program may be used."""
 
     def __init__(self, access: Access) -> None:
         super().__init__("engine", timeout=TIMEOUT_S)

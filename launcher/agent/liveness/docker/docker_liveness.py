@@ -1,6 +1,9 @@
-"""Runs in a container: the host's engine restarts them, and says over its socket, or through its program, what became of them.
+"""Runs in a container: the host's engine restarts them and reports their status.
 
-A container belongs to a run by its label, `launcher.run`; its name proves nothing, since anybody may use it.
+It is asked over its socket or through its program.
+
+The label `launcher.run` proves which run a container belongs to. The name proves nothing, since any user may
+choose it.
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ SILENCE_KEPT_S = 5.0
 
 
 class DockerLiveness(LivenessProbe):
-    """The engine's answers, kept for a moment: a client that follows a run asks a hundred times a second.
+    """The engine's answers, cached for a moment: a client that follows a run asks a hundred times a second.
 
-    An engine's silence is kept longer, and for all its runs, because each question to it takes the whole timeout.
+    The silence of an engine is cached longer, and for all its runs, because each query to it takes the whole
+    timeout.
     """
 
-    shows_processes = False  # what a container held went with it, and its pids mean nothing outside
+    shows_processes = False  # a container's processes end with it, and its pids mean nothing outside
     sees_host = False
     is_in_image = True
     shutdown_reason = "container-stopped"  # the host may be up: `docker stop`, or a restart of the engine
@@ -57,7 +61,7 @@ class DockerLiveness(LivenessProbe):
         self._silent.clear()
 
     def is_removed(self, run: Run) -> bool:
-        """Whether the engine has no container of the run, not even one that is down; False if it is silent."""
+        """Whether the engine has no container of the run, not even a stopped one; False if it is silent."""
         try:
             return self.containers_of(_access(run), [run.id])[run.id] is None
         except EngineSilentError:
@@ -72,7 +76,7 @@ class DockerLiveness(LivenessProbe):
         return container is not None and container["status"] == "paused"
 
     def standstill(self, run: Run) -> str:
-        """Say that the engine is silent, if it is."""
+        """Return that the engine does not answer, if so."""
         try:
             self.containers_of(_access(run), [run.id])
         except EngineSilentError as error:
@@ -80,7 +84,7 @@ class DockerLiveness(LivenessProbe):
         return ""
 
     def containers_of(self, access: Access, run_ids: Sequence[str]) -> Dict[str, Optional[Container]]:
-        """Return the container of each run by its id, None if the engine has none. Raises EngineSilentError."""
+        """Return the container of each run by its id; None if there is none. Raises EngineSilentError."""
         now = time.monotonic()
         fresh = [run_id for run_id in run_ids if now - self._kept.get(run_id, (-KEPT_S, None))[0] > KEPT_S]
         if fresh:
@@ -88,7 +92,7 @@ class DockerLiveness(LivenessProbe):
             since, reason = self._silent.get(key, (-SILENCE_KEPT_S, ""))
             if now - since <= SILENCE_KEPT_S:
                 raise EngineSilentError(reason)
-            # Most contacts need no question, and http.client takes long to load.
+            # Most requests need no query, and http.client takes long to load.
             from .docker_engine import ask
 
             try:

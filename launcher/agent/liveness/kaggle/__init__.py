@@ -1,1 +1,1 @@
-"""Sessions at Kaggle: what becomes of a run, as the client last heard."""
+"""Sessions at Kaggle: the liveness of a run, by the service's last answer to the client."""

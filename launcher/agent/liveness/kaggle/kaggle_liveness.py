@@ -1,4 +1,4 @@
-"""Runs in sessions of Kaggle's: its kernels print what becomes of them, and Kaggle says how a session is."""
+"""Runs in Kaggle sessions: the kernel prints the run's record, and Kaggle reports the session's status."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Processes under a keeper: what becomes of a run."""
+"""Processes under a keeper: the liveness of a run."""

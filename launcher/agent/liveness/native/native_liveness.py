@@ -1,4 +1,7 @@
-"""Native runs: processes of this host under a keeper, which restarts a dead agent and holds a lock as long as it lives."""
+"""Native runs: processes of this host under a keeper.
+
+The keeper restarts a dead agent, and holds a lock while it lives.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,12 @@ STOPPED = "pid %d is stopped (SIGSTOP), its agent is dead, and its training may 
 
 
 class NativeLiveness(LivenessProbe):
-    """The keeper's lock says whether it will start the agent again, unless the keeper itself is stopped."""
+    """A held keeper's lock means that the agent will start again, unless the keeper is stopped."""
 
     is_started_by_client = False
 
     def judge(self, runs: Sequence[Run]) -> Dict[str, RunLiveness]:
-        """Look at each keeper's lock. A keeper that is stopped starts no agent, and may never be continued."""
+        """Look at each keeper's lock. A stopped keeper starts no agent, and may never be continued."""
         held = [run for run in runs if is_locked(run.keeper_lock)]
         stopped = _stopped() if held else []
         verdicts = {run.id: RunLiveness(GONE) for run in runs}
@@ -54,12 +57,12 @@ class NativeLiveness(LivenessProbe):
         """Signal the run's agent."""
         try:
             agent = agent_of(run)
-        except OSError:  # its job changes modes again and again; the wish is there
+        except OSError:  # its job keeps changing file modes; the wish is written
             return
         if agent is None:
             return
         process.send(agent, signal.SIGTERM)
-        process.send(agent, signal.SIGCONT)  # a stopped process handles nothing else
+        process.send(agent, signal.SIGCONT)  # a stopped process handles no other signal
 
     def end(self, run: Run) -> None:
         """Kill a run's keeper, agent and training."""
@@ -68,7 +71,7 @@ class NativeLiveness(LivenessProbe):
             process.end(lambda: bearers.with_token(token), "token", 0.0)
 
     def end_without_wish(self, run: Run, *, by_force: bool) -> None:
-        """Have the keeper end the run, as on a host that shuts down."""
+        """Make the keeper end the run, as on a host that shuts down."""
         if by_force:
             self.end(run)
         for keeper in _keepers(run):
@@ -92,7 +95,7 @@ PROBE = NativeLiveness()
 
 
 def agent_of(run: Run) -> Optional[process.Process]:
-    """Return the run's agent, proven by its record and its lock; None if it is not there."""
+    """Return the run's agent, proven by its record and its lock; None if it is gone."""
     last = run.last()
     if last is None or not last.is_locked():
         return None
@@ -108,9 +111,10 @@ def agent_of(run: Run) -> Optional[process.Process]:
 
 
 def start_keeper(run: Run, after: int) -> subprocess.Popen[bytes]:
-    """Start the run's keeper in a session of its own; return it when its agent has a folder newer than `after`.
+    """Start the run's keeper in a new session; return it when its agent has a folder newer than `after`.
 
-    Raises StartError, with the keeper's last words, if no agent appears; nothing of it is running then.
+    Raises StartError, with the end of the keeper's log, if no agent appears; then nothing of it is left
+    running.
     """
     keeper = _open_keeper(run)
     deadline = time.monotonic() + START_S
@@ -127,7 +131,7 @@ def start_keeper(run: Run, after: int) -> subprocess.Popen[bytes]:
 
 def _open_keeper(run: Run) -> subprocess.Popen[bytes]:
     variables = secret.without(dict(os.environ), run.read_plan())
-    # The token proves that the keeper is ours, in any session that it ends up in, and what is above it says nothing.
+    # The token proves that the keeper is ours, in whatever session it ends up. Its ancestors prove nothing.
     variables.update({bearers.OF_RUN: read_text(run.token) or "", bearers.OF_KEEPER: "1"})
     with open(open_regular(run.keeper_log, APPENDING), "ab") as log:
         return subprocess.Popen(
@@ -142,7 +146,7 @@ def _open_keeper(run: Run) -> subprocess.Popen[bytes]:
 
 
 def end_keeper(pid: int) -> None:
-    """End a keeper whose agent did not come up, with everything below it, so that the run's folder may be removed."""
+    """End a keeper whose agent did not start, with its descendants, so that the run may be removed."""
 
     def targets() -> List[process.Process]:
         keeper = process.find(pid)

@@ -1,1 +1,1 @@
-"""Jobs of Slurm: what its programs say, what is submitted, and what becomes of a run."""
+"""Jobs of Slurm: its programs' answers, the submission of jobs, and the liveness of a run."""

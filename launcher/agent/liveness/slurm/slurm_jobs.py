@@ -1,11 +1,11 @@
-"""What Slurm's programs say of jobs, read, and what it means for a run. Nothing here starts a program.
+"""Parse the answers of Slurm's programs about jobs, and judge runs by them. This module starts no program.
 
     jobs = {job.id: job for job in parse_queue(answer_to(QUEUE))}
     verdict = judge(jobs["7"], has_begun=False)
 
-`squeue` lists what waits, runs, and ended within the last minutes, `sacct` everything, where the cluster keeps accounts; it
-hears of changes seconds late. Words are those of 22.05. An unknown state counts as alive: to take a job
-for gone that is not would start its run twice.
+`squeue` lists jobs that wait, run, or ended within the last minutes. `sacct` lists all jobs, where the
+cluster keeps accounting; it learns of changes seconds late. States and reasons are those of Slurm 22.05. An
+unknown state counts as alive: to treat a living job as gone would start its run twice.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from ..liveness import ALIVE, COMING_BACK, GONE, SILENT, RunLiveness
 
 QUEUE = ("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%T|%r|%S|%b|%D|%N|%k")
-"""Asks for all jobs of a user that the controller remembers: those that have ended within the last minutes too."""
+"""Asks for all jobs of a user that the controller remembers, including those that ended minutes ago."""
 SUBMITTED = ("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%Z|%k")
 """Asks for the same jobs: the folder and the comment that each was submitted with."""
 STARTED = ("squeue", "--me", "--noheader", "--array", "--format=%i|%T|%j|%k|%Z")
-"""Asks for the jobs of a user that have not ended: what they are called, and where they work."""
+"""Asks for the jobs of a user that have not ended: their names and working folders."""
 STEPS = ("squeue", "--me", "--steps", "--noheader", "--format=%i|%j", "--jobs")
-"""Asks for the running steps of the job whose id follows. For an unknown job it prints nothing, and succeeds."""
+"""Asks for the running steps of the job whose id follows. Prints nothing and succeeds for an unknown job."""
 SHOW = ("scontrol", "--oneliner", "show", "job")
 """Asks for the job whose id follows."""
 PARTITIONS = ("scontrol", "--oneliner", "show", "partition")
@@ -32,23 +32,23 @@ HISTORY = (
     *("sacct", "--noheader", "--parsable2", "--allocations", "--duplicates"),
     *("--format=JobID,State,ExitCode,Reason,NodeList", "--jobs"),
 )
-"""Asks for each start of the jobs whose ids follow, with commas between."""
+"""Asks for each start of the jobs whose ids follow, separated by commas."""
 CANCELLED = "cancelled-in-slurm"
-"""The reason of a run whose job somebody has cancelled."""
+"""The reason of a run whose job was cancelled by a person."""
 MEMBERS = "launch-members"
-"""The name of the step of a job that has a member of the run's attempt on each node."""
+"""The name of the job step that runs one member of the attempt on each node."""
 COMMENT = "launch:"
-"""What the comment of a job of ours begins with; the run's id follows."""
+"""The prefix of the comment of our jobs; the run's id follows."""
 
 WAITS, COMPLETES = "PENDING", "COMPLETING"
 IN_NODES = frozenset(("RUNNING", "SUSPENDED", "STOPPED"))
-"""The states of a job that has its nodes, and takes another step."""
+"""The states of a job that has its nodes and accepts another step."""
 _TO_COME = frozenset(("REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
 _TAKEN = frozenset(("NODE_FAIL", "PREEMPTED", "TIMEOUT", "BOOT_FAIL"))
 _ENDED = frozenset(("COMPLETED", "FAILED", "CANCELLED", "OUT_OF_MEMORY", "DEADLINE", "REVOKED")) | _TAKEN
 
 _NODES_TAKEN = "Nodes required for job are"
-"""What a long reason begins with: … DOWN, DRAINED or reserved for jobs in higher priority partitions."""
+"""The prefix of a long reason: … DOWN, DRAINED or reserved for jobs in higher priority partitions."""
 _REASONS = {
     "Resources": "for free nodes",
     "Priority": "for the jobs before it",
@@ -70,24 +70,25 @@ _REASONS = {
     _NODES_TAKEN: "for nodes that are down, drained or kept for jobs in partitions of a higher priority",
 }
 TURNS = frozenset(("Resources", "Priority"))
-"""The reasons of a job that waits for its turn alone."""
+"""The reasons of a job that waits only for its turn."""
 _ASIDE = (
     *("BeginTime", "Dependency", "DependencyNeverSatisfied", "JobHeldUser", "JobHeldAdmin"),
     *("PartitionTimeLimit", "PartitionNodeLimit", "PartitionConfig", "PartitionDown", "PartitionInactive"),
     *("JobArrayTaskLimit", "Licenses", "Reservation", "ReservationDeleted", "ReqNodeNotAvail"),
     *("job requeued in held state", "launch failed requeued held"),
 )
-"""The reasons of a job that would not start if it were the first in the line."""
+"""The reasons of a job that would not start even as the first in the queue."""
 _ESTIMATED = frozenset(("", "Resources", "Priority", "BeginTime"))
-"""The reasons for which a time of start is more than an old estimate."""
+"""The reasons for which a start time is more than an old estimate."""
 _CARDS = re.compile(r"gpu(?::([a-z]\w*))?(?::(\d{1,9}))?", re.IGNORECASE)
 _LIMITS = re.compile(r"(QOS|Assoc|MaxJobsPer)\w*")
 
 
 class SlurmJob(NamedTuple):
-    """One start of a job as a program prints it, in Slurm's words. What a program does not print is empty.
+    """One start of a job as a program prints it, in Slurm's words.
 
-    `starts` is a time of the cluster's clock, estimated while the job waits; `resources` are those of each node.
+    Fields that a program does not print are empty. `starts` is a time of the cluster's clock, an estimate
+    while the job waits; `resources` are those of each node.
     """
 
     id: str
@@ -102,12 +103,15 @@ class SlurmJob(NamedTuple):
 
     @property
     def run_id(self) -> Optional[str]:
-        """The run that it was submitted for, None for any other job of the user."""
+        """The run that it was submitted for; None for any other job of the user."""
         return self.comment[len(COMMENT) :] if self.comment.startswith(COMMENT) else None
 
 
 def parse_queue(text: str) -> List[SlurmJob]:
-    """Read an answer to QUEUE; each item of an array is a job. A line that is not of a job is left out."""
+    """Parse an answer to QUEUE; each item of an array is a job.
+
+    A line that does not describe a job is left out.
+    """
     jobs = []
     for line in text.splitlines():
         fields = [_said(field) for field in line.split("|", 7)]
@@ -127,7 +131,7 @@ class ActiveJob(NamedTuple):
     folder: str
 
     def run_below(self, root: str) -> Optional[str]:
-        """Return the run below a root that it was submitted for: by its name, its comment and its folder; None if by any it was not."""
+        """Return the run below a root that the job is for; None if its name, comment or folder differs."""
         run = self.comment[len(COMMENT) :]
         words = (self.comment, self.folder)
         ours = (COMMENT + run, os.path.join(root, "runs", run))
@@ -135,35 +139,41 @@ class ActiveJob(NamedTuple):
 
 
 def name_of(run: str) -> str:
-    """Return the name of the jobs of a run. `squeue` shows 8 letters of it, so the part that differs comes first."""
+    """Return the name of the jobs of a run.
+
+    `squeue` shows 8 letters of it, so the part that differs comes first.
+    """
     return "%s-launch-%s" % (run.rpartition("-")[2], run)
 
 
 def names_of(run: str) -> Tuple[str, str]:
-    """Return the names that a job of a run may have: that of new ones, and the one that was given until 2026-11-26."""
+    """Return the names that a job of a run may have: the current one, and the one used until 2026-11-26."""
     return name_of(run), "launch-%s" % run
 
 
 def parse_started(text: str) -> List[ActiveJob]:
-    """Read an answer to STARTED. A line that is not of a job is left out."""
+    """Parse an answer to STARTED. A line that does not describe a job is left out."""
     rows = (line.split("|", 4) for line in text.splitlines())
     return [ActiveJob(*map(_said, fields)) for fields in rows if len(fields) == 5]
 
 
 def submitted_for(text: str, run: str, folder: str) -> List[str]:
-    """Return the ids of a run's jobs by an answer to SUBMITTED: by its folder, or by its comment, which a cluster may set itself."""
+    """Return the ids of a run's jobs from an answer to SUBMITTED.
+
+    A job matches by its folder, or by its comment, because a cluster may set comments itself.
+    """
     rows = (line.strip().partition("|")[::2] for line in text.splitlines())
     return [job for job, of in rows if of.startswith(folder + "|") or of.endswith("|" + COMMENT + run)]
 
 
 def parse_steps(text: str, name: str) -> List[str]:
-    """Return the ids of the steps with a name, such as 7.1, by an answer to STEPS."""
+    """Return the ids of the steps with a name, such as 7.1, from an answer to STEPS."""
     rows = (line.strip().split("|", 1) for line in text.splitlines())
     return [fields[0] for fields in rows if len(fields) == 2 and fields[1] == name]
 
 
 def parse_shown(text: str) -> Optional[SlurmJob]:
-    """Read an answer to SHOW for one job that is no array; None if it is another text."""
+    """Parse an answer to SHOW for one job that is no array; None for any other text."""
     found = {key: _said(value) for key, value in _values(text).items()}
     if "JobId" not in found or "JobState" not in found:
         return None
@@ -181,29 +191,30 @@ def parse_shown(text: str) -> Optional[SlurmJob]:
 
 
 def is_shown_of(text: str, run: str, folder: str) -> bool:
-    """Whether an answer to SHOW is about a job of a run: by its name, or by the run's own folder, which no other job is for.
+    """Whether an answer to SHOW is about a job of a run.
 
-    A user may give a job another name, and a cluster may set all comments itself.
+    It is by the job's name, or by its working folder: the run's folder is used by no other job. A user may
+    rename a job, and a cluster may set all comments itself.
     """
     values = _values(text)
     return values.get("JobName") in names_of(run) or values.get("WorkDir") == folder
 
 
 def makes_way(text: str) -> bool:
-    """Whether an answer to SHOW says that its job has begun to make way for another."""
+    """Whether an answer to SHOW reports that preemption of the job has begun."""
     return bool(_said(_values(text).get("PreemptTime", "")))
 
 
 def restarts(text: str) -> int:
-    """Return how often Slurm has started a job again, or is about to, by an answer to SHOW."""
+    """Return how often Slurm has restarted a job, or is about to, from an answer to SHOW."""
     found = _values(text).get("Restarts", "")
     return int(found) if re.fullmatch("[0-9]{1,9}", found) else 0
 
 
 def limit_s(text: str, names: Sequence[str]) -> Optional[int]:
-    """Return the least time of a job that asks for none, by an answer to PARTITIONS; None if none of them has a limit.
+    """Return the least time limit of a job that requests none, in seconds, from an answer to PARTITIONS.
 
-    Without names it is that of the default partition.
+    None if no named partition has a limit. Without names, the default partition counts.
     """
     found = []
     for line in text.splitlines():
@@ -215,7 +226,7 @@ def limit_s(text: str, names: Sequence[str]) -> Optional[int]:
 
 
 def reason_of_end(text: str) -> str:
-    """Return the state that a job will end in which got TERM and does not come back, by an answer to SHOW."""
+    """Return the state in which a job that got TERM and is not requeued will end, from an answer to SHOW."""
     if makes_way(text):
         return "PREEMPTED"
     values = _values(text)
@@ -232,7 +243,7 @@ def _values(text: str) -> Dict[str, str]:
 
 
 def seconds_of(text: str) -> Optional[int]:
-    """Return a time such as 1-02:03:04 or 30:00 in seconds; None for another text, such as `infinite`."""
+    """Return a time such as 1-02:03:04 or 30:00 in seconds; None for any other text, such as `infinite`."""
     parts = re.fullmatch(r"(?:([0-9]{1,9})-)?(?:([0-9]{1,9}):)?([0-9]{1,9}):([0-9]{1,9})", text)
     if parts is None:
         return None
@@ -241,9 +252,10 @@ def seconds_of(text: str) -> Optional[int]:
 
 
 def asked_s(text: str) -> Optional[int]:
-    """Return a time that sbatch is asked for, such as 90 (minutes), 1:30:00 or 2-12 (days and hours), in seconds of whole minutes.
+    """Return a time limit as given to sbatch in seconds, rounded up to whole minutes.
 
-    None for one without a limit, and for another text.
+    Examples are 90 (minutes), 1:30:00 and 2-12 (days and hours). None for one without a limit, and for any
+    other text.
     """
     parts = re.fullmatch(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?", text)
     if parts is None:
@@ -255,13 +267,13 @@ def asked_s(text: str) -> Optional[int]:
 
 
 def parse_history(text: str) -> Dict[str, SlurmJob]:
-    """Read an answer to HISTORY: the last start of each job by its id."""
+    """Parse an answer to HISTORY: the last start of each job by its id."""
     jobs = {}
     for line in text.splitlines():
         fields = [_said(field) for field in line.split("|")]
         if len(fields) == 5:
             job_id, state, code, reason, where = fields
-            # Who cancelled it follows in the same field.
+            # The user who cancelled it follows in the same field.
             jobs[job_id] = SlurmJob(job_id, state.split(" ")[0], reason, code, where=where)
     return jobs
 
@@ -272,9 +284,10 @@ def _said(value: str) -> str:
 
 
 def judge(job: SlurmJob, *, has_begun: bool, before: Optional[int] = None) -> RunLiveness:
-    """Return what becomes of a run by its job as `squeue` or `scontrol` has it.
+    """Return the verdict on a run from its job as `squeue` or `scontrol` reports it.
 
-    `has_begun`: an attempt was made before; `before`: so many jobs wait before it, None if nobody can say.
+    `has_begun`: an attempt was made before. `before`: the number of jobs before it in the queue, None if
+    unknown.
     """
     if job.state == WAITS or job.state in _TO_COME:
         state = "resuming" if has_begun else "reserved"
@@ -287,9 +300,10 @@ def judge(job: SlurmJob, *, has_begun: bool, before: Optional[int] = None) -> Ru
 
 
 def _ended(job: SlurmJob) -> RunLiveness:
-    """Return the verdict on a job that has ended. One that Slurm took away may go on, if a client has it do so.
+    """Return the verdict on a job that has ended.
 
-    Slurm itself starts a job again only before it has ended: that one is pending.
+    A run whose job Slurm took away may continue if a client asks for it. Slurm itself restarts only jobs that
+    have not ended: those are pending.
     """
     said = [job.reason, "exit code %s" % job.exit if job.exit else ""] if job.state == "FAILED" else []
     why = ", ".join(filter(None, said))
@@ -302,12 +316,15 @@ def _ended(job: SlurmJob) -> RunLiveness:
 
 
 def has_ended(job: SlurmJob) -> bool:
-    """Whether a job is over for good."""
+    """Whether a job has ended for good."""
     return job.state in _ENDED
 
 
 def judge_history(job: SlurmJob, *, has_begun: bool) -> RunLiveness:
-    """Return the verdict on a job that only `sacct` knows: if it has not ended by that, the controller has lost it."""
+    """Return the verdict on a job that only `sacct` knows.
+
+    If it has not ended by that, the controller has lost it.
+    """
     if job.state in _ENDED or job.state in _TO_COME:
         return judge(job, has_begun=has_begun)
     words = "its job %s is %s by accounting, and not in the queue" % (job.id, job.state)
@@ -315,12 +332,15 @@ def judge_history(job: SlurmJob, *, has_begun: bool) -> RunLiveness:
 
 
 def is_in_line(reason: str) -> bool:
-    """Whether a job that waits for a reason is before others; not if a limit of its user, or another time, keeps it back."""
+    """Whether a job that waits for this reason counts as before others.
+
+    It does not if it is held, limited by its user's quota, or due at a later time.
+    """
     return _first_word(reason) not in _ASIDE and not _LIMITS.fullmatch(reason)
 
 
 def _first_word(reason: str) -> str:
-    """Return a reason without what may follow it, as in `ReqNodeNotAvail, UnavailableNodes:node[1-2]`."""
+    """Return a reason without its details, as in `ReqNodeNotAvail, UnavailableNodes:node[1-2]`."""
     return reason.partition(",")[0]
 
 

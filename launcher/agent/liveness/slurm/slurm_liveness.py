@@ -1,8 +1,8 @@
-"""Runs that are jobs of a Slurm cluster: its scheduler starts them, again too, and says what became of them.
+"""Runs that are jobs of a Slurm cluster: its scheduler starts and restarts them, and reports their state.
 
-A run belongs to the cluster and not to a machine: each login node may judge it, and its agent is on a compute node, whose
-processes and locks nobody sees from here. What decides is the scheduler's word, of its queue and then of the one job, then
-accounting, then our own record.
+A run belongs to the cluster, not to a machine: any login node may judge it. Its agent is on a compute node,
+whose processes and locks are not seen from here. The sources of a verdict, in order: the scheduler's queue,
+its record of the one job, accounting, our own record.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from .slurm_turn import QueuePosition
 
 MOST_LOG = 1 << 20
 PLACE = "slurm:"
-"""What the id of a cluster's place begins with; the name of the cluster follows."""
+"""The prefix of a cluster's place id; the cluster's name follows."""
 KEPT_S, WAIT_S, SILENCE_S = 2.0, 3.0, 30.0
 AGAIN_S = 5.0
-"""How soon accounting is asked again about a job that has not ended by it."""
+"""Seconds until accounting is asked again about a job that it does not show as ended."""
 MOST_S = 8.0
-"""How long a person waits for an answer that a stop, or a command beside a run, needs."""
+"""The longest wait for an answer that a stop, or a command beside a run, needs."""
 LEAVING_S = 60.0
-"""How long after the end of its run a job that runs may still have its nodes before it counts as left over."""
+"""Seconds after the end of a run before its running job, which still has its nodes, counts as left over."""
 BESIDE = (
     "--overlap",
     "--nodes=1",
@@ -46,11 +46,11 @@ BESIDE = (
     "--unbuffered",
     "--quiet",
 )
-"""Starts one process on the first node of a job, beside what runs there; it has the job's cards too."""
+"""Starts one process on the first node of a job, beside the job's other processes and with its cards."""
 
 
 class SlurmLiveness(LivenessProbe):
-    """The answers of one cluster, kept for a moment: many runs cost one question."""
+    """The answers of one cluster, cached for a moment: many runs cost one query."""
 
     is_started_by_client = False
     shows_processes = False
@@ -60,7 +60,7 @@ class SlurmLiveness(LivenessProbe):
     shutdown_reason = "ended-by-slurm"
 
     def __init__(self) -> None:
-        """Ask nothing yet."""
+        """Start without answers."""
         self._queue = CachedQuery(slurm_jobs.QUEUE, KEPT_S, WAIT_S, SILENCE_S)
         self._submitted = CachedQuery(slurm_jobs.SUBMITTED, KEPT_S, WAIT_S, SILENCE_S)
         self._turn = QueuePosition()
@@ -76,11 +76,11 @@ class SlurmLiveness(LivenessProbe):
         return PLACE + name if name else ""
 
     def job_id(self, run: Run) -> Optional[str]:
-        """Return the id of the run's job by our own record: Slurm is not asked."""
+        """Return the id of the run's job from our own record, without a query to Slurm."""
         return slurm_submission.read(run).job
 
     def judge(self, runs: Sequence[Run]) -> Dict[str, RunLiveness]:
-        """Ask the queue once for all runs, the controller for each job that it lacks, and accounting once for those."""
+        """Ask the queue once for all runs, the controller for each missing job, and accounting at last."""
         submissions = {run.id: slurm_submission.read(run) for run in runs}
         try:
             queue = _by_id(self._queue.answer())
@@ -109,8 +109,8 @@ class SlurmLiveness(LivenessProbe):
         }
         for run in runs:
             if verdicts[run.id].state in TERMINAL:
-                with contextlib.suppress(OSError):  # whoever looks next tries again
-                    secret.erase(run)  # no agent and no contact puts this end on record
+                with contextlib.suppress(OSError):  # the next judgement tries again
+                    secret.erase(run)  # no agent and no contact will record this end
         return verdicts
 
     def forget(self, run: Run) -> None:
@@ -123,12 +123,15 @@ class SlurmLiveness(LivenessProbe):
         self._missing.clear()
 
     def is_removed(self, run: Run) -> bool:
-        """Whether no job was submitted for the run. One that has ended may have left its work."""
+        """Whether no job was ever submitted for the run.
+
+        One that has ended may have left files or processes.
+        """
         submission = slurm_submission.read(run)
         return not submission.jobs and submission.asked is None
 
     def hopeless(self, run: Run) -> Optional[Tuple[str, str, JsonObject]]:
-        """Do not start a run again whose job somebody has cancelled in Slurm, or whose first job could not begin."""
+        """Refuse to restart a run whose job was cancelled in Slurm, or whose first job could not begin."""
         verdict = self.judge([run])[run.id]
         if verdict.fate != GONE or verdict.state not in TERMINAL:
             return None
@@ -139,13 +142,13 @@ class SlurmLiveness(LivenessProbe):
         slurm_submission.submit(run)
         folder = run.folder(after)
         if folder.read_state().get("state") == "preparing":
-            folder.write_state("reserved")  # for whoever has a copy of the record alone
+            folder.write_state("reserved")  # for readers that have only a copy of the record
         self._queue.forget()
 
     def wake(self, run: Run) -> None:
-        """Take a job out of the queue that waits, cancel one that is to end now, and tell the script of any other.
+        """Cancel the run's job if it waits or must end now; otherwise signal its script.
 
-        If the job runs, its agent sees the wish by itself, even if Slurm refuses.
+        If the job runs, its agent also reads the wish file, even if Slurm refuses.
         """
         job = self._job_now(run)
         if job is None:
@@ -165,7 +168,7 @@ class SlurmLiveness(LivenessProbe):
                 raise CommandError("no-job", self._why_no_job(run))
             start = "\n".join(slurm_submission.start_of_agent("beside", run))
             srun = [path_of("srun"), *BESIDE, "--jobid=%s" % job.id, "/bin/sh", "-c", start, "sh"]
-            return ["sh", "-c", FREED + 'exec "$@" 2>&1', "sh", *srun]  # why it fails is for whoever listens
+            return ["sh", "-c", FREED + 'exec "$@" 2>&1', "sh", *srun]  # the caller reads why it fails
         except SlurmSilentError as error:
             raise CommandError("silent", "Slurm does not answer: %s" % error) from None
 
@@ -176,13 +179,13 @@ class SlurmLiveness(LivenessProbe):
             self._cancel(run, job)
 
     def _cancel(self, run: Run, job: SlurmJob) -> None:
-        """Cancel a job. Raises EndError with Slurm's words if it does not, and the job has not ended meanwhile."""
+        """Cancel a job. Raises EndError with Slurm's words if it refuses and the job has not ended since."""
         refused = slurm_submission.cancel(job.id)
         if refused and self.remaining(run):
             raise EndError("Slurm does not cancel job %s of %s: %s" % (job.id, run.id, refused))
 
     def remaining(self, run: Run) -> str:
-        """Say that the run's job still has its nodes, or may still get some."""
+        """Return that the run's job still has its nodes, or may still get some."""
         try:
             job = self._ask_for_job(run)
         except SlurmSilentError as error:
@@ -192,9 +195,9 @@ class SlurmLiveness(LivenessProbe):
         return "its job %s is %s" % (job.id, job.state)
 
     def strays(self, root: str) -> List[Stray]:
-        """Return the jobs that were submitted for runs below a root which have ended, or were removed.
+        """Return the jobs of ended or removed runs below a root.
 
-        A job that runs has a moment to end with its run.
+        A running job has LEAVING_S seconds to end after its run.
         """
         if not cluster_name():
             return []
@@ -206,12 +209,12 @@ class SlurmLiveness(LivenessProbe):
         return [found for found in (_stray(root, job) for job in jobs) if found is not None]
 
     def standstill(self, run: Run) -> str:
-        """Say that the agent's heartbeat has stopped, although Slurm has the job running."""
+        """Return that the agent's heartbeat has stopped, although Slurm reports the job as running."""
         verdict = self.judge([run])[run.id]
         return "no sign of life from its node; %s" % verdict.words if verdict.words else ""
 
     def _job_now(self, run: Run) -> Optional[SlurmJob]:
-        """Return the job of a run if Slurm has it; None if it has ended, or if nobody can say."""
+        """Return the job of a run if Slurm has it; None if it has ended or Slurm does not answer."""
         try:
             return self._ask_for_job(run)
         except SlurmSilentError:
@@ -228,7 +231,7 @@ class SlurmLiveness(LivenessProbe):
         return job if job is not None and not slurm_jobs.has_ended(job) else None
 
     def _job_of(self, run: Run, submission: SubmittedJobs) -> Optional[str]:
-        """Return the id of a run's job, also of one whose `sbatch` gave no answer. Raises SlurmSilentError."""
+        """Return the id of a run's job, also if its `sbatch` gave no answer. Raises SlurmSilentError."""
         if submission.asked is not None:
             return slurm_submission.unknown_job(run, submission, self._submitted.answer())
         return submission.job
@@ -238,7 +241,10 @@ class SlurmLiveness(LivenessProbe):
         return verdict.words or str((verdict.evidence or {}).get("service") or "it has no job")
 
     def _is_older(self, run: Run, job: Optional[str], queue: Dict[str, SlurmJob]) -> bool:
-        """Whether an answer about the queue seems older than what became of a run since; once for each folder of it."""
+        """Whether the queue's answer seems older than the run's last change.
+
+        A waiting job makes it ask only once for each folder of the run.
+        """
         if job is None:
             return False
         if job not in queue:  # another agent may have submitted it
@@ -250,14 +256,17 @@ class SlurmLiveness(LivenessProbe):
         return last.number > 1 and last.read_state().get("state") in (None, *LIVE)  # it may have begun
 
     def _look_beyond(self, run: Run, job: str) -> Optional[SlurmJob]:
-        """Return the job of a run that the queue lacks if the controller has it, unless its end is on record. Raises SlurmSilentError."""
+        """Return the run's job from the controller if the queue lacks it, unless its end is on record.
+
+        Raises SlurmSilentError.
+        """
         noted = slurm_submission.noted_end(run)
         return None if noted is not None and noted.id == job else self._lookup.find(run, job)
 
     def _look_up(self, missing: Dict[str, str]) -> None:
-        """Ask accounting for the jobs of runs which the controller has forgotten.
+        """Ask accounting for the jobs of runs that the controller has forgotten.
 
-        What has ended does not change. Anything else may: accounting hears of an end late.
+        A recorded end does not change. Any other answer may: accounting learns of an end late.
         """
         now = time.monotonic()
         fresh = {
@@ -267,7 +276,7 @@ class SlurmLiveness(LivenessProbe):
         }
         if not fresh or now < self._accounts_silent_until_s:
             return
-        # By their names too: where a controller has lost its state, numbers are given again.
+        # Ask for their names too: a controller that has lost its state gives numbers again.
         names = "--name=" + ",".join(name for run in fresh for name in slurm_jobs.names_of(run))
         try:
             answer = ask([*slurm_jobs.HISTORY, ",".join(fresh.values()), names])
@@ -280,7 +289,10 @@ class SlurmLiveness(LivenessProbe):
         )
 
     def _without_slurm(self, run: Run, submission: SubmittedJobs, words: str) -> RunLiveness:
-        """Return the verdict while Slurm gives no answer: the end on record of the run's job, unless Slurm may have started it again."""
+        """Return the verdict while Slurm gives no answer.
+
+        It is the recorded end of the run's job, unless Slurm may have started the job again.
+        """
         noted = slurm_submission.noted_end(run)
         if noted is not None and noted.id == submission.job:
             verdict = self._verdict(run, submission, noted.id, noted, {})
@@ -332,7 +344,7 @@ PROBE = SlurmLiveness()
 
 
 class _AccountingAnswer(NamedTuple):
-    """What accounting has said of a job, None if it knows none, and when."""
+    """Accounting's answer about a job, None if it knows none, and its time."""
 
     job: Optional[SlurmJob]
     when_s: float
@@ -344,9 +356,10 @@ class _AccountingAnswer(NamedTuple):
 
 
 def _own(run: Run, job: Optional[SlurmJob]) -> Optional[SlurmJob]:
-    """Return a job of the queue that has the number of a run's job, if it is that: by its comment, its name or its folder.
+    """Return the job if it is the run's: by its comment, its name or its folder; otherwise None.
 
-    A controller that has lost its state gives each number again, and then it is another job of the user's. Raises SlurmSilentError.
+    A controller that has lost its state gives each number again, so the number may belong to another job of
+    the user. Raises SlurmSilentError.
     """
     if job is None or job.run_id == run.id:
         return job
@@ -356,7 +369,7 @@ def _own(run: Run, job: Optional[SlurmJob]) -> Optional[SlurmJob]:
 
 @functools.lru_cache(maxsize=1024)
 def _shown(job: str, _period: int) -> str:
-    """Return what the controller says of a job, asked once in a period. Raises SlurmSilentError."""
+    """Return the controller's answer about a job, asked once in a period. Raises SlurmSilentError."""
     return ask([*slurm_jobs.SHOW, job]).text
 
 
@@ -365,14 +378,14 @@ def _by_id(answer: str) -> Dict[str, SlurmJob]:
 
 
 def _note_end(run: Run, job: SlurmJob, noted: Optional[SlurmJob]) -> None:
-    """Put on record how a job ended, unless it is: without accounts Slurm forgets it within minutes."""
+    """Record how a job ended, unless it is on record: without accounting, Slurm forgets it within minutes."""
     if noted is None or noted[:2] != job[:2]:
-        with contextlib.suppress(OSError):  # a disk that takes nothing
+        with contextlib.suppress(OSError):  # a disk that refuses writes
             slurm_submission.note_end(run, job.id, job.state)
 
 
 def _stray(root: str, job: slurm_jobs.ActiveJob) -> Optional[Stray]:
-    """Return a job as what no run needs; None if one does, or if it is not of this root."""
+    """Return a job as a stray; None if a run needs it, or if it is not of this root."""
     run_id = job.run_below(root)
     if run_id is None or not RUN_ID.fullmatch(run_id):
         return None
@@ -385,7 +398,7 @@ def _stray(root: str, job: slurm_jobs.ActiveJob) -> Optional[Stray]:
         os.lstat(run.path)
     except FileNotFoundError:
         return Stray("job", job.id, run_id, "its run was removed", cancel)
-    except OSError:  # a home that is away for a moment says nothing of its runs
+    except OSError:  # a home that is not mounted for a moment proves nothing about its runs
         return None
     last = run.last()
     state = last.read_state() if last is not None else {}
@@ -397,7 +410,7 @@ def _stray(root: str, job: slurm_jobs.ActiveJob) -> Optional[Stray]:
 
 
 def _last_line(run: Run) -> str:
-    """Return the last line of what a job's script has printed, empty if there is none."""
+    """Return the last line that a job's script has printed, empty if it has printed none."""
     try:
         text = read_regular(run.slurm_log, MOST_LOG).decode("utf-8", "replace")
     except OSError:
@@ -406,7 +419,7 @@ def _last_line(run: Run) -> str:
 
 
 def _has_begun(run: Run) -> bool:
-    """Whether an agent has had the run: its first folder is that of the client that prepared it."""
+    """Whether an agent has had the run: the first folder belongs to the client that prepared it."""
     numbers = run.numbers()
     return bool(numbers) and numbers[-1] > 1
 

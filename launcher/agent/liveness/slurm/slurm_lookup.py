@@ -1,7 +1,7 @@
-"""What the controller has of jobs that its queue does not list, asked by `scontrol` for one job at a time.
+"""The controller's record of jobs that its queue does not list, from `scontrol`, one job at a time.
 
-A queue that is behind, or that a site's own program answers for, may lack a job that runs. So a run has not ended because the
-queue lacks its job: the controller must have its end, or not know its number.
+A queue that is behind, or that a site's own program answers for, may lack a running job. So a job missing
+from the queue has not necessarily ended: the controller must report its end, or not know its number.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ from .slurm_programs import SlurmSilentError, ask
 
 ANSWER_S = 3.0
 AGAIN_S = 5.0
-"""How soon the controller is asked again about a job that has not ended, or after it has given no answer."""
+"""Seconds until the controller is asked again about a job that has not ended, or after it gave no answer."""
 _UNKNOWN = "Invalid job id specified"
 
 
 class JobLookup:
-    """The answers about jobs. An end does not change, nor does it that a number is not known."""
+    """Cached answers about jobs. An end is final, and so is an unknown number."""
 
     def __init__(self) -> None:
-        """Ask nothing yet."""
+        """Start without answers."""
         self._answers: Dict[Tuple[str, str], _ControllerAnswer] = {}
         self._silent_until_s = 0.0
         self._why = ""
 
     def find(self, run: Run, job: str) -> Optional[SlurmJob]:
-        """Return the job of a run by its number, None if the controller knows none that is the run's. Raises SlurmSilentError."""
+        """Return the job of a run by its number; None if the controller has no such job of this run.
+
+        Raises SlurmSilentError.
+        """
         now = time.monotonic()
         looked = self._answers.get((run.id, job))
         if looked is None or looked.is_due(now):
@@ -48,13 +51,13 @@ class JobLookup:
             raise SlurmSilentError(self._why)
         try:
             return shown(run, job)
-        except SlurmSilentError as error:  # many runs wait for one answer that does not come
+        except SlurmSilentError as error:  # many runs would wait for the same missing answer
             self._silent_until_s, self._why = time.monotonic() + AGAIN_S, str(error)
             raise
 
 
 class _ControllerAnswer(NamedTuple):
-    """A job as the controller had it, None if it knew none, and when."""
+    """A job as the controller reported it, None if it knew none, and the time of the answer."""
 
     job: Optional[SlurmJob]
     when_s: float
@@ -66,7 +69,10 @@ class _ControllerAnswer(NamedTuple):
 
 
 def shown(run: Run, job: str) -> Optional[SlurmJob]:
-    """Return the job of a run by its number, asked now; None if the controller knows none that is the run's. Raises SlurmSilentError."""
+    """Return the job of a run by its number, asked now; None if the controller has no such job of this run.
+
+    Raises SlurmSilentError.
+    """
     answer = ask([*slurm_jobs.SHOW, job], ANSWER_S)
     if answer.code != 0 and _UNKNOWN in answer.said:
         return None

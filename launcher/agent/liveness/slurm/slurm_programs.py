@@ -1,4 +1,4 @@
-"""Slurm's own programs, asked from a machine of its cluster: found, freed of what a user's variables would change, and timed."""
+"""Run Slurm's programs on a machine of its cluster: find them, clean their variables, limit their time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...record.files import read_text
 
 CONFIG = ("scontrol", "show", "config")
 ANSWER_S = 20.0
-"""How long an answer may take: a stuck controller lets `squeue` wait for 18 to 20 s."""
+"""The longest time for an answer: a stuck controller makes `squeue` wait for 18 to 20 s."""
 NAME_KEPT_S = 30.0
 MOST_BYTES = 64 << 20
 _FOLDERS = (
@@ -26,33 +26,33 @@ _FOLDERS = (
     "/usr/local/slurm/bin",
     "/cm/shared/apps/slurm/current/bin",
 )
-"""Where the programs are if PATH does not lead to them: a command over SSH may not read the login's own files."""
+"""Where to find the programs if PATH lacks them: a command over SSH may not read the login's own files."""
 _CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
 _PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCONTROL_")
 _REACHING = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
-"""The variables by which the programs find their cluster, and show who asks."""
+"""The variables by which the programs find their cluster and authenticate."""
 _DEFAULTS = tuple(
     "SBATCH_" + name
     for name in ("ACCOUNT", "CONSTRAINT", "PARTITION", "QOS", "RESERVATION", "TIMELIMIT", "WCKEY")
 )
-"""The variables with which a user says where their jobs go."""
+"""The variables with which users choose where their jobs run."""
 FREED = (
     'for name in $(env | sed -n "s/^\\([A-Z]*_[A-Z0-9_]*\\)=.*/\\1/p"); do case $name in '
     + "%s) ;; " % "|".join(_REACHING)
     + '%s) unset "$name";; esac; done; ' % "|".join(prefix + "*" for prefix in _PREFIXES)
 )
-"""Frees a shell of those that change what `srun` does: in a shell of `salloc` it would start a step of that job."""
+"""Unsets a shell's variables that change `srun`: in a shell of `salloc` it would start a step of that job."""
 _OF_JOB = re.compile(r"/slurm.*/job_[0-9]")
-"""Is in the control groups of a process that Slurm started, or has adopted into a job."""
+"""Matches the control groups of a process that Slurm started, or adopted into a job."""
 _NAME = re.compile(r"^\s*ClusterName\s*=\s*([\w.-]+)", re.IGNORECASE | re.MULTILINE)
 
 
 class SlurmSilentError(Exception):
-    """Raised when a program is missing, or did not answer in time; the message says which and why."""
+    """Raised when a program is missing or did not answer in time; the message names it and the cause."""
 
 
 class ProgramResult(NamedTuple):
-    """How a program ended, and what it printed."""
+    """The exit status of a program, and its output."""
 
     code: int
     text: str
@@ -60,7 +60,10 @@ class ProgramResult(NamedTuple):
 
 
 def ask(words: Sequence[str], timeout_s: float = ANSWER_S, given: str = "") -> ProgramResult:
-    """Run a program of Slurm's and return its answer; `given` is its standard input. Raises SlurmSilentError."""
+    """Run one of Slurm's programs and return its answer. Raises SlurmSilentError.
+
+    `given` is its standard input.
+    """
     try:
         ended = subprocess.run(
             [path_of(words[0]), *words[1:]],
@@ -85,9 +88,10 @@ def _late(words: Sequence[str], after_s: float) -> str:
 
 
 def variables() -> Dict[str, str]:
-    """Return the variables that a program of Slurm's gets: without those that change what it prints or does for us.
+    """Return the variables for one of Slurm's programs, without those that change its output or its effect.
 
-    A login may be within a job itself, and `sbatch` passes all that begins with SLURM_ on, to an `srun` of the new job too.
+    The login may itself be inside a job, and `sbatch` passes on all variables that begin with SLURM_, also to
+    an `srun` of the new job.
     """
     kept = {
         name: value
@@ -98,7 +102,7 @@ def variables() -> Dict[str, str]:
 
 
 def title_of(words: Sequence[str]) -> str:
-    """Return how a question is called: the program, of scontrol with what it is to do."""
+    """Return the title of a query: the program's name; for scontrol, its verb and object too."""
     return " ".join(words[:3] if words[0] == "scontrol" else words[:1])
 
 
@@ -115,9 +119,10 @@ def _find(program: str) -> Optional[str]:
 
 
 def cluster_name() -> str:
-    """Return the name of the cluster that this machine belongs to; empty if it belongs to none, or nothing tells.
+    """Return the name of the cluster that this machine belongs to; empty if it has none, or if unknown.
 
-    It is read where the programs read it: a controller need not answer. One that is asked all the same may answer later.
+    It is read from the programs' own configuration, so no controller need answer. If that lacks the name, the
+    controller is asked; if it does not answer, it is asked again later.
     """
     return _cluster_name(int(time.monotonic() / NAME_KEPT_S))
 
@@ -143,7 +148,7 @@ def _cluster_name(_period: int) -> str:
 
 
 def is_login_node() -> bool:
-    """Whether jobs can be submitted from this machine, and we are in none; no program is asked."""
+    """Whether this machine can submit jobs and this process is in no job; no program is started."""
     cgroups = read_text("/proc/self/cgroup") or ""
     if "SLURM_JOB_ID" in os.environ or _OF_JOB.search(cgroups):
         return False
@@ -152,21 +157,21 @@ def is_login_node() -> bool:
 
 
 _RUNNING: Set[subprocess.Popen[bytes]] = set()
-"""The programs that have not answered their question yet."""
+"""The programs that have not answered their query yet."""
 
 
 @atexit.register
 def _end_running() -> None:
-    """End them with this process: one that hangs would be left on the login node."""
+    """Kill them with this process: otherwise a hung one stays on the login node."""
     for program in _RUNNING:
         program.kill()
 
 
 class CachedQuery:
-    """A question that is asked again and again, of which an answer is kept for a while; a late one delays nobody for long."""
+    """A repeated query whose answer is cached for a while; a late answer delays no caller for long."""
 
     def __init__(self, words: Sequence[str], kept_s: float, wait_s: float, silence_s: float) -> None:
-        """Keep an answer `kept_s`, wait for a new one `wait_s` at most, and take the last one for `silence_s` meanwhile."""
+        """Keep an answer `kept_s`, wait `wait_s` for a new one, and use the old one up to `silence_s`."""
         self._words = words
         self._kept_s, self._wait_s, self._silence_s = kept_s, wait_s, silence_s
         self._answer: Optional[str] = None
@@ -177,17 +182,20 @@ class CachedQuery:
         self._output: Optional[IO[bytes]] = None
 
     def answer(self) -> str:
-        """Return the answer, which may be a few seconds old. Raises SlurmSilentError if there is none, or if it is too old."""
+        """Return the answer, which may be a few seconds old.
+
+        Raises SlurmSilentError if it is missing or too old.
+        """
         self.begin()
         return self._answer_by(time.monotonic() + self._wait_s)
 
     def answer_at_hand(self) -> str:
-        """Do the same, but however often this is called, wait for one answer `wait_s` in all."""
+        """Return the answer like `answer`, but all calls together wait at most `wait_s` for one answer."""
         self.begin()
         return self._answer_by(self._asked_s + self._wait_s)
 
     def begin(self) -> None:
-        """Ask, if the last answer is too old, and if nothing is being asked."""
+        """Start the query if the last answer is too old and no query is running."""
         now = time.monotonic()
         if now - self._asked_s > self._kept_s and self._program is None:
             self._begin(now)
@@ -200,7 +208,7 @@ class CachedQuery:
         raise SlurmSilentError(self._why or "%s has not answered yet" % self._words[0])
 
     def forget(self) -> None:
-        """Wait for an answer to a question that is asked from now on, the next time."""
+        """Drop the answer, so that the next call waits for a new one."""
         self._end()
         self._asked_s = self._answered_s = -float("inf")
 
@@ -213,7 +221,7 @@ class CachedQuery:
         self._program = None
 
     def answer_now(self, timeout_s: float = ANSWER_S) -> str:
-        """Return an answer to a question that is asked now. Raises SlurmSilentError."""
+        """Return the answer to a query that is started now. Raises SlurmSilentError."""
         self.forget()
         reply = ask(self._words, timeout_s)
         self._take(reply.code, reply.text, reply.said)
@@ -241,7 +249,7 @@ class CachedQuery:
             _RUNNING.add(self._program)
 
     def _collect(self) -> bool:
-        """Take the answer of a program that has ended, and end one that takes too long; return whether it is over."""
+        """Read the answer of an ended program, or kill one that takes too long; return whether it is over."""
         assert self._program is not None and self._output is not None  # noqa: S101, PT018 - both or none
         code = self._program.poll()
         if code is None and time.monotonic() - self._asked_s > ANSWER_S:

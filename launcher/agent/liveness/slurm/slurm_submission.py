@@ -1,10 +1,10 @@
-"""The jobs that were submitted for a run: `control/slurm.json`, written before `sbatch` is asked and after it has answered.
+"""The jobs submitted for a run: `control/slurm.json`, written before `sbatch` starts and after it answers.
 
     {"version": 1, "cluster": "testbed", "jobs": ["17"], "asked": null, "refused": ""}
 
-The last of `jobs` is the run's own. `asked` is when a submission began whose answer is not known: its job is found again by
-its comment or its folder, and a job that nobody knew of takes itself for the run's own when it begins. So a run is never
-submitted twice.
+The last of `jobs` is the run's current job. `asked` is the start time of a submission whose answer is
+unknown. Such a job is found again by its comment or its folder, and a job that was not found claims the run
+when it begins. So a run is never submitted twice.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ SUBMIT_S = 30.0
 LIMIT_S = 3.0
 LOOK_S = 10.0
 FIND_S = 10.0
-"""How long a job is looked for whose `sbatch` got no answer."""
+"""How long to look for a job whose `sbatch` gave no answer."""
 UNSETTLED_S = 60.0
-"""How long such a job may still appear in the queue: a stuck controller takes it in when it goes on."""
+"""How long such a job may still appear in the queue: a stuck controller accepts it when it recovers."""
 EARLY_S = 30
-"""How much earlier than its grace a run is told that its time is nearly up: Slurm looks at its clock every half minute."""
+"""Added to the grace when a run is warned of its end: Slurm checks its clock only every half minute."""
 MOST_TOLD = 0.5
-"""Of a job's time, at most, is left when it is told."""
+"""The largest part of a job's time that may be left when it is warned."""
 REFUSED = (1, 255)
-"""The exit status of an `sbatch` that says why it submits nothing, or that it does not know; the second is for its flags."""
+"""The exit statuses of an `sbatch` that refused, or does not know the outcome; 255 is for wrong flags."""
 _UNCERTAIN = ("timed out", "Zero Bytes", "Unexpected message", "Transport endpoint", "Communication")
-"""Words of an `sbatch` that failed and may have submitted its job."""
+"""Error words of an `sbatch` that may have submitted its job although it failed."""
 _ID = re.compile(r"[0-9]{1,10}(?:_[0-9]{1,10})?")
 _PARSABLE = re.compile(r"([0-9]{1,10})(?:;.*)?")
 _NUMBER = re.compile(r"(?<![\w.,-])[0-9]{1,10}(?![\w.,-])")
 MOST_NUMBERS = 5
-"""So many of the numbers that an `sbatch` prints are looked up."""
+"""How many of the numbers that an `sbatch` prints are looked up."""
 
 
 def _is_id(value: Any) -> bool:
@@ -65,11 +65,15 @@ _SUBMISSION: Shape = {
     "refused": _is_text,
 }
 _END: Shape = {"job": _is_id, "state": _is_text}
-"""What a record must look like: a job can write one, too."""
+"""The required shapes of the two records: a job can write one, too."""
 
 
 class SubmittedJobs(NamedTuple):
-    """The jobs of a run, the last one its own; when a submission began that has no answer yet; why no requeue was possible."""
+    """The jobs of a run, and its unanswered submission.
+
+    The last of `jobs` is the current one. `asked` is the time of a submission without an answer yet.
+    `refused` is why a requeue failed.
+    """
 
     jobs: Tuple[str, ...] = ()
     asked: Optional[float] = None
@@ -77,17 +81,17 @@ class SubmittedJobs(NamedTuple):
 
     @property
     def job(self) -> Optional[str]:
-        """The run's job, None before the first, and while it is not known."""
+        """The run's job; None before the first submission and while it is unknown."""
         return self.jobs[-1] if self.jobs and self.asked is None else None
 
     @property
     def may_appear(self) -> bool:
-        """Whether a job may be submitted that is not in the queue yet."""
+        """Whether a submitted job may still appear in the queue."""
         return self.asked is not None and abs(time.time() - self.asked) < UNSETTLED_S
 
 
 def read(run: Run) -> SubmittedJobs:
-    """Return what is on record of a run's jobs. If that cannot be ours, the run's job is the one that its comment shows."""
+    """Return the recorded jobs of a run. If the record is not ours, the run's job is found by its comment."""
     try:
         record = read_record(run.slurm, _SUBMISSION)
     except UnreadableError:
@@ -96,15 +100,15 @@ def read(run: Run) -> SubmittedJobs:
 
 
 def write(run: Run, submission: SubmittedJobs) -> None:
-    """Put it on record, durably."""
+    """Write the record durably."""
     record = {"version": VERSION, "cluster": cluster_name(), **submission._asdict()}
     write_durably(run.slurm, strict_json.encode(record) + "\n")
 
 
 def submit(run: Run) -> str:
-    """Submit the job of a run, or find the one again that was submitted without an answer; return its id.
+    """Submit the job of a run, or find the job of a submission without an answer; return its id.
 
-    Raises StartError: `not-submitted` with Slurm's own words, `unsettled` if nobody can say.
+    Raises StartError: `not-submitted` with Slurm's own words, or `unsettled` if the outcome is unknown.
     """
     before = read(run)
     if before.asked is not None:
@@ -126,13 +130,16 @@ def submit(run: Run) -> str:
 
 
 def _settle(run: Run, intent: SubmittedJobs, answer: ProgramResult) -> str:
-    """Return the job of an `sbatch` that failed, or printed more than its number, if there is one. Raises StartError."""
+    """Return the job of an `sbatch` that failed or printed more than a number, if one exists.
+
+    Raises StartError.
+    """
     lines = [line.replace("sbatch: error: ", "") for line in answer.said.strip().splitlines()]
     words = "sbatch: %s" % ("; ".join(lines) or "it ended with %d" % answer.code)
     is_refused = answer.code in REFUSED and bool(lines) and not any(one in words for one in _UNCERTAIN)
     deadline = time.monotonic() + FIND_S
     while True:
-        # A job that has begun has put itself on record, and may have ended since.
+        # A job that has begun has recorded itself, and may have ended since.
         found = read(run).job or _named(run, answer.text) or _find(run, intent)
         if found is not None:
             return found
@@ -145,7 +152,7 @@ def _settle(run: Run, intent: SubmittedJobs, answer: ProgramResult) -> str:
 
 
 def _named(run: Run, text: str) -> Optional[str]:
-    """Return the last number that an `sbatch` has printed which is a job of the run, by the controller; None if none is."""
+    """Return the last number in the output of `sbatch` that the controller knows as a job of the run."""
     for number in list(dict.fromkeys(reversed(_NUMBER.findall(text))))[:MOST_NUMBERS]:
         with contextlib.suppress(SlurmSilentError):
             if slurm_lookup.shown(run, number) is not None:
@@ -154,7 +161,10 @@ def _named(run: Run, text: str) -> Optional[str]:
 
 
 def _find(run: Run, submission: SubmittedJobs) -> Optional[str]:
-    """Return a job of a run that is not on record, None if the queue has none. Raises StartError if nobody can say."""
+    """Return an unrecorded job of a run; None if the queue has none.
+
+    Raises StartError if Slurm does not answer.
+    """
     try:
         answer = ask(slurm_jobs.SUBMITTED)
     except SlurmSilentError as error:
@@ -165,13 +175,13 @@ def _find(run: Run, submission: SubmittedJobs) -> Optional[str]:
 
 
 def unknown_job(run: Run, submission: SubmittedJobs, text: str) -> Optional[str]:
-    """Return a job of a run that is not on record, by an answer to SUBMITTED; None if there is none."""
+    """Return an unrecorded job of a run from an answer to SUBMITTED; None if the answer has none."""
     found = slurm_jobs.submitted_for(text, run.id, run.path)
     return next((job for job in found if job not in submission.jobs), None)
 
 
 def claim(run: Run, job: str) -> bool:
-    """Take a job that has begun for the run's own, if its `sbatch` has no answer; return whether it is the run's."""
+    """Record a begun job as the run's own if its `sbatch` has no answer; return whether it is the run's."""
     submission = read(run)
     if submission.asked is not None and job not in submission.jobs:
         submission = SubmittedJobs((*submission.jobs, job))
@@ -180,21 +190,21 @@ def claim(run: Run, job: str) -> bool:
 
 
 def note_end(run: Run, job: str, state: str) -> None:
-    """Put on record that a job of a run ended in a state of Slurm's, which Slurm may forget.
+    """Record that a job of a run ended in a state of Slurm's, which Slurm may forget.
 
-    In a file of its own: whoever looks at a run may do it, and must not write over what a submission writes.
+    It has its own file: any process that looks at a run may write it, and must not overwrite a submission.
     """
     write_durably(run.slurm_end, strict_json.encode({"version": VERSION, "job": job, "state": state}) + "\n")
 
 
 def erase_end(run: Run) -> None:
-    """Take it off the record: Slurm has started the job again. Raises OSError."""
+    """Remove the recorded end: Slurm has started the job again. Raises OSError."""
     with contextlib.suppress(FileNotFoundError):
         unlink(run.slurm_end)
 
 
 def noted_end(run: Run) -> Optional[slurm_jobs.SlurmJob]:
-    """Return the job of a run that ended by our own record, None if none is on record."""
+    """Return the job of a run that ended by our own record; None if no end is recorded."""
     try:
         record = read_record(run.slurm_end, _END)
     except UnreadableError:
@@ -204,13 +214,13 @@ def noted_end(run: Run) -> Optional[slurm_jobs.SlurmJob]:
 
 
 def settings_of(run: Run) -> SlurmRecord:
-    """Return what the plan of a run says of its jobs."""
+    """Return the Slurm settings in the plan of a run."""
     settings = run.read_plan().get("slurm")
     return settings if isinstance(settings, dict) else {}
 
 
 def flags(run: Run) -> List[str]:
-    """Return the flags of `sbatch` for a run: those of its plan, and those that are ours."""
+    """Return the flags of `sbatch` for a run: those of its plan, and ours."""
     settings = settings_of(run)
     grace_s = float(run.read_plan().get("stop_grace_s", 30.0))
     time_s = (
@@ -235,15 +245,18 @@ def flags(run: Run) -> List[str]:
 
 
 def told_s(grace_s: float, time_s: Optional[float]) -> int:
-    """Return how many seconds before its job ends a run is asked to save; `time_s` is None for a job without a limit."""
+    """Return how many seconds before its job's end a run is asked to save.
+
+    `time_s` is None for a job without a time limit.
+    """
     early_s = grace_s + EARLY_S
     return int(min(early_s, time_s * MOST_TOLD) if time_s else early_s)
 
 
 def _partition_limit_s(settings: SlurmRecord) -> Optional[int]:
-    """Return how long a job may run that asks for no time, None if nothing limits it or nobody says it.
+    """Return the time limit in seconds of a job that requests none; None if it has none or it is unknown.
 
-    One that was told of its end earlier than that would be told as it begins, each time.
+    A job warned earlier than its own time limit would be warned as it begins, each time.
     """
     named = (flag for flag in settings.get("flags") or () if flag.startswith("--partition="))
     partition = next(named, "").partition("=")[2] or variables().get("SBATCH_PARTITION", "")
@@ -256,7 +269,7 @@ def _partition_limit_s(settings: SlurmRecord) -> Optional[int]:
 
 
 def script(run: Run) -> str:
-    """Return the job's script: it becomes the agent."""
+    """Return the job's script, which becomes the agent."""
     modules = [str(name) for name in settings_of(run).get("modules") or ()]
     loading = [
         ". /etc/profile >/dev/null 2>&1",
@@ -264,7 +277,7 @@ def script(run: Run) -> str:
     ]
     lines = [
         "#!/bin/bash" if modules else "#!/bin/sh",
-        "trap '' USR1",  # until the agent takes it: it would end the script, and the job would have failed
+        "trap '' USR1",  # until the agent handles it: it would end the script, and the job would fail
         *(loading if modules else ()),
         *start_of_agent("job", run),
     ]
@@ -272,7 +285,7 @@ def script(run: Run) -> str:
 
 
 def start_of_agent(verb: str, run: Run) -> List[str]:
-    """Return the lines of a shell by which a process in a compute node becomes the agent; its own words follow."""
+    """Return the shell lines that turn a compute node's process into the agent; its arguments follow."""
     python, agent, path = map(shlex.quote, (sys.executable, os.path.abspath(sys.argv[0]), run.path))
     return [
         'python=%s; [ -x "$python" ] || python=python3' % python,
@@ -281,17 +294,23 @@ def start_of_agent(verb: str, run: Run) -> List[str]:
 
 
 def cancel(job: str) -> str:
-    """Have Slurm end a job: it gets TERM, and KILL after the cluster's KillWait. Return why Slurm does not, empty if it does."""
+    """Make Slurm end a job: it gets TERM, and KILL after the cluster's KillWait.
+
+    Return why Slurm refuses, empty if it does not.
+    """
     return _refusal(["scancel", job])
 
 
 def signal_script(job: str) -> None:
-    """Send USR1 to a job's script, if Slurm takes the order."""
+    """Send USR1 to a job's script, if Slurm accepts the order."""
     _refusal(["scancel", "--batch", "--signal=USR1", job])
 
 
 def end_steps(job: str, name: str) -> str:
-    """Kill the steps of a job that have a name, on all nodes; return in words what may be left, empty if there was none."""
+    """Kill the steps of a job that have a name, on all nodes.
+
+    Return in words what may be left; empty if no such step was found.
+    """
     try:
         answer = ask([*slurm_jobs.STEPS, job], LOOK_S)
         if answer.code != 0:
@@ -305,12 +324,12 @@ def end_steps(job: str, name: str) -> str:
 
 
 def requeue(job: str) -> str:
-    """Have Slurm start this job again; return why it does not, empty if it does."""
+    """Make Slurm start this job again; return why it refuses, empty if it does not."""
     return _refusal(["scontrol", "requeue", job])
 
 
 def _refusal(words: List[str]) -> str:
-    """Give Slurm an order; return in its words why it does not take it, empty if it does."""
+    """Give Slurm an order; return its reason for a refusal, empty if it accepts."""
     try:
         answer = ask(words)
     except SlurmSilentError as error:

@@ -1,7 +1,8 @@
-"""How many jobs wait before ours in the queue of their partitions, by one question for all of a cluster's jobs.
+"""The number of jobs before ours in the queue of their partitions, from one query for the whole cluster.
 
-It is asked only while a run waits for its turn, and kept for long: a cluster may have very many jobs. What it says is worth no
-delay; without an answer nothing is said, nor where each user sees their own jobs alone.
+Slurm is asked only while a run waits for its turn, and the answer is cached for long, because a cluster may
+have very many jobs. The number is not worth a delay: without an answer it is left out. It is also left out
+where users see only their own jobs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .slurm_jobs import TURNS, WAITS, SlurmJob, is_in_line
 from .slurm_programs import CONFIG, CachedQuery, SlurmSilentError
 
 LINE = ("squeue", "--all", "--noheader", "--array", "--states=PENDING", "--format=%i|%P|%Q|%r")
-"""Asks for the jobs of all users that wait; each item of an array is a job."""
+"""Asks for the waiting jobs of all users; each item of an array is a job."""
 KEPT_S, WAIT_S, OLD_S = 30.0, 1.0, 60.0
 CONFIG_KEPT_S = 3600.0
 _PRIVATE = re.compile(r"^PrivateData\s*=\s*(\S.*?)\s*$", re.MULTILINE)
@@ -23,15 +24,18 @@ _ID = re.compile(r"(\d{1,15})(?:\D(\d{1,15}))?")
 
 
 class QueuePosition:
-    """The place in the line that jobs have which wait for nothing else."""
+    """The positions in the queue of jobs that wait only for their turn."""
 
     def __init__(self) -> None:
-        """Ask nothing yet."""
+        """Start without answers."""
         self._line = CachedQuery(LINE, KEPT_S, WAIT_S, OLD_S)
         self._config = CachedQuery(CONFIG, CONFIG_KEPT_S, WAIT_S, CONFIG_KEPT_S + OLD_S)
 
     def before(self, jobs: Sequence[SlurmJob]) -> Dict[str, int]:
-        """Return how many jobs wait before each of these, by its id; only for those that wait for their turn, if Slurm says it."""
+        """Return how many jobs wait before each of these, by id.
+
+        Only jobs that wait for their turn are included, and only if Slurm reports their position.
+        """
         waiting = [job.id for job in jobs if job.state == WAITS and job.reason in TURNS]
         if not waiting:
             return {}
@@ -46,29 +50,29 @@ class QueuePosition:
 
 
 def hides_jobs(text: str) -> bool:
-    """Whether users see no jobs of others, by an answer to CONFIG; True if it does not say."""
+    """Whether users see no jobs of others, by an answer to CONFIG; True if the answer does not contain it."""
     found = _PRIVATE.search(text)
     return found is None or not {"jobs", "all"}.isdisjoint(found[1].lower().split(","))
 
 
 class JobPriority(NamedTuple):
-    """Where a job stands: one of a higher priority, or that was submitted earlier, is before it."""
+    """The sort key of a job in the queue: a higher priority or an earlier submission comes first."""
 
     partitions: FrozenSet[str]
     order: Tuple[int, int, int]
 
 
 class WaitingJobs:
-    """The jobs of a cluster that wait."""
+    """The waiting jobs of a cluster."""
 
     def __init__(self, places: Dict[str, JobPriority], counted: List[JobPriority]) -> None:
-        """Take the place of each job, and those that count for others."""
+        """Store the place of each job, and the places of those that count as being before others."""
         self.places = places
         self._counted = counted
         self._orders: Dict[FrozenSet[str], List[Tuple[int, int, int]]] = {}
 
     def before(self, job: str) -> int:
-        """Return how many jobs are before one of these in any of its partitions."""
+        """Return how many jobs are before this one in any of its partitions."""
         place = self.places[job]
         orders = self._orders.get(place.partitions)
         if orders is None:
@@ -79,7 +83,7 @@ class WaitingJobs:
 
 @functools.lru_cache(maxsize=1)
 def parse_line(text: str) -> WaitingJobs:
-    """Read an answer to LINE. A line that is not of a job is left out."""
+    """Parse an answer to LINE. A line that does not describe a job is left out."""
     places, counted = {}, []
     for line in text.splitlines():
         fields = line.strip().split("|", 3)
