@@ -1,4 +1,7 @@
-"""The kinds of host and the runtimes by name: the package of each is loaded when it is first used. A new one is a line here."""
+"""The kinds of host and the runtimes by name. Each package is loaded on first use.
+
+A new kind is one line here.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ if TYPE_CHECKING:
 class Package(NamedTuple):
     """A backend: its package, and the runtimes of its hosts.
 
-    With NAME for the package's own name, its modules NAME_host and NAME_backend have `KIND` and `BACKEND`, and a module
-    R_runtime for each runtime R has `RUNTIME`.
+    For a package NAME, the modules NAME_host and NAME_backend define `KIND` and `BACKEND`. For each runtime
+    R, the module R_runtime defines `RUNTIME`.
     """
 
     path: str
@@ -29,20 +32,23 @@ PACKAGES = {
     "lambda-cloud": Package("launcher.backends.lambda_cloud"),
     "slurm": Package("launcher.backends.slurm", ("slurm",)),
 }
-"""The backend of each kind, as `kind = …` names it."""
+"""The backend of each kind, by its name in `kind = …`."""
 RUNTIMES = {name: package.path for package in PACKAGES.values() for name in package.runtimes}
-"""The package of each runtime, as `--runtime` and `runtime = …` name it."""
+"""The package of each runtime, by its name in `--runtime` and `runtime = …`."""
 
 
 @functools.cache
 def host_kind(kind: str) -> HostKind:
-    """Return what the tables of a kind of host may hold. Raises KeyError for an unknown kind."""
+    """Return the schema of a kind's tables. Raises KeyError for an unknown kind."""
     found: HostKind = load(kind, "host").KIND
     return found
 
 
 def own_runtime(kind: str) -> str | None:
-    """Return the one runtime of a kind of host; None if its hosts are machines with several. Raises KeyError for an unknown kind."""
+    """Return the only runtime of a kind of host; None for a kind with several or none.
+
+    Raises KeyError for an unknown kind.
+    """
     names = PACKAGES[kind].runtimes
     return names[0] if len(names) == 1 else None
 

@@ -1,4 +1,4 @@
-"""The backend of a host, found by its kind and loaded when it is first used."""
+"""The backend of a host, found by its kind and loaded on first use."""
 
 from __future__ import annotations
 

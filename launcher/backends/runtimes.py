@@ -1,4 +1,7 @@
-"""The runtimes: how a job runs on a host. `base/runtime.py` says what one must do; `kinds.RUNTIMES` has the module of each."""
+"""The runtimes: how a job runs on a host.
+
+The interface is in `base/runtime.py`, the packages are in `kinds.RUNTIMES`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ __all__ = ["Runtime", "load", "open_all", "open_for_plan", "open_for_run"]
 
 
 def load(name: str) -> type[Runtime]:
-    """Return the runtime of a name. Raises UnknownNameError with the nearest name."""
+    """Return the runtime class of a name. Raises UnknownNameError with the nearest name."""
     if name not in RUNTIMES:
         raise unknown_name("runtime", name, RUNTIMES, looked_in="the runtimes of this version")
     runtime: type[Runtime] = importlib.import_module(f"{RUNTIMES[name]}.{name}_runtime").RUNTIME
@@ -32,9 +35,9 @@ def load(name: str) -> type[Runtime]:
 
 
 def open_for_plan(desk: HostClient, host: Host, plan: Plan, facts: Facts, build: BuildOptions) -> Runtime:
-    """Open the runtime that a plan names; `build` applies to an image or environment that must be made.
+    """Open the runtime that a plan names; `build` applies to a new image or environment.
 
-    Raises HostError if the host does not have what the runtime needs.
+    Raises HostError if the host does not support the runtime.
     """
     kind = load(plan.runtime)
     record = kind.record_on(host, facts)
@@ -47,14 +50,14 @@ def open_for_plan(desk: HostClient, host: Host, plan: Plan, facts: Facts, build:
 def open_for_run(
     desk: HostClient, summary: Summary, build: BuildOptions | None = None, facts: Facts | None = None
 ) -> Runtime:
-    """Open the runtime that a recorded run belongs to. Raises UnknownNameError if this version does not have it."""
+    """Open the runtime of a recorded run. Raises UnknownNameError if this version does not have it."""
     record = summary.recorded_runtime
     return load(record.kind)(desk, record, build, facts)
 
 
 @contextlib.contextmanager
 def open_all(desk: HostClient, host: Host, facts: Facts) -> Iterator[list[Runtime]]:
-    """Open every runtime that can be used on a host."""
+    """Open each runtime that a host supports."""
     with contextlib.ExitStack() as stack:
         runtimes = []
         for kind in map(load, sorted(RUNTIMES)):

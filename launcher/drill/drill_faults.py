@@ -1,6 +1,6 @@
-"""Bring about the faults of a drill: by a plain shell on the host, or by cutting the client's connection.
+"""Cause the faults of a drill, with a plain shell on the host or by cutting the client's connection.
 
-The ledger gets a line when it is done.
+Each fault is recorded in the ledger.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from launcher.drill.drill_outcome import By, Planned
 from launcher.transport.client.desk import HostClient
 
 STEP_WAIT_S = 90
-"""How long the step may take to come."""
+"""Seconds to wait for the step of the fault."""
 SLURM = "slurm"
 
 _TOOLS = """
@@ -60,7 +60,7 @@ begin_again() { # at once, where the user may ask for that; else after the two m
     done
 }
 """
-"""What the shell of a login node has besides: a run's processes are on another node."""
+"""More shell functions for a login node, because a run's processes are on another node."""
 
 _HURT = """
 printf '{"hurt": "%s"}\\n' "$FAULT" >> "$LEDGER"
@@ -78,16 +78,16 @@ rm -f "$torn.part"
 hit "drill.py $TOKEN"
 """,
 }
-"""What the host's shell does once the step has begun."""
+"""Shell commands that cause each fault once the step has begun."""
 _SCRIPTS_ON_CLUSTER = {
     "agent-killed": 'hit "step $RUN"',
     "job-requeued": 'scontrol requeue "$(job)" || { echo "scontrol requeue was refused"; exit; }',
 }
-"""What the shell of a login node does instead, or for a fault that only a cluster has."""
+"""Commands for a login node: they replace those above, or cause a fault that only a cluster has."""
 
 
 class DrillPlace(NamedTuple):
-    """Where a row's run lies on its host: its folder, and that of its ledger; and the word that its training bears."""
+    """A run's folder on its host, the folder of its ledger, and the token on its training's command line."""
 
     folder: str
     ledger: str
@@ -106,7 +106,10 @@ def bring_about(
     runtime: str,
     followed: HostClient,
 ) -> str | None:
-    """Wait for the step and hurt the run, or the link of its follower; return what was in the way. Raises HostError."""
+    """Wait for the step, then cause the fault in the run or cut its follower's connection.
+
+    Return the problem, if any. Raises HostError.
+    """
     fault = planned.fault
     variables = host_shell.assigned(
         RUN=place.folder,
@@ -132,6 +135,6 @@ def bring_about(
 
 
 def _problem(said: str) -> str | None:
-    """Return what a script complained about; None if it was done."""
+    """Return a script's complaint, its last line; None if it is "done"."""
     *_, last = said.splitlines() or ["the host's shell said nothing"]
     return None if last == "done" else last

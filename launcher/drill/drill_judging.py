@@ -1,4 +1,4 @@
-"""Judge a run of `launch drill` by what its witness wrote and what the host shows, not by what the run says of itself."""
+"""Judge a run of `launch drill` by its ledger and the state of the host, not by its own record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from launcher.values.parsing import unknown_name
 
 
 class LedgerLine(Record):
-    """A line of the ledger: a start behind a step, a step that begins, the fault, or the end. Times are the host's."""
+    """A line of the ledger: a start after a step, a step that begins, the fault, or the end.
+
+    Times are the host's.
+    """
 
     time: float | None = None
     begin: int | None = None
@@ -27,24 +30,24 @@ class LedgerLine(Record):
 
 
 class TrainingStart(NamedTuple):
-    """A start of the training: the step behind which it began, and its lines."""
+    """A start of the training: the step after which it began, and its lines."""
 
     begin: int
     lines: list[LedgerLine]
 
     @property
     def steps(self) -> list[LedgerLine]:
-        """The steps that it began."""
+        """The lines of the steps that it began."""
         return [line for line in self.lines if line.step is not None]
 
     @property
     def last(self) -> int:
-        """The last step that it began."""
+        """The number of the last step that it began."""
         return max((line.step or 0 for line in self.steps), default=self.begin)
 
 
 class WitnessLedger(NamedTuple):
-    """What the witness wrote: the training's starts, how many there were when the fault came, and how often it ended."""
+    """A ledger's content: all starts, the number of starts before the fault, and the number of ends."""
 
     starts: list[TrainingStart]
     starts_before: int | None
@@ -52,9 +55,10 @@ class WitnessLedger(NamedTuple):
 
 
 class RunObservation(NamedTuple):
-    """What was seen of a run from outside, after it had ended: its ledger, its model, and how it says that it ended.
+    """A run as seen from outside after its end: its ledger, its model, and its recorded end.
 
-    `differing` are the files of the record that are not the same here; `left` are processes and containers.
+    `differing` are the record's files whose local copy differs; `left` are remaining processes and
+    containers.
     """
 
     ledger: WitnessLedger
@@ -66,7 +70,7 @@ class RunObservation(NamedTuple):
 
 
 class DrillJudgement(NamedTuple):
-    """What is wrong, the steps trained again, and the seconds without a step."""
+    """The problems found, the number of steps trained again, and the seconds without a step."""
 
     problems: tuple[str, ...]
     lost: int
@@ -74,9 +78,10 @@ class DrillJudgement(NamedTuple):
 
 
 def chosen(words: Collection[str], runtime: str) -> list[Planned]:
-    """Return the faults that `--fault` names, by default all that can happen in a runtime.
+    """Return the faults that `--fault` names, by default all that are possible with a runtime.
 
-    A word is a fault, or `FAULT@STEP`. Raises UsageError for another, and for a step in which it cannot come.
+    A word is a fault, or `FAULT@STEP`. Raises UsageError for any other word, and for a step outside the
+    fault's range.
     """
     known = {fault.name: fault for fault in FAULTS}
     planned = [_planned(word, known) for word in words] or [Planned(fault) for fault in FAULTS]
@@ -100,7 +105,7 @@ def _planned(word: str, known: dict[str, Fault]) -> Planned:
 
 
 def read_ledger(text: str) -> WitnessLedger:
-    """Read a ledger. A line that is not ours, or that a kill cut short, counts as none."""
+    """Read a ledger. Invalid lines, and lines cut short by a kill, are skipped."""
     starts: list[TrainingStart] = []
     before, ends = None, 0
     for written in text.splitlines():
@@ -119,7 +124,7 @@ def read_ledger(text: str) -> WitnessLedger:
 
 
 def model_after(steps: int) -> str:
-    """Return the model of the small job after so many steps: a digest over all samples in order."""
+    """Return the model of the small job after `steps` steps: a digest over all samples in order."""
     model = ""
     for sample in range(steps * SAMPLES):
         model = hashlib.sha256(f"{model}{sample}".encode()).hexdigest()
@@ -127,7 +132,11 @@ def model_after(steps: int) -> str:
 
 
 def judge(planned: Planned, seen: RunObservation) -> DrillJudgement:
-    """Judge a run: the stated end, no sample skipped, at most so many intervals again, nothing left, the mirror whole."""
+    """Judge a run.
+
+    It must end as expected, train on every sample, repeat at most the allowed checkpoint intervals, leave
+    nothing on the host, and have a complete local copy.
+    """
     fault, ledger = planned.fault, seen.ledger
     problems = [*_wrong_end(fault, seen), *_wrong_samples(ledger)]
     if ledger.starts_before is None:
@@ -174,7 +183,10 @@ def _wrong_samples(ledger: WitnessLedger) -> list[str]:
 
 
 def _silence(ledger: WitnessLedger) -> float | None:
-    """Return the time from the last line before the start that followed the fault to its first step; None without one."""
+    """Return the seconds between the last line before the fault's restart and the first step after it.
+
+    Return None without a restart.
+    """
     count = ledger.starts_before
     if not count or len(ledger.starts) <= count or not ledger.starts[count].steps:
         return None
@@ -184,5 +196,5 @@ def _silence(ledger: WitnessLedger) -> float | None:
 
 
 def minutes_of(planned: Collection[Planned]) -> float:
-    """Return how long a drill takes, about, in minutes."""
+    """Return the approximate length of a drill in minutes."""
     return sum(one.fault.seconds for one in planned) / 60

@@ -1,4 +1,4 @@
-"""The faults of `launch drill`, and what came of one."""
+"""The faults of `launch drill`, and the outcome of each."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from enum import StrEnum
 from typing import NamedTuple
 
 STEPS, INTERVAL, SAMPLES, AT = 40, 5, 4, 13
-"""Of the small job: its steps, after how many it saves a checkpoint, its samples a step, and the step that is hurt."""
+"""The small job's steps, steps per checkpoint, samples per step, and the step of the fault."""
 
 
 class By(StrEnum):
-    """Who brings a fault about."""
+    """The cause of a fault: the job itself, a shell on the host, or the client's connection."""
 
     JOB = "job"
     HOST = "host"
@@ -20,9 +20,9 @@ class By(StrEnum):
 class Fault(NamedTuple):
     """A fault that needs no root.
 
-    `runtimes` are those in which it can happen; `reason` is why the run fails, None if it goes on and succeeds. `intervals`
-    is how many checkpoint intervals may be trained again. `seconds` is how long a run with it takes, about. It may come in
-    the steps from `first` on.
+    `runtimes` are those in which it is possible. `reason` is the expected reason of the failure, None if the
+    run must succeed. `intervals` is the allowed number of checkpoint intervals trained again. `seconds` is
+    the approximate length of its run. `first` is the first step in which it may happen.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Fault(NamedTuple):
 
     @property
     def expected(self) -> str:
-        """What is expected of the run, in words."""
+        """The expected result, in words."""
         return "goes on" if self.reason is None else f"ends: {self.reason}"
 
 
@@ -49,23 +49,23 @@ FAULTS = (
     Fault("checkpoint-torn", "the newest checkpoint is cut short", By.HOST, intervals=2, first=INTERVAL + 2),
     Fault("job-requeued", "Slurm ends the job and starts it again", By.HOST, ("slurm",), seconds=40),
 )
-"""The rows of a drill."""
+"""All faults, one row of a drill each."""
 
 
 class Planned(NamedTuple):
-    """A fault, and the step in which it comes."""
+    """A fault, and the step in which it happens."""
 
     fault: Fault
     at: int = AT
 
     @property
     def name(self) -> str:
-        """The fault as `--fault` names it."""
+        """The fault as in `--fault`."""
         return self.fault.name if self.at == AT else f"{self.fault.name}@{self.at}"
 
 
 class DrillResult(StrEnum):
-    """What a row of a drill says."""
+    """The result of a drill's row."""
 
     OK = "ok"
     FAILED = "failed"
@@ -73,12 +73,12 @@ class DrillResult(StrEnum):
 
 
 class FaultOutcome(NamedTuple):
-    """What came of a fault.
+    """The outcome of a fault.
 
-    `failure` is the class of the failure that the run has on record, `remedy` what it did about it, both None if it noticed
-    none. `steps_again` counts the steps that were trained again; `silent_s` is how long no step began after the fault, None where
-    the training was not interrupted. `left` is what the host still has of it. `problems` say what is not as expected, or
-    why the fault was not brought about.
+    `failure` is the class of the recorded failure and `remedy` the recorded remedy; both are None if the run
+    recorded none. `steps_again` counts the steps trained again. `silent_s` is the time without a step after
+    the fault, None if the training was not interrupted. `left` lists the remains on the host. `problems` are
+    unexpected results, or the reason why the fault was not caused.
     """
 
     planned: Planned
@@ -93,12 +93,15 @@ class FaultOutcome(NamedTuple):
 
     @property
     def fault(self) -> str:
-        """The fault as `--fault` names it."""
+        """The fault as in `--fault`."""
         return self.planned.name
 
 
 class Drill(NamedTuple):
-    """A drill: where it was, and its rows. `evidence` is the folder here with the ledger of each row."""
+    """A drill: its host and runtime, and its rows.
+
+    `evidence` is the local folder with the ledger of each row.
+    """
 
     host: str
     runtime: str

@@ -1,7 +1,7 @@
-"""A drill: a small job is launched on a host again and again, hurt each time in another way, and judged from outside.
+"""Launch a small job on a host several times, cause another fault each time, and judge it from outside.
 
-What a row says comes from the job's ledger, which lies outside the run, and from `ps`, `sha256sum` and `docker` in a plain
-shell on the host.
+The evidence for a row is the job's ledger, which lies outside the run, and the output of `ps`, `sha256sum`
+and `docker` in a plain shell on the host.
 """
 
 from __future__ import annotations
@@ -50,15 +50,18 @@ if TYPE_CHECKING:
     from launcher.values.host import Host
 
 LIMIT_S = 120.0
-"""How much longer than expected a run may take before it is stopped."""
+"""Seconds beyond the expected length after which a run is stopped."""
 MOST_RECOVERIES = 3
 LEAVE_S = 10
-"""How long after its end a run's last processes may be there."""
+"""Seconds after a run's end in which its last processes may still exist."""
 JOB = "drill.toml"
 
 
 class DrillRequest(NamedTuple):
-    """What a drill is to do: where, with which runtime and for which card, and which faults; None and () for the usual."""
+    """The request for a drill: the host, the profile, the runtime and the faults.
+
+    None and () mean the defaults.
+    """
 
     host: str | None = None
     profile: str | None = None
@@ -67,9 +70,10 @@ class DrillRequest(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A drill before its first row: the open desk that watches, the host, its runtime, and the faults to come.
+    """A drill before its first row.
 
-    `unable` says why a fault cannot be brought about there.
+    `desk` is an open client that observes the host. `planned` are the faults to cause. `unable` gives the
+    reason for each fault that cannot be caused there.
     """
 
     desk: HostClient
@@ -82,7 +86,7 @@ class Prepared(NamedTuple):
 
 @contextmanager
 def prepared(request: DrillRequest, view: View) -> Iterator[Prepared]:
-    """Connect to the host and see what can be done there; nothing is sent. Raises UsageError and HostError."""
+    """Connect to the host and find the possible faults. Nothing is uploaded. Raises UsageError and HostError."""
     resolved = understand(_job(request, "", Planned(Fault("none", "", By.JOB))))
     backend = backend_of(resolved.host)
     backend.check_has(resolved.host, "drill")
@@ -97,9 +101,9 @@ def prepared(request: DrillRequest, view: View) -> Iterator[Prepared]:
 
 
 def drill(ready: Prepared, view: View, rows: list[FaultOutcome]) -> Drill:
-    """Run all rows, one after the other; each run is removed before the next begins.
+    """Run all rows, one after the other. Each run is removed before the next begins.
 
-    `rows` gets each as it is done, for whoever interrupts this.
+    Each row is appended to `rows` when it is done, so that an interrupt does not lose it.
     """
     folder = _evidence_folder(ready.host.name)
     for planned in ready.planned:
@@ -116,7 +120,7 @@ def drill(ready: Prepared, view: View, rows: list[FaultOutcome]) -> Drill:
 
 
 def _evidence_folder(host: str) -> Path:
-    """Make the folder of a drill's ledgers; another drill that began in the same second has its own."""
+    """Make the folder for a drill's ledgers. Drills that begin in the same second get different folders."""
     drills, name = runs_folder() / "drills", f"{host}-{time.strftime('%y%m%d-%H%M%S')}"
     drills.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
@@ -144,14 +148,14 @@ def _without(planned: Planned, result: DrillResult, why: str, run: str | None = 
 
 
 def _job(request: DrillRequest, token: str, planned: Planned) -> Request:
-    """Return the launch of a row: our small job, whose processes bear the token."""
+    """Return the launch request of a row: the small job, with the token on its command line."""
     fault = planned.fault.name if planned.fault.by == By.JOB else "none"
     settings = (
         f'command=["python", "drill.py", "{token}"]',
         f'settings.ledger="{token}"',
         f'settings.fault="{fault}"',
         f"settings.at={planned.at}",
-        "on_end=[]",  # of the project: nobody is to be told of these runs
+        "on_end=[]",  # the project's own hook is not called for these runs
     )
     return Request(
         host=request.host,
@@ -164,20 +168,20 @@ def _job(request: DrillRequest, token: str, planned: Planned) -> Request:
 
 
 def _unable(desk: HostClient) -> dict[str, str]:
-    """Return the faults that cannot be brought about on a host, with the reason."""
+    """Return the faults that cannot be caused on a host, with the reason."""
     if "able" in host_shell.run(desk, "unshare --user --map-root-user --mount true && echo able"):
         return {}
     return {"folder-full": "this user may make no namespace there (unshare --user --mount)"}
 
 
 def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> FaultOutcome:
-    """Launch the job, bring the fault about, follow the run to its end, judge it, and remove it."""
+    """Launch the job, cause the fault, follow the run to its end, judge it, and remove it."""
     token = f"drill-{secrets.token_hex(6)}"
     try:
         started = launch(_job(ready.request, token, planned), SilentView())
     except RefusedError as error:
         return _without(planned, DrillResult.NOT_RUN, " ".join(str(error).split()))
-    except LaunchError as error:  # whole: the run may have begun, and it says what to type then
+    except LaunchError as error:  # all lines: the run may have begun
         return _without(planned, DrillResult.FAILED, " ".join(str(error).split()))
     place = None
     try:
@@ -193,7 +197,7 @@ def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> Fault
         row = _judged(ready.desk, planned, started.mirror, place, state, problems, folder)
     except LaunchError as error:
         row = _without(planned, DrillResult.FAILED, str(error).splitlines()[0], started.mirror.run)
-    except BaseException as error:  # Ctrl-C: whoever answers it says what could not be removed
+    except BaseException as error:  # Ctrl-C: the note tells the caller about things left behind
         if (problem := _clear_away(started, place, keeps_mirror=False)) is not None:
             error.add_note(problem)
         raise
@@ -207,7 +211,10 @@ def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> Fault
 def _hurt(
     ready: Prepared, planned: Planned, started: Started, place: DrillPlace
 ) -> tuple[RunState, list[str]]:
-    """Follow a run while it is hurt, and recover it if it needs that; return how it ended, and what went wrong."""
+    """Follow a run while its fault happens, and recover it if needed.
+
+    Return its final state and the problems.
+    """
     fault = planned.fault
     most_s = fault.seconds + LIMIT_S
     view = _Following(time.monotonic() + most_s)
@@ -228,7 +235,7 @@ def _hurt(
 
 
 def _followed_to_its_end(started: Started, view: SilentView, problems: list[str]) -> RunState:
-    """Follow a run; whenever it waits or is interrupted, recover it, as a person would."""
+    """Follow a run. Recover it as a user would whenever it waits or is interrupted."""
     host, mirror = started.host, started.mirror
     state = follow(host, mirror, view, started.desk)
     for _ in range(MOST_RECOVERIES):
@@ -244,7 +251,10 @@ def _followed_to_its_end(started: Started, view: SilentView, problems: list[str]
 
 
 class _Following(SilentView):
-    """Counts lost links, and gives up a host that does not answer after a moment of the monotonic clock."""
+    """Counts lost connections.
+
+    Raises the error of one that is lost after `until`, a time of the monotonic clock.
+    """
 
     def __init__(self, until: float) -> None:
         self._until = until
@@ -285,7 +295,10 @@ def _judged(
     problems: list[str],
     folder: Path,
 ) -> FaultOutcome:
-    """Look at what is there from outside, keep it, and judge it; the copy here is as it came while the run was followed."""
+    """Collect the evidence from outside, keep the ledger, and judge the run.
+
+    The local copy is checked as it was downloaded while following.
+    """
     said = host_shell.run(desk, f"cat {shlex.quote(f'{place.ledger}/ledger.jsonl')}")
     (folder / f"{planned.name}.jsonl").write_text(said)
     seen = judging.RunObservation(
@@ -313,7 +326,7 @@ def _judged(
 
 
 def _differing(desk: HostClient, mirror: Mirror, place: DrillPlace) -> list[str]:
-    """Return which files of the record, and of what the job made, are not the same here as on the host."""
+    """Return the files of the record and the job's artifacts whose local copy differs from the host's."""
     script = f"""
 cd {shlex.quote(place.folder)} || exit
 for file in record/[0-9]*/attempt.json record/[0-9]*/state.json record/[0-9]*/events.jsonl record/[0-9]*/log.txt work/artifacts/model; do
@@ -351,11 +364,13 @@ done
 
 
 def _left(desk: HostClient, place: DrillPlace, *, is_removed: bool = False) -> list[str]:
-    """Return the processes, containers and socket folders of a run that are still there LEAVE_S after its end, or that they cannot be seen.
+    """Return the processes, containers and socket folders that a run left LEAVE_S seconds after its end.
 
-    A process is one of the run by its command line, or, where there is /proc, by its variables.
+    If the processes cannot be listed, return that as a line. A process belongs to the run by its command
+    line, or by its variables on a host with /proc.
 
-    An ended container stays with its run. Once that is removed, neither it nor a file may be there.
+    An ended container stays until its run is removed. After that (`is_removed`), containers and files count
+    as left too.
     """
     variables = host_shell.assigned(
         TOKEN=place.token,
@@ -369,7 +384,7 @@ def _left(desk: HostClient, place: DrillPlace, *, is_removed: bool = False) -> l
 
 
 def _on_record(mirror: Mirror) -> tuple[str | None, str | None]:
-    """Return the first failure that a run has on record, and what it did about it."""
+    """Return the first failure in a run's record, and its remedy."""
     for folder in mirror.files.numbered():
         state, begun = (mirror.files.read_json(f"{folder}/{name}.json") for name in ("state", "attempt"))
         for report in (state.get("failure"), begun.get("previous")):
@@ -385,9 +400,9 @@ def _on_record(mirror: Mirror) -> tuple[str | None, str | None]:
 
 
 def _clear_away(started: Started, place: DrillPlace | None, *, keeps_mirror: bool) -> str | None:
-    """End and remove a run and its ledger from the host, and from here; return what was in the way.
+    """End a run, and remove it and its ledger from the host and its local copy from here.
 
-    Ctrl-C and SIGTERM wait for it, and count afterwards.
+    Return the problem, if any. Ctrl-C and SIGTERM are held until it is done, and are raised afterwards.
     """
     held = HeldInterrupts()
     try:

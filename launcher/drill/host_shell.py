@@ -1,4 +1,4 @@
-"""A plain shell on a host: a witness that has nothing to do with the agent."""
+"""A plain shell on a host, independent of the agent."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ _BEGUN, _ENDED = "launch: the script begins", "launch: the script has ended"
 
 
 def assigned(**variables: str) -> str:
-    """Return the lines with which a script begins that reads these variables; they are not exported."""
+    """Return shell assignments of these variables, for the beginning of a script. They are not exported."""
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 
 def run(desk: HostClient, script: str, wait_s: float = 30.0) -> str:
-    """Run a script with the host's `sh` and return what it printed; what it complains about is dropped.
+    """Run a script with the host's `sh` and return its standard output.
 
-    So is what a login prints before it. Raises HostError for a lost link, a shell that was killed, or one that has not ended
-    within `wait_s` seconds: what is missing never counts as nothing to say.
+    Standard error, and output of the login before the script, are dropped. Raises HostError for a lost
+    connection, a killed shell, or a script that has not ended within `wait_s` seconds: incomplete output
+    never counts as empty.
     """
     deadline = time.monotonic() + wait_s
     with contextlib.closing(desk.open_program(["sh"])) as stream:

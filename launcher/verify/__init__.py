@@ -1,5 +1,5 @@
-"""`launch verify`: try the precisions of a job on a card for a few steps each, and remember what was proven.
+"""`launch verify`: try each precision of a job on a card for a few steps, and remember the proven ones.
 
-`verifying.verify` is the front door, `verification_report` reads what the trials recorded.
-The trials themselves are in the worker.
+`verifying.verify` is the front door; `verification_report` reads the recorded trials. The trials themselves
+run in the worker.
 """

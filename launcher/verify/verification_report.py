@@ -1,4 +1,4 @@
-"""What a verification has shown, read from the events of its trials."""
+"""The result of a verification, read from the events of its trials."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from launcher.values.reported.used_precision import PrecisionSeen
 
 OUT_OF_MEMORY = "cuda-oom"
 LINES_SHOWN = 5
-"""How many of the last lines of a failed trial are kept: its log is removed with the run."""
+"""The number of log lines kept of a failed trial: its log is removed with the run."""
 _TAIL_BYTES = 1 << 14
 _ADAPTS = "adapt=true"
 
 
 class RungReport(NamedTuple):
-    """A rung of the ladder, from 1, and how its trial ended; `measured` is None unless it was good.
+    """A rung of the ladder, counted from 1, and the result of its trial.
 
-    `differs` names what was not as planned of the dtypes, autocast and scaler that were seen; None if nothing was seen.
-    `printed` are the last lines of one that failed.
+    `measured` is None unless it was good. `differs` names the observed dtypes, autocast and scaler that
+    differ from the plan; None if nothing was observed. `printed` are the last lines of a failed trial.
     """
 
     rung: int
@@ -52,19 +52,28 @@ class RungReport(NamedTuple):
 
     @property
     def works(self) -> bool:
-        """Whether a launch may use it: it trains, its gradient is that of fp32, and its dtypes are those of the plan."""
+        """Whether a launch may use it.
+
+        It trains, its gradient is that of fp32, and its dtypes are those of the plan.
+        """
         return self.is_relied_on and not self.differs
 
     @property
     def is_relied_on(self) -> bool:
-        """Whether later plans choose it by its speed: it trains, and its gradient is that of fp32. They know no dtypes."""
+        """Whether later plans may choose it for its speed: it trains, and its gradient is that of fp32.
+
+        Later plans do not know its dtypes.
+        """
         cosine = self.measured.cosine if self.measured is not None else None
         is_near = cosine is None or cosine >= LEAST_COSINE
         return self.result == GOOD and is_near
 
     @property
     def is_put_behind(self) -> bool:
-        """Whether later plans put it behind one that works. Failures that a precision does not cause are not remembered."""
+        """Whether later plans try it after one that works.
+
+        Failures that the precision did not cause are not remembered.
+        """
         return self.result in PRECISION_FAILURES or (self.result == GOOD and not self.is_relied_on)
 
 
@@ -78,9 +87,10 @@ class LargestMicroBatch(NamedTuple):
 
 
 class VerificationReport(NamedTuple):
-    """What a verification has shown. A part that it did not come to is None, or missing in `rungs`.
+    """The result of a verification. A missing part is None, or absent from `rungs`.
 
-    `launch` is the command line that launches the same job; None if its own is not on record here.
+    `launch` is the command line that launches the same job; None if the verification's own is not in the
+    local copy.
     """
 
     run: str
@@ -94,19 +104,20 @@ class VerificationReport(NamedTuple):
 
     @property
     def trains_nowhere(self) -> bool:
-        """Whether all rungs were tried, and the job trains in none."""
+        """Whether all rungs were tried and the job trained in none."""
         return len(self.rungs) == len(self.plan.ladder) and all(rung.result != GOOD for rung in self.rungs)
 
     @property
     def works(self) -> bool:
-        """Whether the first rung, which a launch begins with, may be used."""
+        """Whether the first rung, with which a launch begins, may be used."""
         return any(rung.rung == 1 and rung.works for rung in self.rungs)
 
     @property
     def fastest(self) -> RungReport | None:
-        """The rung that was clearly faster than the first one, and goes before it in later plans; None in a rehearsal.
+        """The rung that was clearly faster than the first one, so that later plans try it first.
 
-        A CPU's speed says nothing of the card that it acts as, and later plans know nothing of it.
+        None in a rehearsal, where a CPU stands in for the card: its speed says nothing about the card, and
+        later plans ignore it.
         """
         if self.plan.rehearsed:
             return None
@@ -117,7 +128,7 @@ class VerificationReport(NamedTuple):
 
 
 def verification_report(mirror: Mirror, state: RunState) -> VerificationReport:
-    """Return what the trials of a run have shown. Raises BadFileError if this version does not understand its plan."""
+    """Return the results of a run's trials. Raises BadFileError if this version does not understand its plan."""
     plan = mirror.whole_plan()
     trials: dict[tuple[str, int, int], tuple[TrialEnded, PrecisionSeen | None]] = {}
     folders: dict[tuple[str, int], str] = {}
@@ -147,7 +158,7 @@ def verification_report(mirror: Mirror, state: RunState) -> VerificationReport:
 
 
 def _last_lines(mirror: Mirror, folder: str) -> tuple[str, ...]:
-    """Return the last lines of a log that are not empty."""
+    """Return the last lines of a log that are not blank."""
     try:
         with mirror.files.open(f"{folder}/log.txt") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
@@ -158,14 +169,14 @@ def _last_lines(mirror: Mirror, folder: str) -> tuple[str, ...]:
 
 
 def _launch_command(mirror: Mirror) -> str | None:
-    """Return the command line that launches what a run has verified."""
+    """Return the command line that launches the job that a run verified."""
     with contextlib.suppress(UsageError):
         return launch_command(recall(mirror))
     return None
 
 
 def launch_command(request: Request) -> str:
-    """Return the command line that launches what was to be verified."""
+    """Return the command line that launches the verified job."""
     options: dict[str, Sequence[str | None]] = {
         "--host": [request.host],
         "--profile": [request.profile],
@@ -183,13 +194,13 @@ def launch_command(request: Request) -> str:
 
 
 def _ended(mirror: Mirror, folder: str) -> Iterator[tuple[TrialEnded, PrecisionSeen | None]]:
-    """Yield the trial that an attempt has ended with, and the precision that the start-up hook saw in it."""
+    """Yield the trial that an attempt ended with, and the precision that the start-up hook observed in it."""
     try:
         lines = mirror.files.read(f"{folder}/events.jsonl", MOST_GROWN).splitlines()
     except OSError:
         return
     seen = None
-    for line in lines:  # of thousands only a few are parsed
+    for line in lines:  # parse only the few relevant lines of thousands
         if b'"precision_seen"' not in line and b'"trial"' not in line:
             continue
         event = parse_event(line)
@@ -221,7 +232,7 @@ def _of_rung(
 
 
 def _batch(trials: list[TrialEnded]) -> LargestMicroBatch | None:
-    """Return the largest micro-batch of the rung that was tried with several; None if none was."""
+    """Return the largest micro-batch of the rung that was tried with several; None without such a rung."""
     tried = next((trial for trial in trials if trial.trial == "batch"), None)
     if tried is None:
         return None

@@ -1,4 +1,4 @@
-"""A verification: a run whose attempts are trials. It is followed to its end and reported. Its run is always removed."""
+"""A verification: a run whose attempts are trials. It is followed to its end, reported, and always removed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from launcher.verify.verification_report import VerificationReport, verification
 
 
 class Verified(NamedTuple):
-    """A report, and what could not be removed of the run it came from."""
+    """A report, and the problem if its run could not be removed."""
 
     report: VerificationReport
     problem: str | None
 
 
 def finish(started: Started, view: View) -> Verified:
-    """Follow a verification that has begun to its end; report it, and remove its run.
+    """Follow a started verification to its end, report it, and remove its run.
 
     Raises KeyboardInterrupt and Terminated once the run has been stopped and removed.
     """
@@ -44,9 +44,9 @@ def finish(started: Started, view: View) -> Verified:
 
 
 def remove(host: Host, mirror: Mirror, view: View) -> str | None:
-    """Stop a verification if it still runs, and remove it from its host and from here; return what was in the way.
+    """Stop a verification if it still runs, and remove it from its host and from here.
 
-    Ctrl-C and SIGTERM wait for that: what it holds is a card.
+    Return the problem, if any. Ctrl-C and SIGTERM are held until it is done, because the run holds a card.
     """
     held = HeldInterrupts()
     try:

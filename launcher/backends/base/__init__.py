@@ -1,5 +1,4 @@
-"""What every backend has: `Backend`, what shared code asks of a kind of host, and `Runtime`, how a job runs there.
+"""Base classes of the backends: `Backend` for a kind of host, and `Runtime` for the way a job runs there.
 
-The defaults are those of a machine that one logs in to.
-`inside` and `making` are shared by runtimes.
+The defaults are those of a machine with a login. Runtimes share `inside` and `making`.
 """

@@ -1,4 +1,4 @@
-"""What shared code asks of a kind of host. The defaults are those of a machine that one logs in to."""
+"""Base class of the backends. The defaults are those of a machine with a login."""
 
 from __future__ import annotations
 
@@ -18,52 +18,55 @@ if TYPE_CHECKING:
 
 
 class Backend:
-    """One kind of host. Its parts are loaded when they are first asked."""
+    """One kind of host. Its parts are loaded on first use."""
 
     lacks: ClassVar[Mapping[str, Lack]] = {}
-    """The verbs that it cannot do."""
+    """The commands that hosts of this kind do not support."""
 
     def check_has(self, host: Host, verb: str, run: str = "RUN") -> None:
-        """Raise LackingError if hosts of this kind cannot do a verb. Nothing is asked of the host."""
+        """Raise LackingError if hosts of this kind do not support a command. The host is not contacted."""
         if (lack := self.lacks.get(verb)) is not None:
             raise LackingError(host.name, verb, lack, run)
 
     def connect(self, host: Host) -> HostClient:
-        """Connect to a host and return its desk. Raises HostError, or UsageError for a kind without anything to connect to."""
+        """Connect to a host and return its client.
+
+        Raises HostError, or UsageError for a kind of host that accepts no connection.
+        """
         from launcher.transport import connecting
 
         return connecting.connect(host)
 
     def open_line(self, host: Host) -> SharedConnection:
-        """Return a line to a host, which connects for the first desk. Raises what `connect` raises."""
+        """Return a shared connection to a host. It opens for the first client. Raises what `connect` raises."""
         from launcher.transport import connecting
 
         return connecting.open_line(host)
 
     @property
     def probing(self) -> Probing:
-        """What it is asked before a plan."""
+        """The part used before planning."""
         from launcher.backends.base.probing import Probing
 
         return Probing()
 
     @property
     def planning(self) -> Planning:
-        """What it is asked for a plan."""
+        """The part used for planning."""
         from launcher.backends.base.planning import Planning
 
         return Planning()
 
     @property
     def running(self) -> Running:
-        """What it is asked for a run."""
+        """The part used for runs."""
         from launcher.backends.base.running import Running
 
         return Running()
 
     @property
     def upkeep(self) -> Upkeep:
-        """What it is asked beside its runs."""
+        """The part used outside single runs: batch limits, and files and machines left after runs."""
         from launcher.backends.base.upkeep import Upkeep
 
         return Upkeep()

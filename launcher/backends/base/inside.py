@@ -1,4 +1,4 @@
-"""A link to an agent that runs inside what keeps a run, a container or a job, over a stream to its input and output."""
+"""A channel to an agent inside a run's container or job, over a stream to the agent's input and output."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ MOST_KEPT = 4000
 
 
 def serving(place: RunLocation) -> list[str]:
-    """Return the command that serves a client inside: by the agent that the run was prepared with."""
+    """Return the command that serves a client inside the run, with the agent that prepared the run."""
     script = f'echo; echo "{MAGIC.decode()}have"; exec python3 -I "$0" serve "$1"'
     return ["sh", "-c", script, place.agent, place.path.rpartition("/runs/")[0]]
 
 
 class Inside:
-    """A link from which no other stream is opened."""
+    """A channel to an agent inside a run. It opens no further streams."""
 
     def __init__(self, host: str, stream: ByteStream, place: str) -> None:
         """Take over a stream to an agent in a `place`, e.g. "container"."""
         self.about = f"in its {place}"
         self.first = b""
-        """The beginning of what came: if no agent did, it says why."""
+        """The first bytes received, at most MOST_KEPT. If no agent started, they hold the error message."""
         self._host = host
         self._place = place
         self._stream = stream
@@ -35,13 +35,13 @@ class Inside:
         self.sever = stream.close
 
     def recv(self, size: int, /) -> bytes:
-        """Return some bytes; none at the end of the stream."""
+        """Return some bytes, or empty bytes at the end of the stream."""
         piece = self._stream.recv(size)
         self.first += piece[: MOST_KEPT - len(self.first)]
         return piece
 
     def by_hand(self, command: str) -> str:
-        """Return the command as it is."""
+        """Return the command unchanged."""
         return command
 
     def open_socket(self, path: str) -> Socket:

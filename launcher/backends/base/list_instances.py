@@ -1,4 +1,7 @@
-"""What an account has rented, as it says itself, for a computer that has no run there: a run is seen where it was launched alone."""
+"""List an account's rented machines for a computer without runs there.
+
+A run is visible only on the computer that launched it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def account_words(host: Host, settings: RentalSettings) -> list[str]:
-    """Return in lines that no run of this computer is at an account, what it has, and who can see what."""
+    """Return lines that list an account's rented machines and say where their runs are visible."""
     first = f"{host.name}: no run of this computer; those of another one are seen there alone"
     try:
         with contextlib.closing(open_account(settings)) as account:
@@ -35,7 +38,7 @@ def account_words(host: Host, settings: RentalSettings) -> list[str]:
 
 
 def _proposed(found: list[Instance]) -> str:
-    """Return the one machine of a launcher; of others, and of several, none is proposed."""
+    """Return the id of the only machine that a launcher rented, else the placeholder INSTANCE."""
     own = [one.id for one in found if one.is_launchers]
     return own[0] if len(own) == 1 else "INSTANCE"
 

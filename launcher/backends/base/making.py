@@ -1,4 +1,4 @@
-"""What making an image and making an environment have in common: one client at a time, and a program's output."""
+"""Shared parts of building images and environments: a lock for one client, and the program's output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ POLL_S = 0.5
 
 @contextlib.contextmanager
 def alone(desk: HostClient, lock: str, title: str, say: Say) -> Iterator[HeldLock]:
-    """Hold a lock of the host, waiting while another launch makes the same thing; it is also released with the connection."""
+    """Hold a lock on the host. Wait while another launch builds the same thing.
+
+    A lost connection releases the lock too.
+    """
     while not (answer := desk.making.hold(lock)).held:
         say(f"{title}: another launch makes it")
         time.sleep(POLL_S)
@@ -31,22 +34,22 @@ def alone(desk: HostClient, lock: str, title: str, say: Say) -> Iterator[HeldLoc
 
 
 def encoded(files: dict[str, bytes]) -> dict[str, str]:
-    """Return files as they travel in JSON."""
+    """Return files encoded for JSON."""
     return {name: base64.b64encode(data).decode() for name, data in files.items()}
 
 
 class Lines:
-    """A program's output, line by line: steps are shown, the last lines are kept."""
+    """A program's output, line by line: shows the steps and keeps the last lines."""
 
     def __init__(self, say: Say, step: Callable[[str], str | None], kept: int) -> None:
-        """Show what `step` returns for a line, and keep the last `kept` lines."""
+        """Show the result of `step` for each line, and keep the last `kept` lines."""
         self._say = say
         self._step = step
         self._rest = b""
         self._kept: deque[str] = deque(maxlen=kept)
 
     def take(self, data: bytes) -> None:
-        """Take some bytes."""
+        """Process some bytes of output."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             text = printable(line.decode(errors="replace")).rstrip()

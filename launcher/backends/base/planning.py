@@ -1,4 +1,4 @@
-"""What shared code asks of a backend for a plan: what a task may ask for there, and what a plan has more."""
+"""A backend's part in planning: check a job's settings for this kind of host, and complete its plan."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 
 class Planning:
-    """A machine's answers: a plan has nothing of its own."""
+    """The planning of a machine. It adds nothing to a plan."""
 
     needs_probe: ClassVar[bool] = False
-    """Whether even the ladder of a named card is better for a probe."""
+    """Whether a plan for a named card also needs a probe."""
 
     kept: ClassVar[Mapping[str, str]] = {}
-    """The keys of its own table in a job that a resumed run keeps from its parent, with what each stands for."""
+    """Keys of this kind's job table that a resumed run keeps from its parent, described for the user."""
 
     def check_task(self, task: Task, host: Host) -> None:
-        """Raise UsageError for a job whose keys this kind of host does not have."""
+        """Raise UsageError for a job that uses the table of another kind of host."""
         for kind in OF_ONE_KIND:
             if host.kind == kind or getattr(task.job, kind) is None:
                 continue
@@ -50,51 +50,61 @@ class Planning:
             )
 
     def refusals(self, job: Job, host: Host) -> tuple[Finding, ...]:
-        """Return what a job cannot have there, before its secrets are asked for."""
+        """Return a refusal for each setting of a job that this host cannot meet.
+
+        Called before secrets are requested.
+        """
         del job, host
         return ()
 
     def task_findings(self, task: Task, host: Host) -> Iterator[Finding]:
-        """Yield what the user must know of how long a run may last there at once, by the job's script."""
+        """Yield the findings about the time limit of one session or job, from the job's script."""
         del task, host
         yield from ()
 
     def image(self, job: Job, host: Host) -> str | None:
-        """Return the image that a job names itself, in which nothing is installed."""
+        """Return the image that the job names; nothing is installed in such an image."""
         del host
         return job.image
 
     def profile(self, profile: Profile, request: Resolved, facts: Facts | None) -> Profile:
-        """Return the profile of as many cards as --gpus asks for; a CPU and Apple's GPU are one, which the checks of --gpus say."""
+        """Return the profile with the number of cards of --gpus.
+
+        A CPU or Apple GPU counts as one card and keeps its profile; the checks of --gpus report another
+        number.
+        """
         del facts
         count, _ = requested_gpus(request.gpus, profile.count)
         return profile if profile.kind != "cuda" or count == profile.count else profile.of_cards(count)
 
     def resources(self, profile: Profile, request: Resolved, facts: Facts | None) -> Resources:
-        """Return what a run of a request gets, for a plan with this profile."""
+        """Return the resources for a run of this request, planned with this profile."""
         del profile, request, facts
         return MACHINE
 
     def limits(self, host: str, wanted: Resources, facts: Facts) -> Sequence[Finding]:
-        """Return why a host can never give these resources, whatever the rest of the plan is."""
+        """Return the findings about resources that the host can never give.
+
+        The rest of the plan does not matter.
+        """
         del host, wanted, facts
         return ()
 
     def complete(self, plan: Plan, request: Resolved, facts: Facts | None, plan_for: PlanFor) -> Plan:
-        """Return a plan with what this kind of host adds to it once it is made."""
+        """Complete a finished plan with the parts of this kind of host."""
         del request, facts, plan_for
         return plan
 
     def preview(self, plan: Plan, host: Host, place: str, tree: CodeTree) -> SessionPreview | None:
-        """Return what the first session of a plan would be, in a place of this id; None where there are no sessions.
+        """Return a preview of a plan's first session, for the run id `place`.
 
-        Raises UsageError for a file that cannot be read.
+        Return None for a host without sessions. Raises UsageError for a file that cannot be read.
         """
         del plan, host, place, tree
         return None
 
     def changed(self, plan: Plan, job: Job) -> Plan:
-        """Return the plan of a run that goes on, with the changes of its job that are for this kind of host alone."""
+        """Return the plan of a resumed run with the changed settings of this kind of host."""
         del job
         return plan
 
@@ -106,23 +116,23 @@ class Planning:
         wheels: WheelTable | None = None,
         cards: Iterable[Profile] = (),
     ) -> tuple[Finding, ...]:
-        """Return the findings of the gate, with those of this kind of host."""
-        from launcher.planning.gate import check  # a launch loads it while its host is waited for
+        """Return the findings of the gate, including those of this kind of host."""
+        from launcher.planning.gate import check  # a launch loads it while it waits for its host
 
         return check(plan, facts, host, wheels, cards, self.own_checks(plan, facts, host))
 
     def gpus_refusals(self, asked: str, plan: Plan) -> Sequence[Finding]:
-        """Return the refusal of a value of --gpus where nobody can choose so, whatever cards there are."""
+        """Return a refusal if the user cannot choose these cards with --gpus on any host of this kind."""
         del asked, plan
         return ()
 
     def rows(self, plan: Plan) -> Sequence[tuple[str, str]]:
-        """Return what a plan shows more, each with its label."""
+        """Return more rows for the plan's table: label and text."""
         del plan
         return ()
 
     def environment(self, plan: Plan) -> str:
-        """Return which Python the job gets."""
+        """Return a description of the job's Python."""
         made = plan.environment
         if made is None:
             return plan.host_environment or "the Python found on the host"
@@ -130,12 +140,12 @@ class Planning:
         return f"{made.name}, made once {where}   (Python {made.python}, torch {made.torch})"
 
     def makes_environment(self, plan: Plan) -> str:
-        """Return where a plan's environment is made."""
+        """Return the place where a plan's environment is built, in words."""
         del plan
         return "on the host"
 
     def own_checks(self, plan: Plan, facts: Facts | None, host: Host) -> HostChecks:
-        """Return what the gate takes from this kind of host."""
+        """Return the checks that this kind of host adds to the gate."""
         del host
         if facts is None or not facts.has_slurm:
             return HostChecks()
@@ -145,7 +155,10 @@ class Planning:
 
 
 def cannot_go_on(host: str, limit: str, following: str) -> Finding:
-    """Return the note that a run that is longer than some limit cannot go on in what follows, by the job's script."""
+    """Return the note that a run longer than `limit` cannot continue in the next session or job.
+
+    The caller has found from the job's script that it cannot resume.
+    """
     message = (
         f"{host}: the script never asks worker.resume_from(): a run that is longer than {limit} cannot go on in the "
         f"next {following}, and ends as not-restartable"

@@ -1,4 +1,4 @@
-"""What shared code asks of a backend before a plan: which cards there are, or are expected, and how they are shown."""
+"""A backend's part before planning: find the cards of a host, probed or expected, and show them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
     from launcher.values.plan import Plan
 
 NO_JOB = Job(name="none", command=("true",))
-"""A job that needs nothing: a probe for it does not look for other interpreters, which takes time."""
+"""A job without requirements. A probe for it skips the search for other interpreters, which is slow."""
 
 
 class CardRequest(NamedTuple):
-    """The cards that a request asks for: one of `profiles`, which `name` means, any if it is empty; and `gpus` as in --gpus.
+    """The cards that a request asks for: one of `profiles`, or any card if that is empty.
 
-    `rehearses`: they are only imitated. `allows_substitute`: others may come.
+    `name` is the name that selected the profiles, `gpus` the value of --gpus. `rehearses`: the cards are only
+    simulated. `allows_substitute`: other cards are acceptable.
     """
 
     profiles: Sequence[Profile] = ()
@@ -48,9 +49,9 @@ class CardRequest(NamedTuple):
 
 
 class CardsThere(NamedTuple):
-    """The facts of a host for a plan, the profile of the cards that it gets there, and why, if there was a choice.
+    """The facts of a host for a plan, the profile of the job's cards, and the reason if there was a choice.
 
-    Of a cluster they are those of its login node with the cards that are expected on another.
+    For a cluster, the facts are those of its login node with the cards expected on a compute node.
     """
 
     facts: Facts
@@ -59,10 +60,10 @@ class CardsThere(NamedTuple):
 
 
 class Probed(NamedTuple):
-    """What one of several hosts answered: its facts and the profile of its best card, or why not.
+    """The row of one of several hosts: its facts and the profile of its best card, or the problem.
 
-    The facts of an account are expectations. `quota` is what an account has left, what it would rent, or what is free in a
-    cluster, in words.
+    The facts of an account are expectations. `quota` is text: an account's remaining quota, the machine that
+    it would rent, or the free nodes of a cluster.
     """
 
     host: Host
@@ -82,15 +83,18 @@ class CardCells(NamedTuple):
 
 
 class Probing:
-    """A machine's answers: its probe finds them."""
+    """The probing of a machine: a probe finds its cards."""
 
     is_expected_only: ClassVar[bool] = False
-    """Whether nothing can be probed before a run: facts are expectations."""
+    """Whether a host cannot be probed before a run, so that its facts are expectations."""
     whose: ClassVar[str] = ""
-    """Whose facts a probe finds, where they are not those of what runs a job, e.g. `the login node's`."""
+    """The owner of the probed facts if the job runs on another machine, e.g. `the login node's`."""
 
     def choose(self, host: Host, asked: CardRequest, lookup: Lookup) -> MachineChoice | None:
-        """Return the machine to ask for; None where the probe decides. Raises UsageError, RefusedError, UnknownNameError."""
+        """Return the machine to request; None if the probe decides.
+
+        Raises UsageError, RefusedError or UnknownNameError.
+        """
         del lookup
         if asked.allows_substitute:
             raise UsageError(
@@ -101,33 +105,40 @@ class Probing:
     def probe(
         self, desk: HostClient, host: Host, job: Job | None = None, choice: MachineChoice | None = None
     ) -> Facts:
-        """Ask a host for its facts, and for the packages and the model of a job; without a job, for its other interpreters.
+        """Return a host's facts, for a job if one is given.
 
-        Where nothing can be probed they are what is expected of the chosen machine. Raises HostError.
+        With a job, the facts cover its packages and its model; without one, the host's other interpreters.
+        For a host that cannot be probed, return the facts expected of the chosen machine. Raises HostError.
         """
         del choice
         return ask(desk, host, job)
 
     def probe_again(self, desk: HostClient, host: Host, plan: Plan) -> Facts:
-        """Return the facts for a run that goes on by a recorded plan. Raises HostError."""
-        from launcher.planning.assembly import job_of  # a launch loads it while its host is waited for
+        """Return the facts for resuming a run from its recorded plan. Raises HostError."""
+        from launcher.planning.assembly import job_of  # a launch loads it while it waits for its host
 
         return self.probe(desk, host, job_of(plan))
 
     def expected(self, host: Host, choice: MachineChoice | None) -> Facts | None:
-        """Return what is expected of the chosen machine, without asking anybody; None for a host that can be probed."""
+        """Return the facts expected of the chosen machine, without contacting it.
+
+        Return None for a host that can be probed.
+        """
         del host, choice
         return None
 
     def expected_offer(self, host: Host, offer: InstanceOffer, profile: Profile) -> Facts:
-        """Return what is expected of a machine that could be rented. Raises UsageError where nothing is."""
+        """Return the facts expected of a machine that could be rented.
+
+        Raises UsageError for a host that rents none.
+        """
         del offer, profile
         raise UsageError(f"{host.name}: nothing is rented there\n  what is offered   launch offers")
 
     def cards(self, host: Host, job: Job, asked: CardRequest, facts: Facts, lookup: Lookup) -> CardsThere:
-        """Return the cards for a job on a host, by what a probe of it found.
+        """Return the cards for a job, chosen from a host's probed facts.
 
-        Raises UnknownNameError, or RefusedError, for cards that no profile names.
+        Raises UnknownNameError or RefusedError for cards without a profile.
         """
         del host, job
         _, uuids = requested_gpus(asked.gpus, 1)
@@ -141,7 +152,10 @@ class Probing:
         return self.cards(host, job, CardRequest(), facts, lookup)
 
     def is_unused_login(self, facts: Facts) -> bool:
-        """Whether a host is a login node of a Slurm cluster, which its table does not say: a run would train on it."""
+        """Whether a host is a login node of a Slurm cluster but is not configured as one.
+
+        A run would train on it.
+        """
         return facts.has_slurm
 
     def describe(self, facts: Facts) -> str:
@@ -153,18 +167,18 @@ class Probing:
             card = "Apple GPU" if facts.has_apple_gpu else f"{facts.no_card}, {facts.cpus} CPUs"
         return f"{card}, {of_software(facts)}"
 
-    # many hosts
+    # table of several hosts
 
     def ask_ahead(self, hosts: Sequence[Host]) -> None:
-        """Begin to ask for what several hosts have in common, for their rows."""
+        """Start requesting the data that several hosts share, for their rows."""
 
     def row(self, host: Host, ask: Callable[[], Facts], lookup: Lookup) -> Probed:
-        """Return what a host has; `ask` probes it. Raises LaunchError."""
+        """Return the row of a host; `ask` probes it. Raises LaunchError."""
         there = self.best_cards(host, NO_JOB, ask(), lookup)
         return Probed(host, there.facts, there.profile.name)
 
     def is_usable(self) -> bool:
-        """Whether there are credentials for a host of this kind that needs no table."""
+        """Whether credentials exist for a host of this kind that needs no table in the configuration."""
         return True
 
     def cells(self, host: Host, facts: Facts) -> CardCells:
@@ -181,29 +195,29 @@ class Probing:
         )
 
     def note(self) -> str | None:
-        """Return what is said below a table with hosts of this kind; None for nothing."""
+        """Return a note for below a table with hosts of this kind, or None."""
         return None
 
     # one host
 
     def quota(self, host: Host) -> str | None:
-        """Return what an account has left, or why that is unknown; None for another host."""
+        """Return an account's remaining quota, or why it is unknown; None for a host without an account."""
         del host
         return None
 
     def titles(self, facts: Facts) -> tuple[str, str]:
-        """Return who was probed, and the ids of that, as `launch probe` shows them."""
+        """Return the name of the probed machine and its ids, as `launch probe` shows them."""
         where = f"({facts.user}@{facts.hostname}, {facts.platform} {facts.machine})"
         return where, f"host {facts.host_id}, boot {facts.boot_id}"
 
     def rows(self, facts: Facts, quota: str | None) -> Iterator[tuple[str, str]]:
-        """Yield what `launch probe` shows instead of the cards that were probed; nothing if they are shown."""
+        """Yield the rows that `launch probe` shows instead of the probed cards, if any."""
         del facts, quota
         yield from ()
 
 
 def ask(desk: HostClient, host: Host, job: Job | None, *, slurm: bool = False) -> Facts:
-    """Ask a host for its facts, and for those of its cluster. Raises HostError."""
+    """Return a host's facts, including those of its cluster if `slurm`. Raises HostError."""
     return desk.probe(
         environment=host.environment,
         packages=None if job is None else _packages(job),
@@ -215,23 +229,24 @@ def ask(desk: HostClient, host: Host, job: Job | None, *, slurm: bool = False) -
 
 
 def _packages(job: Job) -> list[str]:
-    """Return the names of the packages that a job needs, or may need."""
+    """Return the names of the packages that a job needs or may need."""
     more = [ROUNDING] if may_need_more(job) else []
     return looked_for(map(distribution, [*job.requirements, *more]), job.method)
 
 
 def profiles_named(host: Host, lookup: Lookup) -> Sequence[Profile]:
-    """Return the profiles that a host's table names; none if it leaves the card to the probe."""
+    """Return the profiles that a host's table names, or none if it leaves the card to the probe."""
     return lookup.profiles_meant(host.profile) if host.profile not in (None, "auto") else ()
 
 
 def choose_profile(
     profiles: Sequence[Profile], facts: Facts, known: Mapping[str, Profile]
 ) -> tuple[Profile, str]:
-    """Return the profile that fits a probe, and why, if there was a choice between cards.
+    """Return the profile that fits a probe, and the reason if there was a choice between cards.
 
-    It is one of `profiles`, or of all that are `known` if it is empty. If the host has none of the named cards it is the
-    first, which the gate then refuses. Raises UnknownNameError for cards that no profile names.
+    The profile is one of `profiles`, or of all `known` ones if that is empty. If the host has none of the
+    named cards, it is the first of `profiles`, and the gate then refuses it. Raises UnknownNameError for
+    cards without a profile.
     """
     if len(profiles) == 1:
         return profiles[0], ""
@@ -243,7 +258,7 @@ def choose_profile(
 
 
 def of_software(facts: Facts) -> str:
-    """Return a host's Python, its engines and its room in one line."""
+    """Return a host's Python, container engines and free disk space in one line."""
     version = facts.interpreter.version if facts.interpreter else None
     python = f"Python {version}" if version else "no Python"
     engines = [

@@ -1,4 +1,4 @@
-"""What will do for a job at a host where machines are rented, and how long its last run took. Nothing is rented."""
+"""Choose a machine to rent for a job, and estimate the run time from the last run. Nothing is rented here."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from launcher.values.profile import Profile
 from launcher.values.states import State
 
 SETUP_HOURS = 0.25
-"""What is added to the time of a run: to boot, to set the machine up, and to bring the files home."""
+"""Hours added to the time of a run: to boot, set up the machine and download the files."""
 
 
 def settings_of(host: Host) -> RentalSettings:
-    """Return the settings of a host where machines are rented. Raises UsageError for another kind of host."""
+    """Return a host's rental settings. Raises UsageError for a kind of host that rents nothing."""
     settings = backend_of(host).running.rental(host)
     if settings is None:
         raise UsageError(
@@ -38,7 +38,7 @@ def settings_of(host: Host) -> RentalSettings:
 
 
 def check_limited(host: Host) -> None:
-    """Raise RefusedError for a table without a limit, before anybody is asked for anything."""
+    """Raise RefusedError for a host's table without max_hours and max_cost, before any request is sent."""
     settings = settings_of(host)
     if settings.max_hours is None and settings.max_cents is None:
         raise RefusedError(
@@ -48,18 +48,19 @@ def check_limited(host: Host) -> None:
 
 
 def offers(host: Host) -> tuple[InstanceOffer, ...]:
-    """Ask for what a host's account can rent just now: one call, which costs nothing.
+    """Return the machines that a host's account can rent now. Makes one call, which costs nothing.
 
-    Raises BadFileError, ServiceAuthError without a key, ServiceError.
+    Raises BadFileError, ServiceAuthError without a key, or ServiceError.
     """
     with contextlib.closing(open_account(settings_of(host))) as account:
         return account.provider.offers()
 
 
 def offering_host(name: str | None) -> Host:
-    """Return the host of this name, else the project's default, else the first one, where machines are rented.
+    """Return the renting host of this name, else the project's default, else the first one.
 
-    Without any it is an account that needs no table to list its offers. Raises UsageError for a host where nothing is rented.
+    Without a renting host, return a provider's account that needs no table to list its offers. Raises
+    UsageError if the named host rents nothing.
     """
     accounts = {one.name: one for kind in PACKAGES if (one := host_kind(kind).offering) is not None}
     if name is not None and name not in accounts:
@@ -77,9 +78,9 @@ def offering_host(name: str | None) -> Host:
 def choose(
     host: Host, profiles: Sequence[Profile], gpus: str | None, job: Job, offered: Iterable[InstanceOffer]
 ) -> RentalChoice:
-    """Return what will do for a job: for one of the named profiles, for the host's table, and for `--gpus`.
+    """Return the offers that fit a job: one of the named profiles, the host's table, and `--gpus`.
 
-    Raises UnknownNameError, UsageError, RefusedError.
+    Raises UnknownNameError, UsageError or RefusedError.
     """
     check_limited(host)
     settings = settings_of(host)
@@ -95,7 +96,10 @@ def choose(
 
 
 def earlier_run(job: str, profile: Profile) -> Expected | None:
-    """Return how long this client's last run of a job on a card took; None if none succeeded there."""
+    """Return the duration of this client's last successful run of a job on a card, plus setup time.
+
+    Return None without one.
+    """
     for mirror in reversed(mirrors()):
         if (seconds := _seconds(mirror, job, profile)) is not None:
             return Expected(
@@ -123,7 +127,10 @@ def _by_its_limit(job: Job) -> Expected | None:
 
 
 def _number_of(gpus: str | None, host: Host) -> int | None:
-    """Return how many cards `--gpus` asks for. Raises UsageError for the ids of cards, which nobody has yet."""
+    """Return the number of cards that `--gpus` asks for.
+
+    Raises UsageError for ids, because a card has none before its machine is rented.
+    """
     if gpus is None:
         return None
     count, ids = requested_gpus(gpus, 1)
@@ -135,5 +142,5 @@ def _number_of(gpus: str | None, host: Host) -> int | None:
 
 
 def expected(host: Host, choice: RentalChoice) -> Facts:
-    """Return what is expected of the machine that is planned for."""
+    """Return the facts expected of the planned machine."""
     return backend_of(host).probing.expected_offer(host, choice.first.offer, choice.first.profile)

@@ -1,4 +1,7 @@
-"""The answers of a host where a machine is rented for each run: only this user's index knows the runs, and nothing stays there."""
+"""Shared parts of backends that rent a machine for each run.
+
+Only this user's index knows the runs, and no files remain there.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +16,27 @@ if TYPE_CHECKING:
 
 
 class RentingRunning(Running):
-    """An account's answers; `rental` is its backend's own."""
+    """The running part of such a backend, which defines `rental` itself."""
 
     def known_runs(self, host: Host) -> list[Mirror]:
-        """Return the runs on machines that were rented for a host, the latest launched last."""
+        """Return the runs on machines rented for a host, the latest launch last."""
         return [mirror for mirror in mirrors() if (entry := mirror.entry) and entry.host.name == host.name]
 
 
 class RentingUpkeep(Upkeep):
-    """An account's answers."""
+    """The upkeep part of such a backend."""
 
     is_shared = False
     keeps_files = False
 
     def wait_reason(self, host: str, unbegun: str | None, *, is_launching: bool) -> str | None:
-        """Return None: machines are rented beside each other."""
+        """Return None: an account can rent several machines at once."""
         del host, unbegun, is_launching
         return None
 
     def others(self, host: Host) -> list[str]:
-        """Return what an account has that was rented from elsewhere, and who can see what."""
-        from launcher.backends.base.list_instances import account_words  # it asks the account
+        """Return lines about machines that another computer rented for the account."""
+        from launcher.backends.base.list_instances import account_words  # contacts the provider
         from launcher.backends.base.rental_choice import settings_of
 
         return account_words(host, settings_of(host))

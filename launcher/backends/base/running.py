@@ -1,4 +1,4 @@
-"""What shared code asks of a backend for a run: where it goes, how it begins, goes on and ends."""
+"""A backend's part in a run: where it runs, and how it begins, continues and ends."""
 
 from __future__ import annotations
 
@@ -14,31 +14,38 @@ if TYPE_CHECKING:
 
 
 class Running:
-    """A machine's answers: it is there, and its agent keeps the runs."""
+    """The running part of a machine, which exists already and whose agent holds the runs."""
 
     stop_loses: ClassVar[str | None] = None
-    """What is lost if a run at work is stopped, for the question before; None if it can save first."""
+    """A description of the loss if an active run is stopped, for the confirmation.
+
+    It is None if the run can save first.
+    """
 
     def rental(self, host: Host) -> RentalSettings | None:
-        """Return how a machine is rented for each run of a host; None where runs are on the host itself."""
+        """Return how to rent a machine for each run of a host; None if runs are on the host itself."""
         del host
         return None
 
     def known_runs(self, host: Host) -> list[Mirror] | None:
-        """Return the runs of a host that cannot list them, as this user's index has them; None if the host can be asked."""
+        """Return a host's runs from this user's index if the host cannot list them; None if it can."""
         del host
         return None
 
     def service_diagnosis(
         self, mirror: Mirror, state: RunState, said: str | None, last_reason: Callable[[], object]
     ) -> Diagnosis | None:
-        """Return what a scheduler or service has done to a run that it starts; None if nothing, or where none does.
+        """Return the effect of a scheduler or service on its run; None without an effect or a service.
 
-        `said` are its words about the run, `last_reason` returns why the run's last attempt ended.
+        `said` is the service's text about the run; `last_reason` returns the reason of the last attempt's
+        end.
         """
         del mirror, state, said, last_reason
         return None
 
     def first_note(self) -> str | None:
-        """Return what this user should know before a first run at such a host; None if nothing, or if there was one."""
+        """Return a note for the user before the first run at such a host.
+
+        Return None if there is none, or if a run was made there.
+        """
         return None

@@ -1,8 +1,8 @@
-"""A runtime carries a run through its whole life on a host: create, provide, start, resume, stop, inside, remove.
+"""A runtime handles a run's whole life on a host: create, provide, start, resume, stop, inside, remove.
 
-The agent on the host can do all of this for a plain process, and that is what `Runtime` does by default. A subclass
-overrides what it does differently. Its counterpart on the host is a module of the same name in `agent/liveness/`, which
-tells from there whether a run is alive. Example: `docker` starts a container instead of a keeper process.
+By default, `Runtime` has the agent on the host do all of this for a plain process. A subclass overrides the
+steps that differ. Its counterpart on the host is a module of the same name in `agent/liveness/`, which checks
+whether a run is alive. Example: `docker` starts a container instead of a keeper process.
 """
 
 from __future__ import annotations
@@ -27,28 +27,31 @@ if TYPE_CHECKING:
     from launcher.values.reported.answers import ResumedRun
 
 Say = Callable[[str], None]
-"""Shows the progress of something that takes long."""
+"""Shows the progress of a slow step."""
 
 
 class Resumption(NamedTuple):
-    """What resuming a run may need. The functions read files or ask the host: call them only if needed."""
+    """Inputs for resuming a run. The functions read files or contact the host: call them only if needed."""
 
     attempt: int
-    """The number that the next attempt will have."""
+    """The number of the next attempt."""
     plan: Callable[[], Plan]
     build: Callable[[], BuildOptions]
     secrets: Callable[[Sequence[str]], Mapping[str, str]]
-    """Returns the run's secrets, of which the host lacks these. Raises UsageError, or RefusedError."""
+    """Returns the values of the run's secrets with these names, which the host lacks.
+
+    Raises UsageError or RefusedError.
+    """
     say: Say
-    """Shows how an image is made."""
+    """Shows the progress of building an image."""
     wait: Say
-    """Shows what the run waits for."""
+    """Shows the reason for waiting."""
     by: str
-    """Names this client for others."""
+    """The name of this client, shown to others."""
 
 
 class Holding(NamedTuple):
-    """A thing that a runtime keeps for one run, e.g. its container. `root` is the label of the root that it belongs to."""
+    """An object that a runtime keeps for one run, e.g. its container. `root` is the label of the run's root."""
 
     kind: str
     name: str
@@ -59,10 +62,10 @@ class Holding(NamedTuple):
 
 
 class Supply(NamedTuple):
-    """A thing that a runtime keeps for many runs, e.g. an image.
+    """An object that a runtime keeps for many runs, e.g. an image.
 
-    `created` is in seconds since 1970, `users` the number of holdings that use it. What has no name of its own, because
-    its making was broken off, has an `id`, and the name of the `lock` under which it was made.
+    `created` is in seconds since 1970, `users` the number of holdings that use it. An object without a name,
+    left by an interrupted build, has an `id` and the name of the `lock` that the build held.
     """
 
     kind: str
@@ -75,11 +78,11 @@ class Supply(NamedTuple):
 
 
 class Runtime(ABC):
-    """Runs of one host, and what keeps them there. Use it in a `with`.
+    """Runs the jobs of one host. Use it in a `with`.
 
-    `desk` is the host, and is not closed with the runtime. `record` tells how runs are kept there, and is recorded with
-    each run. `build` is for images and environments that must be made. `facts` are the host's; they are `None` if the
-    runtime was opened for a recorded run.
+    `desk` is the host's client; closing the runtime leaves it open. `record` describes how runs are kept on
+    the host and is recorded with each run. `build` has the options for building images and environments.
+    `facts` are the host's, or `None` for a recorded run.
     """
 
     name: ClassVar[str]
@@ -87,11 +90,11 @@ class Runtime(ABC):
     has_images: ClassVar[bool] = False
     """Whether a plan for this runtime has an image."""
     has_own_loopback: ClassVar[bool] = False
-    """Whether a run's ports are others than those of its host."""
+    """Whether a run's loopback ports are separate from its host's."""
     has_sessions: ClassVar[bool] = False
-    """Whether the place ends a run's session at a limit, after which a client has the run go on."""
+    """Whether a service ends a session at a time limit, so that a client must continue the run in another."""
     makes_environments: ClassVar[bool] = False
-    """Whether a plan for this runtime may have an environment that is made on the host."""
+    """Whether a plan for this runtime may have an environment that is built on the host."""
 
     def __init__(
         self,
@@ -100,7 +103,7 @@ class Runtime(ABC):
         build: BuildOptions | None = None,
         facts: Facts | None = None,
     ) -> None:
-        """Open nothing yet: connections are made when they are first needed."""
+        """Store the arguments. Connections open on first use."""
         self.desk = desk
         self.record = record
         self.build = build or BuildOptions()
@@ -108,7 +111,7 @@ class Runtime(ABC):
 
     @classmethod
     def record_on(cls, host: Host, facts: Facts) -> RuntimeRecord | None:
-        """Return how runs would be kept on a host; `None` if this runtime cannot be used there."""
+        """Return the record of this runtime on a host; `None` if the host does not support it."""
         del host, facts
         return RuntimeRecord(kind=cls.name)
 
@@ -121,7 +124,7 @@ class Runtime(ABC):
         self.close()
 
     def close(self) -> None:  # noqa: B027 - most runtimes hold nothing
-        """Release what the runtime holds besides the desk."""
+        """Release the runtime's resources. The client stays open."""
 
     # a new run
 
@@ -137,8 +140,9 @@ class Runtime(ABC):
     ) -> tuple[str, ...]:
         """Make the run's folder on the host and lease `count` of the cards `gpus` (UUIDs), or all of them.
 
-        Return the leased cards. The run may move to any card of `any_of` later. Raises AgentError `card-leased`, with
-        nothing made, if the cards are taken; a caller that `queues` and asks again keeps its place in the line.
+        Return the leased cards. The run may move to any card of `any_of` later. Raises AgentError
+        `card-leased` if the cards are taken; nothing is made then. A caller with `queues` that repeats the
+        call keeps its place in the queue.
         """
         made = self.desk.preparation.create(
             run,
@@ -153,47 +157,52 @@ class Runtime(ABC):
         return made.gpus or ()
 
     def needs(self, plan: Plan) -> str | None:
-        """Return the name of what `provide` would provide for a plan, e.g. `image`; `None` if nothing."""
+        """Return a name for the object that `provide` provides for a plan, e.g.
+
+        `image`; `None` if nothing is needed.
+        """
         del plan
         return None
 
     def provide(self, plan: Plan, say: Say) -> str:
-        """Make sure that what the run needs is on the host; return what it is and where it came from."""
+        """Provide the run's image or environment on the host. Return its name and source."""
         del plan, say
         return "nothing is needed"
 
     def entrust(self, run: str, secrets: Mapping[str, str]) -> None:
-        """Put the values of a run's secrets on the host, readable by this user's processes only."""
+        """Put the values of a run's secrets on the host, readable only by this user's processes."""
         self.desk.preparation.entrust(run, secrets)
 
     @abstractmethod
     def start(self, run: str) -> str | None:
-        """Start a run that was created; return when its agent has begun the first attempt, with the id of its job on a cluster.
+        """Start a created run. Return once its agent has begun the first attempt.
 
-        `desk.preparation.start` has the agent start the run's keeper. A runtime that starts the run itself calls
-        `desk.preparation.hand_over` first and waits with `desk.runs.await_agent`.
+        On a cluster, return the id of the run's job. `desk.preparation.start` has the agent start the run's
+        keeper. A runtime that starts the run itself calls `desk.preparation.hand_over` first and waits with
+        `desk.runs.await_agent`.
         """
 
     def start_words(self, job_id: str | None) -> str:
-        """Return what is said of a run that `start` has started, with the id that it returned."""
+        """Return the status of a run that `start` has started, in words; `job_id` is the result of `start`."""
         del job_id
         return "attempt 1"
 
     def after_refusal(self, error: AgentError) -> str | None:
-        """Return what to look at if `start` failed because the host's scheduler refused the run; None for any other error."""
+        """Return where to look if the host's scheduler refused the run in `start`; None for any other error."""
         del error
         return None
 
     # a recorded run
 
     def resume(self, run: str, needs: Resumption) -> ResumedRun:
-        """Resume a run that was interrupted or waits; return what became of it."""
+        """Resume a run that was interrupted or waits. Return the result."""
         return self.ask_to_resume(run, needs)
 
     def ask_to_resume(self, run: str, needs: Resumption) -> ResumedRun:
-        """Have the agent resume a run; wait as long as only its last agent's silence can prove that one dead.
+        """Have the agent resume a run.
 
-        Secrets are sent only if the host has lost them.
+        Wait while only the silence of its last agent can prove that agent dead. Secrets are sent only if the
+        host has lost them.
         """
         secrets = None
         while True:
@@ -207,21 +216,21 @@ class Runtime(ABC):
                 return resumed
 
     def stop(self, run: str, grace_s: float) -> bool:
-        """End a run whose agent was already asked to stop, after `grace_s` seconds at most.
+        """End a run whose agent was already asked to stop, after at most `grace_s` seconds.
 
-        Return whether the agent must be asked again, because it may have been killed before it recorded an end.
+        Return whether to ask the agent again, because it may have been killed before it recorded an end.
         """
         del run, grace_s
         return False
 
     @contextlib.contextmanager
     def inside(self, run: str) -> Iterator[HostClient]:
-        """Yield a desk from which a command sees what the run's processes see."""
+        """Yield a client whose commands run in the environment of the run's processes."""
         del run
         yield self.desk
 
     def open_port(self, run: str, port: int) -> Socket:
-        """Open a stream to a TCP port of the loopback that a run's processes have.
+        """Open a stream to a TCP port of the run's loopback.
 
         Raises NobodyListensError, RefusedStreamError if the host forbids it, or another HostError.
         """
@@ -229,21 +238,24 @@ class Runtime(ABC):
         return self.desk.open_port(port)
 
     def remove(self, run: str) -> str | None:
-        """Remove what the runtime keeps for a run that has ended; return what could not be removed, and what to do."""
+        """Remove the runtime's objects of a run that has ended.
+
+        Return a message about those left, with the next step, or None.
+        """
         del run
         return None
 
-    # everything that it keeps on the host
+    # all objects of the runtime on the host
 
     def holdings(self) -> list[Holding]:
-        """Return what the runtime keeps for runs, including those of other roots."""
+        """Return the objects that the runtime keeps for runs, including those of other roots."""
         return []
 
     def supplies(self, root: str | None = None) -> list[Supply]:
-        """Return what launch made for many runs: all of it, or what belongs to a root (by its label)."""
+        """Return the objects that launch made for many runs: all of them, or those of a root (by its label)."""
         del root
         return []
 
     def discard(self, thing: Holding | Supply) -> bool:
-        """Remove a holding, ending it first if it is up, or a supply; return whether it is gone."""
+        """Remove a supply, or end and remove a holding. Return whether it is gone."""
         raise NotImplementedError(f"{self.name} keeps nothing: {thing}")

@@ -1,4 +1,4 @@
-"""A dry run's view of a session of a service: what is asked for, and what it is sent."""
+"""A dry run's view of a session: the requested machine and the uploaded script."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 
 class ScriptParts(NamedTuple):
-    """What a script is made of, in bytes of its text. Parts are compressed together, so they add up to a little more.
+    """The sizes of a script's parts, in bytes of text.
 
-    `tree` is None if the tree is in an archive of its own, whose files have `archived` bytes in all.
+    They add up to a little more than `total`, because the script compresses them together. `tree` is None if
+    the code is in a separate archive, whose files have `archived` bytes in all.
     """
 
     total: int
@@ -20,7 +21,11 @@ class ScriptParts(NamedTuple):
 
 
 class SessionPreview(NamedTuple):
-    """What is asked of the service, as it names it and in words, how many hours a session may last, what its script is made of, and the account's hours."""
+    """The request to a service, and the upload.
+
+    `machine` is the service's name of the machine and `title` its description. `hours` is the longest
+    session, `parts` the sizes of the script, and `quota` the account's remaining hours in words.
+    """
 
     machine: str
     title: str

@@ -1,4 +1,4 @@
-"""What shared code asks of a backend beside its runs: what a batch waits for there, and what is left of runs."""
+"""A backend's part outside single runs: when a batch waits, and which files and machines remain after runs."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ if TYPE_CHECKING:
 
 
 class Upkeep:
-    """A machine's answers: its runs share it, and their files stay there."""
+    """The upkeep part of a machine: its runs share it, and their files stay there."""
 
     preparing_looks: ClassVar[int] = 10
-    """So often a batch may find a run in preparation before that counts as begun."""
+    """The number of checks after which a batch counts a run in preparation as begun."""
     is_shared: ClassVar[bool] = True
-    """Whether the runs of a host are on one machine; False if each gets a machine of its own."""
+    """Whether a host's runs share one machine; False if each gets its own."""
     keeps_files: ClassVar[bool] = True
-    """Whether the files of a run that has ended stay at the host; False if all of them are downloaded first."""
+    """Whether the files of an ended run stay on the host; False if all are downloaded first."""
 
     def wait_reason(self, host: str, unbegun: str | None, *, is_launching: bool) -> str | None:
-        """Return why a batch cannot launch another item at a host yet; None if it can.
+        """Return why a batch cannot launch another item on a host yet; None if it can.
 
-        `unbegun` is an item that was launched there and does not run yet, `is_launching` whether a launch is on its way.
+        `unbegun` is an item that was launched there and is not running yet. `is_launching`: a launch is in
+        progress.
         """
         del unbegun
         return f"waits for another launch on {host}" if is_launching else None
 
     def others(self, host: Host) -> list[str]:
-        """Return in lines what a host without runs of this user holds; empty if its runs are all there is."""
+        """Return lines about things at a host without runs of this user; empty if only runs are kept there."""
         del host
         return []
