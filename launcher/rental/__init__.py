@@ -1,7 +1,7 @@
-"""A machine by the hour: providers and their accounts, the ledger of what is rented, price, lease and reconcile.
+"""Machines rented by the hour: providers and their accounts, the rental ledger, prices, leases and reconcile.
 
-`provider` says what a provider does, `records` which machine is for which run, `reconcile` what to do about each instance.
-It imports nothing of `runs/`: a lease is given a `RentedRun`.
+`provider` defines the provider interface, `records` links each machine to its run, and `reconcile` decides
+the fate of each instance. The package imports nothing from `runs/`: a lease takes a `RentedRun`.
 """
 
 FRONT_DOOR = (
@@ -27,4 +27,4 @@ FRONT_DOOR = (
     "settle_account",
     "verdict",
 )
-"""The modules that other rooms may import."""
+"""The modules that other packages may import."""

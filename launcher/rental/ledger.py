@@ -1,8 +1,9 @@
-"""The ledger of rentals: what this user has asked providers for, on disk before each call, and what became of it.
+"""The rental ledger: every launch request of this user, written to disk before the call, and its outcome.
 
-Each rental has a file of JSON lines that only grows: its intent, then one line a step. A line counts once it is whole and
-on the disk. Steps are made under the file's lock and only if they fit the rental's state, so two processes that do the same
-do it once. Beside it lies the lock of whoever looks after the rental, which ends with that process, however it dies.
+Each rental has an append-only file of JSON lines: first its intent, then one line per step. A line counts
+once it is complete and on disk. A step is written under the file's lock, and only if it fits the rental's
+state, so two processes that take the same step record it once. Beside the file lies the lock of the process
+that manages the rental. The lock ends with that process, however it dies.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ NONCE_CHARACTERS = "abcdefghijklmnopqrstuvwxyz234567"
 NONCE_LENGTH = 12
 MOVING = "moving.lock"
 ASKED = "asked.lock"
-"""The lock of a command that asks for a machine: one that is killed asks no more."""
+"""The lock of a command that asks for a machine. If the command is killed, the request ends with it."""
 REFUSED = "refused"
-"""The file that says that the account refuses the key of the process that looks after a rental."""
+"""This file exists while the account refuses the API key of the process that manages the rental."""
 FITTING = {
     RentalState.LAUNCHED: (RentalState.INTENT,),
     RentalState.READY: (RentalState.LAUNCHED,),
@@ -48,11 +49,11 @@ FITTING = {
     RentalState.UNSEEN: (RentalState.INTENT,),
     RentalState.DISMISSED: OPEN,
 }
-"""The states from which each may follow."""
+"""For each state, the states that may precede it."""
 
 
 def new_nonce() -> str:
-    """Return a fresh mark of 60 random bits, which can stand in a name and a tag."""
+    """Return a new random nonce of 60 bits, valid in instance names and tags."""
     return "".join(secrets.choice(NONCE_CHARACTERS) for _ in range(NONCE_LENGTH))
 
 
@@ -62,7 +63,7 @@ def usual_folder() -> Path:
 
 
 class RentalLine(TypedDict, total=False):
-    """A line of a rental after its intent: a state that it reached, a price, a limit, another instance, or that none is found."""
+    """A line after the intent: a new state, a price, a limit, an extra instance, or a missing instance."""
 
     kind: str
     time: float
@@ -74,16 +75,17 @@ class RentalLine(TypedDict, total=False):
 
 
 class RentalLedger:
-    """The rentals below a folder."""
+    """The rentals in one folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Use a folder, which is made when a rental is opened."""
+        """Use a folder. `open` creates it if it is missing."""
         self._folder = folder
 
     def open(self, intent: Intent) -> RentalLock:
-        """Put an intent on the disk; return the lock that says that this process looks after it.
+        """Write an intent to disk. Return the lock by which this process manages the rental.
 
-        The lock is taken first: nobody sees a fresh rental without one. Raises RefusedError if it cannot be written.
+        The lock is taken first, so no other process sees a new rental without one. Raises RefusedError if the
+        write fails.
         """
         try:
             self._make_folder()
@@ -103,15 +105,18 @@ class RentalLedger:
         return lock
 
     def words(self, error: Exception) -> str:
-        """Return what is said when it cannot be written or read."""
+        """Return the message for a failed read or write of the ledger."""
         why = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
         return f"{self._folder}: what is rented is recorded here first, and that failed: {why}"
 
     def take(self, nonce: str) -> RentalLock | None:
-        """Look after a rental from now on; None if another process does. One that is stopped loses it."""
+        """Take over the management of a rental. Return None if another running process manages it.
+
+        A stopped process loses the rental.
+        """
         lock = self._hold(nonce)
         if lock is None and is_stopped(self._lock(nonce)):
-            with self._locked(nonce):  # of two that see it stopped, one takes it
+            with self._locked(nonce):  # if two processes see it stopped, one takes it
                 if is_stopped(self._lock(nonce)):
                     self._lock(nonce).unlink(missing_ok=True)
                     lock = self._hold(nonce)
@@ -122,68 +127,81 @@ class RentalLedger:
         return lock if lock is None else RentalLock(lock.fileno(), self._lock(nonce))
 
     def inherited(self, nonce: str) -> RentalLock | None:
-        """Return the lock of a rental that this process was started with; None without one. It is returned once."""
+        """Return the rental lock that this process inherited, or None. The first call alone returns it."""
         descriptor = _inherited(self._lock(nonce))
         return None if descriptor is None else self._anew(nonce, RentalLock(descriptor, self._lock(nonce)))
 
     def _anew(self, nonce: str, lock: RentalLock) -> RentalLock:
-        """Forget what was said of the key of an earlier process."""
+        """Remove the note that an earlier process's API key was refused."""
         (self.place(nonce) / REFUSED).unlink(missing_ok=True)
         return lock
 
     def is_held(self, nonce: str) -> bool:
-        """Whether a living process looks after a rental; one that is stopped does not."""
+        """Whether a running process manages a rental. A stopped process does not count."""
         return is_alive(self._lock(nonce))
 
     def is_locked(self, nonce: str) -> bool:
-        """Whether a process has a rental, stopped or not."""
+        """Whether a process has the lock of a rental, even a stopped process."""
         return is_locked(str(self._lock(nonce)))
 
     def is_stopped(self, nonce: str) -> bool:
-        """Whether the process that looks after a rental does not beat any more."""
+        """Whether the process that manages a rental no longer updates its heartbeat."""
         return self.is_locked(nonce) and not self.is_held(nonce)
 
     def is_attended(self, nonce: str) -> bool:
-        """Whether a living process looks after a rental, whose key the account takes: it can end the rent."""
+        """Whether a running process manages a rental with an accepted API key.
+
+        It can terminate the machine.
+        """
         return self.is_held(nonce) and not self.is_refused(nonce)
 
     def is_refused(self, nonce: str) -> bool:
-        """Whether the account refuses the key of the process that looks after a rental: that cannot end it."""
+        """Whether the account refuses the managing process's API key.
+
+        It then cannot terminate the machine.
+        """
         return (self.place(nonce) / REFUSED).exists()
 
     def note_refused(self, nonce: str) -> None:
-        """Record that, for commands that have another key. Raises OSError."""
+        """Record the refused key, for commands that have another one. Raises OSError."""
         (self.place(nonce) / REFUSED).touch()
 
     def take_for_move(self, nonce: str) -> Lock | None:
-        """Have a machine stay while its run moves away from it; None if another process does. Raises OSError."""
+        """Keep a machine while its run moves elsewhere.
+
+        Return None if another process moves it. Raises OSError.
+        """
         return Lock.take(str(self.place(nonce) / MOVING))
 
     def is_left_by_run(self, nonce: str) -> bool:
-        """Whether a run is just being moved away from a machine."""
+        """Whether a run is moving off a machine now."""
         return is_locked(str(self.place(nonce) / MOVING))
 
     def ask_for(self, nonce: str) -> Lock | None:
-        """Have the process that only keeps a machine give it up; None if another command asks already. Raises OSError."""
+        """Ask the process that merely keeps a machine to give it up.
+
+        Return None if another command already asks. Raises OSError.
+        """
         return Lock.take(str(self.place(nonce) / ASKED))
 
     def is_asked_for(self, nonce: str) -> bool:
-        """Whether a living command asks for a machine."""
+        """Whether a running command asks for a machine."""
         return is_locked(str(self.place(nonce) / ASKED))
 
     def place(self, nonce: str) -> Path:
-        """Return the folder for what a rental's own files are: known_hosts, logs, its tenancy."""
+        """Return the folder of a rental's own files: known_hosts, logs, its record."""
         return self._folder / nonce
 
     def rentals(self) -> tuple[Rental, ...]:
-        """Return all rentals that can be read, the oldest first."""
+        """Return all readable rentals, oldest first."""
         read = [rental for path in self._files() if (rental := _read_or_none(path)) is not None]
         return tuple(sorted(read, key=lambda rental: (rental.intent.time, rental.nonce)))
 
     def unreadable(self) -> tuple[Path, ...]:
-        """Return the files that hold no rental which this version can read: something of theirs may be billed.
+        """Return the files that this version cannot read as a rental. Their instances may be billed.
 
-        One whose intent was cut off was never acted on, unless its machine has booted: then it has files of its own.
+        A file with an incomplete intent is left out, because no call followed it. It is included if the
+        rental has a folder of files, because then its machine has booted.
         """
         return tuple(path for path in self._files() if not _is_readable(path))
 
@@ -204,7 +222,10 @@ class RentalLedger:
         cents: int | None = None,
         why: str = "",
     ) -> Rental:
-        """Bring a rental into a state, if that fits the one that it is in; return it as it is then. Raises OSError."""
+        """Move a rental to a state, if its current state allows that.
+
+        Return the resulting rental. Raises OSError.
+        """
         line: RentalLine = {"kind": state.value, "time": time}
         if instance is not None:
             line["instance"] = instance
@@ -215,25 +236,28 @@ class RentalLedger:
         return self._add(nonce, line, lambda rental: rental.state in FITTING[state])
 
     def note_missing(self, nonce: str, time: float) -> Rental:
-        """Record that no instance of a rental was found, and no process that holds it. The first time counts."""
+        """Record that a rental has no instance and no process that holds it. The first time counts."""
         line: RentalLine = {"kind": "missing", "time": time}
         return self._add(nonce, line, lambda rental: rental.missing_since is None)
 
     def note_price(self, nonce: str, cents_per_hour: int) -> Rental:
-        """Record that an hour costs something else than was offered."""
+        """Record that the price per hour differs from the offer."""
         return self._add(nonce, {"kind": "price", "cents_per_hour": cents_per_hour}, lambda _: True)
 
     def note_limit(self, nonce: str, deadline: float) -> Rental:
-        """Record that a rental ends later than was said. An earlier end changes nothing. Raises OSError."""
+        """Record a later deadline. An earlier deadline changes nothing. Raises OSError."""
         line: RentalLine = {"kind": "limit", "deadline": deadline}
         return self._add(nonce, line, lambda rental: deadline > rental.intent.deadline)
 
     def reads_limits(self, nonce: str) -> bool:
-        """Whether nobody looks after a rental, or a process that notices a limit which is raised."""
+        """Whether a raised limit takes effect.
+
+        True if no process manages the rental, or if the managing process reads limits.
+        """
         return not self.is_locked(nonce) or reads_limits(self._lock(nonce))
 
     def note_extra(self, nonce: str, instance: str, cents: int | None = None) -> Rental:
-        """Record another instance of a rental, and what it has cost once it has gone."""
+        """Record another instance of a rental, and its cost once it is gone."""
 
         def is_news(rental: Rental) -> bool:
             known = {extra.id: extra for extra in rental.extras}.get(instance)
@@ -245,7 +269,7 @@ class RentalLedger:
         return self._add(nonce, line, is_news)
 
     def _add(self, nonce: str, line: RentalLine, fits: Callable[[Rental], bool]) -> Rental:
-        """Add a line to a rental, if it fits what the rental is now; return the rental as it is then."""
+        """Append a line if it fits the rental's current state. Return the resulting rental."""
         with self._locked(nonce) as (descriptor, rental):
             if not fits(rental):
                 return rental
@@ -265,7 +289,7 @@ class RentalLedger:
             os.close(descriptor)
 
     def _make_folder(self) -> None:
-        """Make the folder, and let every folder above it that is new reach the disk."""
+        """Create the folder. Sync each new parent folder to disk."""
         missing = [path for path in (self._folder, *self._folder.parents) if not path.exists()]
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for path in missing:
@@ -282,9 +306,9 @@ class RentalLedger:
 
 
 def _inherited(path: Path) -> int | None:
-    """Return the descriptor of a file that this process was started with; None without one.
+    """Return the file descriptor that this process inherited for a file, or None.
 
-    Python passes none on by itself, so one that a new program finds inheritable was given to it.
+    Python makes descriptors non-inheritable, so an inheritable one was passed on purpose.
     """
     try:
         wanted, names = path.stat(), os.listdir("/dev/fd")
@@ -297,19 +321,22 @@ def _inherited(path: Path) -> int | None:
                 os.set_inheritable(descriptor, False)
                 return descriptor
         except OSError:
-            continue  # that of the listing itself
+            continue  # the descriptor of the listing itself
     return None
 
 
 def _append(descriptor: int, line: Mapping[str, object]) -> None:
-    """Add a line, and return once it is on the disk. What an earlier write left unfinished ends before it."""
+    """Append a line and return once it is on disk. If the last write was cut off, start a new line first."""
     size = os.fstat(descriptor).st_size
     is_cut_off = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
     write_all(descriptor, (b"\n" if is_cut_off else b"") + json.dumps(line, allow_nan=False).encode() + b"\n")
 
 
 def _read(path: Path) -> Rental | None:
-    """Read a rental; None if its intent was never whole, and so never acted on. Raises BadFileError, OSError."""
+    """Read a rental. Return None if its intent was never complete, so no call followed it.
+
+    Raises BadFileError, OSError.
+    """
     data = path.read_bytes()
     head, *rest = data.split(b"\n")[:-1] or [b""]
     if not head:
@@ -318,7 +345,7 @@ def _read(path: Path) -> Rental | None:
         rental = Rental(intent=Intent.model_validate_json(head))
     except ValidationError:
         if not rest and _line(head) is None:
-            return None  # the machine lost power in the middle of the write
+            return None  # the power failed during the write
         raise BadFileError(
             f"{path} holds no rental: it may be a newer launcher's\n  its instance, if any, is in the provider's list"
         ) from None
@@ -354,7 +381,10 @@ def _line(text: bytes) -> RentalLine | None:
 
 
 def _after(rental: Rental, line: RentalLine) -> Rental:
-    """Return a rental after one more line. A kind of line that a later version writes changes nothing."""
+    """Apply one line to a rental and return the result.
+
+    Unknown kinds, from later versions, change nothing.
+    """
     kind, time = line.get("kind"), line.get("time", rental.intent.time)
     if kind == "missing":
         return rental.model_copy(update={"missing_since": time})

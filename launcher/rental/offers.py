@@ -1,6 +1,7 @@
-"""Choose what to rent: which types fit a profile, and in which order they are tried.
+"""Choose the instance types that fit a profile, and the order in which to try them.
 
-Example: for the profile a100_40gb the types gpu_1x_a100 and gpu_1x_a100_sxm4 fit, both with 40 GB; the cheaper one comes first.
+Example: for the profile a100_40gb the types gpu_1x_a100 and gpu_1x_a100_sxm4 fit, both with 40 GB; the
+cheaper one comes first.
 """
 
 from __future__ import annotations
@@ -28,20 +29,24 @@ _FAMILIES = {
     "v100": ("Tesla V100", 16),
     "v100_n": ("Tesla V100", 16),
 }
-"""Card and memory in GB by the end of a type's name, for a description that does not tell: skypilot-catalog, 2026-08."""
+"""Card and memory in GB by the end of a type's name, for descriptions without them.
+
+Source: skypilot-catalog, 2026-08.
+"""
 
 
 ARM_TYPES = ("gh200", "gb200")
-"""In the names of types whose processor is NVIDIA's Grace, an Arm."""
+"""Substrings in the names of types with an Arm processor (NVIDIA Grace)."""
 FOR_ARM = (
     "its processor is an Arm: what is built for x86 does not run there, and launcher was never tried on one"
 )
 
 
 class OfferFilter(NamedTuple):
-    """What is to be rented. Without a profile any of the `known` ones will do; `cards` None leaves their number to it.
+    """The instances a run accepts. Without a profile, any profile in `known` will do.
 
-    `types`, if there are any, are tried in their order; else the cheapest comes first.
+    `cards` None leaves the number of cards to the profile. Non-empty `types` are tried in their order;
+    otherwise the cheapest comes first.
     """
 
     named: Sequence[Profile] = ()
@@ -51,7 +56,10 @@ class OfferFilter(NamedTuple):
 
 
 def card_memory(type_name: str, description: str) -> tuple[str, float | None]:
-    """Return the card of a type and its memory in GB, None if it is not known; e.g. of `H100 (80 GB SXM5)`."""
+    """Return a type's card and its memory in GB, or None if unknown.
+
+    Example description: `H100 (80 GB SXM5)`.
+    """
     if found := _DESCRIPTION.fullmatch(description):
         return found["card"], float(found["memory"])
     family = _TYPE.fullmatch(type_name)
@@ -60,12 +68,12 @@ def card_memory(type_name: str, description: str) -> tuple[str, float | None]:
 
 
 def is_arm(offer: InstanceOffer) -> bool:
-    """Whether the processor of a type is an Arm."""
+    """Whether a type has an Arm processor."""
     return any(word in offer.type for word in ARM_TYPES)
 
 
 def profile_of(offer: InstanceOffer, profiles: Iterable[Profile]) -> Profile | None:
-    """Return the profile of all cards of an offer; None if none names that card."""
+    """Return the profile of all cards of an offer, or None if no profile names that card."""
     known = [profile for profile in profiles if _is_card(offer, profile)]
     exact = next((profile for profile in known if profile.count == offer.cards), None)
     single = next((profile for profile in known if profile.count == 1), None)
@@ -78,12 +86,16 @@ def fits(offer: InstanceOffer, profile: Profile) -> bool:
 
 
 def by_price(offers: Iterable[InstanceOffer]) -> tuple[InstanceOffer, ...]:
-    """Return offers with the cheapest first."""
+    """Return offers, cheapest first."""
     return tuple(sorted(offers, key=lambda offer: (offer.cents_per_hour, offer.type)))
 
 
 def _is_card(offer: InstanceOffer, profile: Profile) -> bool:
-    """Whether an offer's card is a profile's: each word of its name is in one that a probe reports, and its memory is."""
+    """Whether an offer's card matches a profile.
+
+    One of the profile's probe names must contain each word of the card's name, and the memory must lie within
+    the profile's limits.
+    """
     limits = profile.memory_limits_mib
     if profile.kind != "cuda" or offer.memory_gb is None or limits is None:
         return False
@@ -99,7 +111,10 @@ def _words(name: str) -> set[str]:
 def fitting(
     host: str, offers: Iterable[InstanceOffer], wish: OfferFilter
 ) -> Sequence[tuple[InstanceOffer, Profile]]:
-    """Return what will do, the first one to try first, with the profile of its cards. Raises UnknownNameError, RefusedError."""
+    """Return the types that fit, in the order to try them, each with the profile of its cards.
+
+    Raises UnknownNameError, RefusedError.
+    """
     known = {offer.type: offer for offer in by_price(offers)}
     for name in wish.types:
         if name not in known:
@@ -110,7 +125,7 @@ def fitting(
         pairs = [(offer, profile) for offer in listed for profile in profiles if fits(offer, profile)]
     else:
         sized = [offer for offer in listed if wish.cards in (None, offer.cards)]
-        sized = sized if wish.types else [offer for offer in sized if not is_arm(offer)]  # not unasked
+        sized = sized if wish.types else [offer for offer in sized if not is_arm(offer)]  # Arm only by name
         found = [(offer, profile_of(offer, wish.known)) for offer in sized]
         pairs = [(offer, profile) for offer, profile in found if profile is not None]
     if pairs:
@@ -123,7 +138,7 @@ def _of_cards(profile: Profile, cards: int | None) -> Profile:
 
 
 def _unfit(host: str, listed: Sequence[InstanceOffer], wish: OfferFilter) -> RefusedError:
-    """Say why nothing will do, and what would."""
+    """Return the error that explains why nothing fits and how to correct the request."""
     shown = ", ".join(f"{offer.type} ({offer.title})" for offer in listed) if wish.types else ""
     if wish.named:
         asked = " or ".join(_of_cards(profile, wish.cards).title for profile in wish.named)
@@ -154,6 +169,6 @@ def _unfit(host: str, listed: Sequence[InstanceOffer], wish: OfferFilter) -> Ref
 
 
 def _arm_words(listed: Sequence[InstanceOffer], wish: OfferFilter) -> str:
-    """Say that what was named has an Arm as its processor."""
+    """Return the warning about named types with an Arm processor, or an empty text."""
     arms = [offer.type for offer in listed if wish.types and is_arm(offer)]
     return f"\n  {', '.join(arms)}: {FOR_ARM}" if arms else ""

@@ -1,6 +1,6 @@
-"""What is rented just now, as this user's ledger knows it: since when, what it has cost, and what is wrong with it.
+"""The open rentals in this user's ledger: their start, cost and problems.
 
-The provider is not asked: that is for `launch reconcile`.
+The provider is not asked; `launch reconcile` does that.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ _DOING = {
 
 
 class OpenRental(NamedTuple):
-    """A rental that may cost something, whether a process here looks after it, and its cost so far in cents, at most.
+    """A rental that may cost something, and its cost so far in cents, at most.
 
-    If nobody knows whether its launch made an instance, that is what the instance would have cost. `run` is the run that it is
-    for; another one may have taken over the machine since it was rented. `is_kept`: its table says that it is not ended with
-    its run. `is_refused`: the account refuses the key of the process that looks after it. `is_stopped`: that process is stopped
-    or hangs.
+    If an instance may or may not exist, `cents` is the cost in case it does. `run` is the run that uses the
+    machine; it differs from the rental's own run if another run took over the machine. `is_kept`: the
+    settings keep the machine after its run. `is_held`: a process on this computer manages the rental.
+    `is_refused`: the account refuses the API key of that process. `is_stopped`: that process is stopped or
+    hangs.
     """
 
     rental: Rental
@@ -42,29 +43,29 @@ class OpenRental(NamedTuple):
 
     @property
     def cost(self) -> str:
-        """What it has cost; of a launch without an answer, what it may have cost."""
+        """The cost so far. For a launch without an answer, the possible cost."""
         return f"nothing or {dollars(self.cents)}" if self.is_unsettled else dollars(self.cents)
 
     @property
     def is_attended(self) -> bool:
-        """Whether a process here looks after it that can end it."""
+        """Whether a process on this computer manages the rental and can terminate the machine."""
         return self.is_held and not self.is_refused
 
     @property
     def is_unsettled(self) -> bool:
-        """Whether nobody knows if its launch made an instance."""
+        """Whether the launch has no answer yet, so that an instance may or may not exist."""
         return self.rental.state is RentalState.INTENT and not self.is_held
 
     @property
     def doing(self) -> str:
-        """What it does, as far as is known here."""
+        """The rental's state in words, as known on this computer."""
         if self.is_unsettled:
             return "unsettled"
         return _DOING.get(self.rental.state, "another instance of its launch is being ended")
 
     @property
     def kept_words(self) -> str:
-        """What is said of a machine that goes on after its run, as its table says."""
+        """The message about a machine that its settings keep after its run."""
         intent = self.rental.intent
         until = time.strftime("%d %b %H:%M", time.localtime(intent.deadline))
         return (
@@ -74,7 +75,10 @@ class OpenRental(NamedTuple):
 
     @property
     def problem(self) -> str | None:
-        """What is wrong, and what to type; None if a process here takes care of it in time."""
+        """The problem and the command to type.
+
+        None if a process on this computer handles the rental in time.
+        """
         if self.is_unsettled:
             return f"its launch has no answer, and may have made an instance   {RECONCILE}"
         if self.is_past:
@@ -91,21 +95,24 @@ class OpenRental(NamedTuple):
 
 
 class OpenRentals(NamedTuple):
-    """All of them, the oldest first, and files of the ledger that this version cannot read: they may be of others."""
+    """All open rentals, oldest first, and the ledger files that this version cannot read.
+
+    An unreadable file may belong to another version.
+    """
 
     rentals: tuple[OpenRental, ...]
     unreadable: tuple[Path, ...]
 
     @property
     def total(self) -> str | None:
-        """What all of them have cost, and what an hour of all costs; None unless there are several."""
+        """The total cost and the total price per hour, or None for fewer than two rentals."""
         if len(self.rentals) < 2:
             return None
         hourly = sum(one.rental.intent.cents_per_hour for one in self.rentals)
         return f"all {len(self.rentals)} together {dollars(sum(one.cents for one in self.rentals))} so far, {dollars(hourly)}/h"
 
     def warnings(self) -> list[str]:
-        """Return a line for each thing that somebody should look at."""
+        """Return one line for each problem that needs the user's attention."""
         lines = [
             f"{one.rental.intent.type} of {one.run}, {one.cost} so far: {one.problem}"
             for one in self.rentals
@@ -115,7 +122,7 @@ class OpenRentals(NamedTuple):
 
 
 def open_rentals() -> OpenRentals:
-    """Return what may cost something, by the ledger."""
+    """Return the rentals in the ledger that may cost something."""
     book = ledger()
     open_ones = [rental for rental in book.rentals() if rental.is_open]
     known = {one.rental.nonce: one.record for one in rented()} if open_ones else {}

@@ -1,7 +1,7 @@
-"""Price and limits of a rental: what will do, what it costs at most, both in words, and the question above `confirm_above`.
+"""The price and limits of a rental: fitting types, maximum cost, and the question above `confirm_above`.
 
-Launch, resume, move, batch and `launch extend` all say and ask it from here. Costs are in cents. Example: with max_hours = 8,
-gpu_1x_a100 at $1.99 an hour costs at most $15.92, which is asked about above confirm_above = 10.
+Launch, resume, move, batch and `launch extend` share this module. Costs are in cents. Example: with max_hours
+= 8, gpu_1x_a100 at $1.99 an hour costs at most $15.92. With confirm_above = 10 the user must confirm that.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from launcher.values.profile import Profile
 
 
 class Expected(NamedTuple):
-    """How long a rental is expected to last, and how one knows."""
+    """The expected duration of a rental in hours, and the source of the estimate."""
 
     hours: float
     why: str
 
 
 class Cost(NamedTuple):
-    """The most that something may cost, and above how many dollars a person agrees to it first.
+    """The maximum cost in cents, and the amount in dollars above which the user must confirm it.
 
-    `of` is what costs it and `about` says more of it; `command` agrees without a question, and `lower` says what limits it.
+    `of` names the item and `about` adds detail. `command` confirms without a question. `lower` explains how
+    to limit the cost.
     """
 
     of: str
@@ -39,7 +40,7 @@ class Cost(NamedTuple):
 
     @property
     def question(self) -> Finding | None:
-        """What a person is to agree to; None if it is small."""
+        """The question for the user, or None if the cost is at most `confirm_above`."""
         if self.largest <= round(self.confirm_above * 100, 6):
             return None
         more = f"which is more than confirm_above = {self.confirm_above:g}{self.about}"
@@ -48,7 +49,10 @@ class Cost(NamedTuple):
         return Finding(level="refuse", code="costs-much", message=message, mend=mend)
 
     def confirm(self, agrees: Callable[[str], bool | None], undone: str) -> None:
-        """Ask a person, if it is not small. Raises RefusedError, which says what is `undone`, for no and without a terminal."""
+        """Ask the user, if the cost needs confirmation.
+
+        Raises RefusedError, with `undone` as the outcome, if the user declines or no terminal is available.
+        """
         if (asked := self.question) is None:
             return
         answer = agrees(asked.message)
@@ -59,9 +63,9 @@ class Cost(NamedTuple):
 
 
 class Priced(NamedTuple):
-    """A type that will do, the profile of all its cards, how long it may be rented, and its costs.
+    """A type that fits, the profile of all its cards, its time limit and its costs.
 
-    `expected` is None if nothing is expected. The end itself takes minutes too, which are not in `largest`.
+    `expected` is None without an estimate. `largest` leaves out the minutes that termination takes.
     """
 
     offer: InstanceOffer
@@ -73,11 +77,11 @@ class Priced(NamedTuple):
 
     @property
     def boot_s(self) -> float:
-        """How long it may take to boot: one with a single card is quicker."""
+        """The maximum boot time in seconds. A machine with one card boots faster."""
         return 900.0 if self.offer.cards <= 1 else 1800.0
 
     def lasting(self, expected: Expected | None) -> Priced:
-        """Return the same with what is expected of it."""
+        """Return a copy with an expected cost."""
         if expected is None:
             return self
         cost = cents(min(expected.hours * 3600, self.limit_s), self.offer.cents_per_hour)
@@ -85,12 +89,12 @@ class Priced(NamedTuple):
 
     @property
     def most_words(self) -> str:
-        """What it costs at most, in a few words."""
+        """The maximum cost in a few words."""
         return f"at most {dollars(self.largest)} in {hours_text(self.limit_s)}"
 
     @property
     def cost_words(self) -> str:
-        """What it is expected to cost too, if that is known."""
+        """The maximum cost in a few words, after the expected cost if that is known."""
         expected = (
             "" if self.expected is None else f"expected {dollars(self.expected)} ({self.why_expected}), "
         )
@@ -105,7 +109,7 @@ class Candidate(NamedTuple):
 
 
 class RentalChoice(NamedTuple):
-    """What will do for a run at a host, the first one to try first. There is at least one."""
+    """The types that fit a run on a host, in the order to try them. The list is never empty."""
 
     host: str
     settings: RentalSettings
@@ -113,23 +117,23 @@ class RentalChoice(NamedTuple):
 
     @property
     def first(self) -> Priced:
-        """What is planned for: the first one that is free, else the first one."""
+        """The type to plan for: the first free one, or the first one if none is free."""
         return next((one for one in self.found if self.regions_of(one)), self.found[0])
 
     @property
     def cost(self) -> Cost:
-        """The most that this may cost, whichever of them is rented."""
+        """The maximum cost over all types that may be rented."""
         first, largest = self.first, max(one.largest for one in self.found)
         about = f" ({first.offer.type} at {first.offer.price}, {hours_text(first.limit_s)} at most)"
         return Cost(f"{self.host}: this", largest, self.settings.confirm_above, "launch --yes …", about=about)
 
     @property
     def free(self) -> tuple[Candidate, ...]:
-        """What to try, in that order, in each region that has one free."""
+        """The types to try, in order, once per region that has one free."""
         return tuple(Candidate(one, region) for one in self.found for region in self.regions_of(one))
 
     def candidates(self) -> tuple[Candidate, ...]:
-        """Return the same. Raises CardBusyError if all are rented out just now."""
+        """Return `free`. Raises CardBusyError if it is empty."""
         if self.free:
             return self.free
         names, regions = ", ".join(one.offer.type for one in self.found), self.settings.region
@@ -142,21 +146,21 @@ class RentalChoice(NamedTuple):
         )
 
     def profile_of(self, type_name: str) -> Profile:
-        """Return the profile of a type's cards. Raises StopIteration for a type that will not do."""
+        """Return the profile of a type's cards. Raises StopIteration for a type that does not fit."""
         return next(one.profile for one in self.found if one.offer.type == type_name)
 
     def renewed(self, offered: Iterable[InstanceOffer]) -> RentalChoice:
-        """Return the same by new offers: where a type is free now. One that costs more than was agreed to is free nowhere."""
+        """Return a copy with the regions of new offers. A type whose price has risen is free nowhere."""
         now = {offer.type: offer for offer in offered}
         return self._replace(found=tuple(one._replace(offer=_renewed(one.offer, now)) for one in self.found))
 
     def regions_of(self, one: Priced) -> Sequence[str]:
-        """Return the regions that have one free, in the order in which they are tried."""
+        """Return the regions that have this type free, in the order to try them."""
         return _regions_of(one.offer, self.settings.region)
 
     @property
     def words(self) -> str:
-        """What is rented, its price an hour, and what it costs, expected and at most, in one line."""
+        """The type, its price per hour, and its expected and maximum cost, in one line."""
         first, largest = self.first, self.cost.largest
         unknown = "how long it takes is not known, " if first.expected is None else ""
         words = f"{self._where}: {unknown}{first.cost_words}"
@@ -169,7 +173,7 @@ class RentalChoice(NamedTuple):
 
     @property
     def offer_words(self) -> str:
-        """What would be rented for any job, and what it costs at most, in a few words."""
+        """The type to rent for any job and its maximum cost, in a few words."""
         return f"expected of {self._where}, {self.first.most_words}"
 
     @property
@@ -180,7 +184,7 @@ class RentalChoice(NamedTuple):
 
     @property
     def findings(self) -> tuple[Finding, Finding]:
-        """When a run on what is rented is ended at the latest, and why; and the price: as notes of the gate."""
+        """Two notes for the gate: the time reserved for downloads before the limit, and the price."""
         minutes = minutes_text(home_s(self.first.limit_s) / 60)
         home = (
             f"{self.host}: the last {minutes} before the limit are for bringing files home: a run that still goes on is asked to save and stop then;"
@@ -199,11 +203,11 @@ def priced(
     wish: OfferFilter,
     expected: Callable[[Profile], Expected | None] = lambda _profile: None,
 ) -> RentalChoice:
-    """Return the types that will do at a host, the first one to try first, whether one is free or not.
+    """Return the types that fit, in the order to try them, whether free or not.
 
-    Without a profile and without types they are those with the cards of the cheapest that is free: nobody asked for more.
-    The settings have a limit. Raises UnknownNameError for a type that is not offered, RefusedError, with what to write
-    instead, if nothing fits or the limits are too small.
+    Without profiles and types, return the types with the same cards as the cheapest free type, since the user
+    did not ask for more. The settings must have a limit. Raises UnknownNameError for a type that is not
+    offered. Raises RefusedError, with a correction, if nothing fits or the limits are too small.
     """
     pairs = fitting(host, offers, wish)
     found = [_priced(offer, profile, settings) for offer, profile in pairs]
@@ -218,7 +222,7 @@ def priced(
 
 
 def hours_text(seconds: float) -> str:
-    """Return a length of time as a price is for it, e.g. `8 h`, `45 min` or `5 h 1 min`."""
+    """Return a duration as text, e.g. `8 h`, `45 min` or `5 h 1 min`."""
     minutes = round(seconds / 60)
     if minutes < 120 and minutes % 60:
         return f"{minutes} min"
@@ -238,7 +242,7 @@ def _renewed(offer: InstanceOffer, offered: Mapping[str, InstanceOffer]) -> Inst
 
 
 def _priced(offer: InstanceOffer, profile: Profile, settings: RentalSettings) -> Priced:
-    """Return what a type costs until the limit, which is in whole minutes, as it is billed."""
+    """Return a type with its cost until the limit. The limit is in whole minutes, the unit of billing."""
     hours = settings.max_hours or LONGEST_HOURS
     if settings.max_cents is not None:
         hours = min(hours, settings.max_cents / offer.cents_per_hour)

@@ -1,4 +1,7 @@
-"""A provider of machines by the hour, as far as renting goes. Another one is a module in `providers/` and a line below."""
+"""The interface of a provider of machines by the hour.
+
+A new provider is a module in `providers/` and a line in PROVIDERS.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,16 @@ from launcher.values.base import Record
 PROVIDERS = {
     "lambda": "launcher.rental.providers.lambda_cloud",
 }
-"""The module of each provider, a `ProviderModule`, which is loaded when it is used. A ledger's intents carry these names."""
+"""The module of each provider, a `ProviderModule`, imported on first use.
+
+The ledger's intents use these names.
+"""
 FIRST = "lambda"
-"""Whose records and addresses are that name no provider: there was one alone when they were written first."""
+"""The provider of records and address files that name no provider, from when only one existed."""
 
 
 class ProviderReason(StrEnum):
-    """Why a call to a provider failed, or what is wrong with its answer. It is the `reason` of a ServiceError."""
+    """Why a call to a provider failed, or what its answer lacks. It is the `reason` of a ServiceError."""
 
     ACCOUNT_INACTIVE = "account-inactive"
     BAD_REQUEST = "bad-request"
@@ -50,13 +56,13 @@ class ProviderReason(StrEnum):
 
 
 PASSING = (ProviderReason.MALFORMED, ProviderReason.RATE_LIMIT, ProviderReason.TOO_LARGE)
-"""Reasons for which a call that changes nothing is worth another try."""
+"""Reasons after which a call that changes nothing should be tried again."""
 REFUSED = (ProviderReason.UNAUTHORIZED, ProviderReason.FORBIDDEN, ProviderReason.ACCOUNT_INACTIVE)
-"""Reasons for which no call is worth another try with the same key."""
+"""Reasons after which no call with the same key will succeed."""
 
 
 class SshKey(Record):
-    """A public key that an account holds."""
+    """A public key stored in an account."""
 
     id: str
     name: str
@@ -64,7 +70,7 @@ class SshKey(Record):
 
 
 class Placed(NamedTuple):
-    """The name of an image or a file system of an account, and its region, if it is in one."""
+    """The name of an image or a file system of an account, and its region, if it has one."""
 
     name: str
     region: str | None
@@ -74,87 +80,92 @@ class Provider(Protocol):
     """One account at a provider. Each call raises ServiceError, with a `ProviderReason`."""
 
     waits: Waits
-    """Called with the seconds for which a launch waits for its turn."""
+    """Called with the seconds that a launch waits for its turn."""
 
     @property
     def name(self) -> str:
-        """Its key in PROVIDERS."""
+        """The provider's key in PROVIDERS."""
 
     @property
     def account(self) -> str:
-        """What stands for this account in the ledger."""
+        """The name of this account in the ledger."""
 
     @property
     def has_sent_launch(self) -> bool:
-        """Whether the last launch may have reached the provider: one that was interrupted early has not."""
+        """Whether the last launch may have reached the provider.
+
+        False if it was interrupted before the call.
+        """
 
     def offers(self) -> tuple[InstanceOffer, ...]:
         """Return all types, with their prices and the regions that have one free."""
 
     def launch(self, intent: Intent, setup: Setup) -> tuple[str, ...]:
-        """Launch an instance that carries the intent's nonce; return its id, and those of any others that came with it.
+        """Launch an instance that carries the intent's nonce. Return its id and the ids of extra instances.
 
-        Raises UnsettledError if it may have been accepted; otherwise it was not, NO_CAPACITY if none is free.
+        Raises UnsettledError if the provider may have accepted the launch. After any other error it did not;
+        NO_CAPACITY means that none is free.
         """
 
     def instances(self) -> tuple[Instance, ...]:
         """Return every instance of the account."""
 
     def instance(self, instance_id: str) -> Instance | None:
-        """Return one instance of the account; None if there is none."""
+        """Return one instance of the account, or None if it does not exist."""
 
     def terminate(self, instance_id: str) -> None:
-        """Ask for the end of an instance; one that does not exist is no error."""
+        """Ask for the termination of an instance. An unknown instance is no error."""
 
     def ssh_keys(self) -> tuple[SshKey, ...]:
-        """Return the public keys that instances can be made with."""
+        """Return the account's public keys, which new instances can use."""
 
     def add_key(self, name: str, public_key: str) -> None:
-        """Add a public key; DUPLICATE if there is one of that name."""
+        """Add a public key. The reason is DUPLICATE if the name exists."""
 
     def delete_key(self, key_id: str) -> None:
-        """Remove a public key from the account; instances that have it keep it."""
+        """Remove a public key from the account. Existing instances keep it."""
 
     def images(self) -> tuple[Placed, ...]:
-        """Return the images, each once for a region."""
+        """Return the images, each once per region."""
 
     def file_systems(self) -> tuple[Placed, ...]:
         """Return the account's file systems."""
 
     def firewalls(self) -> tuple[str, ...]:
-        """Return the ids of the rules for incoming connections that the account has."""
+        """Return the ids of the account's rulesets for incoming connections."""
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
 
 
 class Key(Protocol):
-    """A person's key for a provider."""
+    """A user's API key for a provider."""
 
     def is_in(self, text: str) -> bool:
-        """Whether a text holds it."""
+        """Whether a text contains the key."""
 
 
 class ProviderModule(Protocol):
-    """What the module of a provider has."""
+    """The interface of a provider's module."""
 
     INSTANCES_PAGE: str
-    """Where a person sees what an account has, and can end it."""
+    """The web page where users see an account's instances and can terminate them."""
     SETTINGS: type[RentalSettings]
-    """The class of its settings, which has a usual `api`."""
+    """The provider's settings class, with a default `api`."""
 
     def person_key(self) -> Key | None:
-        """Return this person's key; None without one. Raises BadFileError for a file that others can read."""
+        """Return this user's key, or None. Raises BadFileError for a file that others can read."""
 
     def connect(self, api: str, hears: Callable[[float], object]) -> Provider:
-        """Return the account of this person's key at an address, which is not asked yet.
+        """Return the account of this user's key at an address. No call is made yet.
 
-        `hears` is called with the time of each answer, in seconds since 1970. Raises BadFileError or ServiceAuthError.
+        `hears` is called with the time of each answer, in seconds since 1970. Raises BadFileError or
+        ServiceAuthError.
         """
 
 
 def module_of(provider: str) -> ProviderModule:
-    """Return the module of a provider. Raises UsageError for one that this version does not know."""
+    """Return a provider's module. Raises UsageError for a provider that this version does not know."""
     if provider not in PROVIDERS:
         raise UsageError(
             f"{provider}: this launcher knows no such provider of machines: another version has rented there\n"
@@ -164,5 +175,5 @@ def module_of(provider: str) -> ProviderModule:
 
 
 def is_passing(error: ServiceError) -> bool:
-    """Whether the same call may succeed in a moment: the service did not answer, or not as it should."""
+    """Whether the same call may soon succeed: the service did not answer, or its answer was unusable."""
     return isinstance(error, ServiceUnreachableError) or error.reason in PASSING

@@ -1,8 +1,9 @@
-"""The pace of calls to a service that counts them: all clients of this user on this machine share it, through two files.
+"""The rate limit for calls to a service, shared by all clients of this user on this machine.
 
-A client holds the lock of a file from before its call until after the answer, so whenever the service counts the call, it
-is later than the one before by the whole spacing. Files keep the time of the last call: a client that was killed in the
-middle of one leaves its mark there, and the next client waits as if that call were made now.
+The limit is kept in two files. A client holds a file's lock from before its call until after the answer. So
+calls are at least the spacing apart, whenever the service counts them. The files store the time of the last
+call. If a client is killed during a call, its mark remains, and the next client waits as if that call were
+made now.
 """
 
 from __future__ import annotations
@@ -23,42 +24,45 @@ from launcher.agent.record import strict_json
 from launcher.base.clock import Clock, look_again_after
 
 MOST_WAIT_S = 600.0
-"""No mark makes a client wait longer."""
+"""The longest wait that a mark can cause."""
 STUCK_S = MOST_WAIT_S + 300.0
-"""A holder of a lock may wait as long as that, and then make its call."""
+"""A lock's holder may wait this long and still make its call."""
 LOOK_S = 0.01
 Waits = Callable[[float], None]
-"""Called with the seconds for which a call has to wait at least; with 0 once it waits no more."""
+"""Called with the minimum number of seconds that a call must wait, and with 0 when the wait ends."""
 FIRST_BACK_OFF_S, MOST_BACK_OFF_S = 10.0, 120.0
-"""What SkyPilot waits after a first 429, and our largest wait."""
+"""The wait after a first 429, taken from SkyPilot, and the longest wait, in seconds."""
 
 
 def say_nothing(_wait_s: float) -> None:
-    """Wait without a word."""
+    """Ignore the wait."""
 
 
 def usual_pace(base: str, clock: Clock) -> CallPace:
-    """Return the pace of a service that all clients of this user share.
+    """Return the rate limit that all clients of this user share for a service.
 
-    It goes by the service, not by the key: two keys may be of one account.
+    It depends on the service's address and not on the key, because two keys may belong to one account.
     """
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", base.partition("://")[2]).strip("-")
     return CallPace(Unix("launch").user_state_path / "pace", name, clock)
 
 
 class CallPace:
-    """Lets calls through one at a time: `request_s` apart, and launches `launch_s` apart."""
+    """Lets one call through at a time: calls `request_s` apart, launches `launch_s` apart."""
 
     def __init__(
         self, folder: Path, name: str, clock: Clock, *, request_s: float = 1.0, launch_s: float = 12.0
     ) -> None:
-        """Share the pace with all who name the same folder and name."""
+        """Share the limit with all clients that use the same folder and name."""
         self._folder, self._name, self._clock = folder, name, clock
         self._request_s, self._launch_s = request_s, launch_s
 
     @contextmanager
     def turn(self, *, is_launch: bool = False, waits: Waits = say_nothing) -> Iterator[CallTurn]:
-        """Wait for this call's turn; the call is made inside. `waits` is called if a launch has to, and before its call."""
+        """Wait for this call's turn. Make the call inside the block.
+
+        `waits` is called when a launch must wait, and with 0 just before its call.
+        """
         with ExitStack() as stack:
             if is_launch:
                 stack.enter_context(self._gate("launches", self._launch_s, waits))
@@ -72,7 +76,7 @@ class CallPace:
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             descriptor = os.open(self._folder / f"{self._name}.{what}", os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError:  # nothing can be shared: it keeps its distance to its own calls at least
+        except OSError:  # no file to share: space at least this client's own calls
             self._clock.sleep(spacing_s)
             yield CallTurn()
             return
@@ -94,11 +98,12 @@ class CallPace:
 
 
 def _lock(descriptor: int, is_taken: Callable[[], None]) -> None:
-    """Wait for the lock of a gate, but no longer than STUCK_S while nobody makes a call: its holder may have been stopped.
+    """Wait for the lock of a gate. Give up once the file is unchanged for STUCK_S: its holder may be stopped.
 
-    `is_taken` is called if another holds it.
+    `is_taken` is called if another client holds the lock.
 
-    A call without the lock may come too early, which is refused and made again; one that is never made may cost money.
+    A call without the lock may come too early; then the service refuses it and it is repeated. A call that is
+    never made may cost money.
     """
     mark, since, is_first = b"", time.monotonic(), True
     while True:
@@ -122,23 +127,24 @@ class CallTurn:
     hold_s = 0.0
 
     def hold_off(self, seconds: float) -> None:
-        """Let no client call before so many seconds have passed."""
+        """Let no client call for this many seconds after the answer."""
         self.hold_s = seconds
 
 
 def back_off_s(refusals: int, asked_s: float | None, draw: random.Random) -> float:
-    """Return how long to wait after so many refusals in a row, at least as long as the service asks for.
+    """Return the wait in seconds after a number of refusals in a row, at least the `asked_s` of the service.
 
-    It is drawn, so that clients on several machines do not come back at the same moment.
+    The wait is random, so that clients on several machines do not retry at the same moment.
     """
     usual: float = min(FIRST_BACK_OFF_S * 2.0 ** (refusals - 1), MOST_BACK_OFF_S)
     return max(asked_s or 0.0, usual * draw.uniform(0.5, 1.0)) + draw.uniform(0.0, 1.0)
 
 
 class _Mark:
-    """What the file of a gate says: when the last call was, until when none is wanted, and whether one is under way.
+    """The content of a gate's file: the last call, the end of the hold, and whether a call is in progress.
 
-    Times are of the boot clock. A mark of a later time is one of an earlier boot: its call is taken for one of now.
+    Times are from the boot clock. A mark in the future comes from an earlier boot; its call is treated as if
+    made now.
     """
 
     def __init__(self, last: float, hold: float, *, is_under_way: bool) -> None:
@@ -153,15 +159,15 @@ class _Mark:
             last, hold, is_under_way = strict_json.decode(text)
             return cls(float(last), float(hold), is_under_way=is_under_way is True)
         except (ValueError, TypeError, OverflowError):
-            return cls(0.0, 0.0, is_under_way=True)  # a write that was cut off: there was a call
+            return cls(0.0, 0.0, is_under_way=True)  # a write that was cut off: a call was made
 
     def free_at(self, now: float, spacing_s: float) -> float:
-        """Return when the next call may be made."""
+        """Return the earliest time of the next call."""
         last = now if self._is_under_way else min(self._last, now)
         return last + max(spacing_s, min(self._hold - self._last, MOST_WAIT_S))
 
     def write(self, descriptor: int) -> None:
         data = json.dumps([self._last, self._hold, self._is_under_way]).encode()
-        with suppress(OSError):  # a full disk keeps no call
+        with suppress(OSError):  # a full disk prevents no call
             os.pwrite(descriptor, data, 0)
             os.ftruncate(descriptor, len(data))

@@ -1,7 +1,7 @@
-"""Bring the ledger and what a provider lists into agreement, so that nothing of ours is paid for by mistake.
+"""Bring the ledger and the provider's list into agreement, so that nothing is billed by mistake.
 
-Only instances whose nonce is in the ledger are ended, and those that the user named. Two of these at once do no harm: to
-end an instance twice is to end it, and each step of the ledger is made once.
+It terminates only instances whose nonce is in the ledger, and instances that the user named. Two concurrent
+calls do no harm: terminating an instance twice has the effect of once, and the ledger records each step once.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from launcher.rental.renting import Instance, Rental, RentalState
 from launcher.rental.verdict import ENDED, SETTLE_S, JudgedRental, RentalVerdict, judge
 
 OTHERS_S = 30.0
-"""So long another command, which has another key, may take to record that a machine has gone."""
+"""How many seconds a command with another key may take to record that a machine is gone."""
 
 
 class Reconciled(NamedTuple):
-    """What was ended at an account, the verdicts after that, and the files of the ledger that cannot be read, which are left alone.
+    """The instances terminated at an account, the verdicts afterwards, and the unreadable ledger files.
 
-    `left` was to be ended, and is still listed; the launches of `unmade` have turned out to have made nothing.
+    `left`: terminations whose instances are still listed. `unmade`: launches that turned out to have created
+    nothing.
     """
 
     account: str
@@ -35,12 +36,12 @@ class Reconciled(NamedTuple):
 
     @property
     def listed(self) -> set[str]:
-        """The instances that the account still has."""
+        """The ids of the instances that the account still lists."""
         return {one.instance.id for one in self.judged if one.instance is not None}
 
     @property
     def is_anything_left(self) -> bool:
-        """Whether anything of ours may still cost something though nobody wants it."""
+        """Whether a rental of this user that is not wanted may still cost something."""
         unwanted = (one for one in self.judged if one.verdict is not RentalVerdict.WANTED)
         return bool(self.unreadable) or any(_is_billed(one) for one in unwanted)
 
@@ -51,8 +52,9 @@ def survey(
     adopted: Collection[str] = (),
     bringing: Collection[str] = (),
 ) -> tuple[JudgedRental, ...]:
-    """Return the verdict on each instance and rental, and change nothing. Raises ServiceError."""
-    # In this order: a rental that is opened meanwhile is not known here, and its instance counts as a stranger's.
+    """Return the verdict on each instance and rental. Change nothing. Raises ServiceError."""
+    # The order matters: the rentals are read before the instances. A rental opened in between is unknown
+    # here, and its instance counts as a stranger's.
     rentals, ledger = renter.rentals(), renter.ledger
     held = {one.nonce for one in rentals if ledger.is_attended(one.nonce)}
     instances = renter.provider.instances()
@@ -69,7 +71,10 @@ def survey(
 
 
 def _unlisted(renter: Renter, rentals: Iterable[Rental], instances: Iterable[Instance]) -> Iterator[Instance]:
-    """Yield the instances of open rentals that are there though the list lacks them: by the list alone they would be gone."""
+    """Yield the instances of open rentals that exist but are missing in the list.
+
+    By the list alone they would count as gone.
+    """
     listed = {instance.id for instance in instances}
     for rental in rentals:
         is_here = rental.intent.account == renter.provider.account
@@ -89,11 +94,12 @@ def reconcile(
     waits: bool = True,
     report: Callable[[str], object] = lambda _words: None,
 ) -> Reconciled:
-    """End what is due or an orphan, and settle launches that nobody looks after; `report` hears what it waits for.
+    """Terminate due and orphaned instances, and settle launches that no process manages.
 
-    `only` are the nonces of the rentals that this is about; None for all. With `waits` it looks for their instances for as
-    long as one may take to appear, which is minutes; without, a later call goes on. Raises ServiceError, and RefusedError
-    once all is ended if the ledger cannot be written.
+    `report` receives progress messages. `only` limits the call to the rentals with these nonces; None means
+    all. With `waits`, search for their instances as long as one may take to appear (minutes); without it, a
+    later call continues. Raises ServiceError. Raises RefusedError, after all terminations, if the ledger
+    cannot be written.
     """
     ended: list[Termination] = []
     unmade: list[Rental] = []
@@ -151,7 +157,10 @@ def reconcile(
 
 
 def _may_just_end(renter: Renter, judged: JudgedRental) -> bool:
-    """Whether another command may have ended a machine just now that this account does not list: it will be on record."""
+    """Whether another command may have just terminated a machine that this account does not list.
+
+    That command will record it.
+    """
     rental = judged.rental
     return (
         judged.verdict is RentalVerdict.ELSEWHERE
@@ -161,7 +170,7 @@ def _may_just_end(renter: Renter, judged: JudgedRental) -> bool:
 
 
 def _record(renter: Renter, judged: JudgedRental) -> None:
-    """Record in the ledger what the list says about a rental without an instance."""
+    """Record in the ledger the list's result for a rental without an instance."""
     rental, now = judged.rental, renter.clock.now()
     if rental is None or judged.instance is not None:
         return

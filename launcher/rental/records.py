@@ -1,6 +1,6 @@
-"""The rentals of this user as commands use them: which machine is for a run, who looks after it, and what it has cost.
+"""This user's rentals as commands use them: the machine of each run, its managing process and its cost.
 
-The ledger says what is rented. Beside it lies the record of each rental, which says how one logs in and whose run it is for.
+The ledger stores the rentals. Beside it lies the record of each rental, with its login and its run.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ KNOWN_HOSTS = "known_hosts"
 SERVICES = "services"
 SETUP_LOG, KEEPER_LOG = "setup.log", "keeper.log"
 DOWNLOADING = "bringing"
-"""The file that says until when the process that looks after a machine brings its files home."""
+"""The file with the time until which the managing process downloads a machine's files."""
 LOST = "lost"
-"""The file that says what a machine had that did not come home before its end."""
+"""The file that lists a machine's files that were not downloaded before its end."""
 ENDING_S = 120.0
-"""So long after that time it may still be ending the machine."""
+"""How many seconds after that time the termination may still be in progress."""
 ENDED_WITH_RUN = "the run has ended: "
-"""So begins the reason of a rent that was ended because its run had."""
+"""The start of the reason text for a rental terminated because its run had ended."""
 NO_CHECKPOINT = "no checkpoint that launcher can go on from is here; from its start"
 
 
 class RentalRecord(Record):
-    """A rented machine for a run, as a later command needs it.
+    """A machine rented for a run, with the data that a later command needs.
 
-    `machine` is the plain host that the run is kept on, `runs` the folder of the client's mirrors.
+    `machine` is the plain host of the run, `runs` the folder of the local copies.
     """
 
     run: str
@@ -70,24 +70,28 @@ class RentalRecord(Record):
 
     @property
     def keeps(self) -> bool:
-        """Whether the rent goes on when the run has ended."""
+        """Whether the machine stays rented after the run has ended."""
         return self.settings.keep
 
     @property
     def short(self) -> str:
-        """The last part of the run's id, as people type it."""
+        """The last part of the run's id, as users type it."""
         return self.run.rpartition("-")[2]
 
     @property
     def has_checkpoint(self) -> bool:
-        """Whether a checkpoint of launcher's that its run saved is here: from one of a script's own no run can go on."""
+        """Whether a launcher checkpoint of its run has a local copy.
+
+        A script's own checkpoints cannot be resumed from.
+        """
         return any(Path(self.runs, self.run, "checkpoints").glob(f"*/{MANIFEST}"))
 
 
 class RentCost(NamedTuple):
-    """What the machines of a run have cost until now, at most, in cents; `price` is what an hour costs while one is rented.
+    """The maximum cost so far of a run's machines, in cents; `price` is the hourly price of an open rental.
 
-    `is_held`: a process here looks after that one, and can end it. `lost` says what did not come home.
+    `is_held`: a process on this computer manages the open rental and can terminate it. `lost` lists the files
+    that were not downloaded.
     """
 
     cents: int
@@ -97,7 +101,7 @@ class RentCost(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Say it in a few words."""
+        """The cost in a few words."""
         return (
             f"{dollars(self.cents)} so far, {self.price}" if self.price else f"{dollars(self.cents)} at most"
         )
@@ -111,12 +115,12 @@ class RentedMachine(NamedTuple):
 
     @property
     def runs(self) -> tuple[str, str]:
-        """The run that it was rented for, and the one that it is for: another one may have taken over the machine."""
+        """The run the machine was rented for, and the run that uses it now. They differ after a takeover."""
         return self.rental.intent.run, self.record.run
 
     @property
     def is_held(self) -> bool:
-        """Whether a living process here looks after it."""
+        """Whether a running process on this computer manages it."""
         return ledger().is_held(self.rental.nonce)
 
     @property
@@ -126,14 +130,14 @@ class RentedMachine(NamedTuple):
 
     @property
     def lost(self) -> str:
-        """What did not come home before its end; empty if all did."""
+        """The list of files not downloaded before the machine's end. Empty if nothing was lost."""
         try:
             return printable((ledger().place(self.rental.nonce) / LOST).read_text().strip())
         except (OSError, ValueError):
             return ""
 
     def cost(self, rentals: Sequence[Rental]) -> RentCost:
-        """Return what all machines of its run have cost until now, at most."""
+        """Return the maximum cost so far of all machines of its run."""
         now = clock_of(self.rental.intent.provider).likely()
         cents = run_cents(rentals, self.rental.intent.run, now)
         if not self.rental.is_open:
@@ -141,13 +145,13 @@ class RentedMachine(NamedTuple):
         return RentCost(cents, self.rental.price, ledger().is_attended(self.rental.nonce))
 
     def why_gone(self, rentals: Sequence[Rental]) -> str:
-        """Return why it is rented no more, what it cost, and what was lost with it."""
+        """Return why the rental ended, its cost, and its lost files."""
         cost = dollars(run_cents(rentals, self.rental.intent.run, self.rental.ended or self.rental.since))
         return "; ".join(filter(None, (_fate(self.rental), f"it cost at most {cost}", self.lost)))
 
 
 class GoneMachine(NamedTuple):
-    """What became of a machine that is rented no more, in one line, and when that was."""
+    """Why a machine is no longer rented, in one line, and when it ended."""
 
     words: str
     ended: float | None
@@ -159,12 +163,12 @@ def ledger() -> RentalLedger:
 
 
 def write(record: RentalRecord) -> None:
-    """Put a record on the disk. Raises OSError."""
+    """Write a record to disk. Raises OSError."""
     write_durably(str(ledger().place(record.nonce) / RECORD), f"{record.model_dump_json()}\n")
 
 
 def remember_service(settings: RentalSettings) -> None:
-    """Note that something may be rented at a service, so that a later command looks there. Raises OSError."""
+    """Record a service where the user may have rented, so that later commands check it. Raises OSError."""
     known = [one.api for one in accounts_at(settings.provider)]
     if settings.api not in known:
         usual_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -173,12 +177,15 @@ def remember_service(settings: RentalSettings) -> None:
 
 
 def accounts() -> list[RentalSettings]:
-    """Return the accounts at which this user has rented, by their services' addresses. Raises BadFileError for a damaged file."""
+    """Return the accounts, by service address, at which this user has rented.
+
+    Raises BadFileError for a damaged file.
+    """
     return [one for provider in PROVIDERS for one in accounts_at(provider)]
 
 
 def accounts_at(provider: str) -> list[RentalSettings]:
-    """Return those of one provider. Raises BadFileError for a damaged file."""
+    """Return the accounts of one provider. Raises BadFileError for a damaged file."""
     path = _services(provider)
     try:
         return [module_of(provider).SETTINGS.model_validate({"api": one}) for one in path.read_text().split()]
@@ -192,12 +199,15 @@ def accounts_at(provider: str) -> list[RentalSettings]:
 
 
 def _services(provider: str) -> Path:
-    """Return the file of a provider's addresses: a launcher that knows one provider alone reads the first one's, and no other."""
+    """Return the file with a provider's addresses.
+
+    A version with only one provider reads only the first provider's file.
+    """
     return usual_folder() / (SERVICES if provider == FIRST else f"{SERVICES}-{provider}")
 
 
 def rented() -> Iterator[RentedMachine]:
-    """Yield the rentals that have a record, the oldest first."""
+    """Yield the rentals that have a record, oldest first."""
     if not usual_folder().is_dir():
         return
     book = ledger()
@@ -207,20 +217,20 @@ def rented() -> Iterator[RentedMachine]:
 
 
 def rented_for(run: str) -> RentedMachine | None:
-    """Return the newest rental that was for a run, over or not; None if its machine was not rented here."""
+    """Return the newest rental of a run, open or ended, or None if its machine was not rented here."""
     return next((one for one in reversed([*rented()]) if run in one.runs), None)
 
 
 def open_for(run: str) -> RentedMachine | None:
-    """Return the machine that is rented for a run just now; None if there is none, or another run has taken it over."""
+    """Return the machine now rented for a run. None if it has none, or if another run has taken it over."""
     found = rented_for(run)
     return found if found is not None and found.rental.is_open and found.record.run == run else None
 
 
 def abandoned(runs: Collection[str], provider: str | None = None) -> set[str]:
-    """Return the nonces of open rentals for some runs on which nothing ever began, and which no process looks after.
+    """Return the nonces of open rentals for some runs that never started and that no process manages.
 
-    With `provider` those alone that are there.
+    With `provider`, only the rentals at that provider.
     """
     book = ledger()
     own = (one for one in book.rentals() if one.is_open and one.intent.run in runs)
@@ -233,24 +243,27 @@ def abandoned(runs: Collection[str], provider: str | None = None) -> set[str]:
 
 
 def is_rented(machine: Host) -> bool:
-    """Whether a machine was rented here."""
+    """Whether a machine was rented from here."""
     return any(one.record.machine == machine for one in rented())
 
 
 def ends_with(run: str) -> bool:
-    """Whether a run is on a rented machine that is given back once the run has ended: nothing stays there."""
+    """Whether a run's rented machine is terminated when the run ends, so that nothing remains on it."""
     found = open_for(run)
     return found is not None and not found.record.keeps
 
 
 def is_looked_after(run: str) -> bool:
-    """Whether a process on this machine looks after the rented machine of a run, to give it back with the run's end."""
+    """Whether a process on this computer manages a run's rented machine and terminates it with the run."""
     found = open_for(run)
     return found is not None and not found.record.keeps and ledger().is_attended(found.rental.nonce)
 
 
 def rents_at(run: str) -> str | None:
-    """Return the account at which a run had a machine that is given back with its end; None if it had none, or keeps it."""
+    """Return the account of a run's machine that is terminated with the run.
+
+    None if the run had no rented machine, or if the machine is kept.
+    """
     found = rented_for(run)
     if found is None or (found.rental.is_open and found.record.keeps):
         return None
@@ -258,7 +271,7 @@ def rents_at(run: str) -> str | None:
 
 
 def rent_costs() -> dict[str, RentCost]:
-    """Return what the machines of all runs that had a rented one have cost until now, by the run."""
+    """Return the cost so far of the rented machines, by run. Runs without a rental are left out."""
     newest = {run: one for one in rented() for run in one.runs}
     if not newest:
         return {}
@@ -267,19 +280,19 @@ def rent_costs() -> dict[str, RentCost]:
 
 
 def rent_cost(run: str) -> RentCost | None:
-    """Return what the machines of a run have cost until now; None if it had no rented one."""
+    """Return the cost so far of a run's machines, or None if it had no rented one."""
     found = rented_for(run)
     return None if found is None else found.cost(ledger().rentals())
 
 
 def is_gone(run: str) -> bool:
-    """Whether a run had a rented machine, which is known to be rented no more."""
+    """Whether a run had a rented machine whose end is confirmed."""
     found = rented_for(run)
     return found is not None and found.is_gone
 
 
 def gone_machines() -> dict[str, GoneMachine]:
-    """Return what became of the machines that are rented no more, by the run that they were for."""
+    """Return why each machine that is no longer rented ended, by run."""
     newest, rentals = {run: one for one in rented() for run in one.runs}, ledger().rentals()
     return {
         run: GoneMachine(one.why_gone(rentals), one.rental.ended)
@@ -290,11 +303,14 @@ def gone_machines() -> dict[str, GoneMachine]:
 
 @contextlib.contextmanager
 def moving(run: str) -> Iterator[None]:
-    """Have the rented machine of a run stay for the block, though the run ends there: what goes on elsewhere comes from it."""
+    """Keep a run's rented machine during the block, even if the run ends there.
+
+    The run continues elsewhere with files from this machine.
+    """
     found = open_for(run)
     lock = None
     if found is not None:
-        with contextlib.suppress(OSError):  # then it may go, and what goes on is what is here
+        with contextlib.suppress(OSError):  # then it may end early; the run resumes from the local copy
             lock = ledger().take_for_move(found.rental.nonce)
     try:
         yield
@@ -304,13 +320,16 @@ def moving(run: str) -> Iterator[None]:
 
 
 def note_downloading(nonce: str, until: float) -> None:
-    """Tell other commands until when files come home. Without that, on a full disk, they may end the machine before."""
+    """Tell other commands until when files are downloaded.
+
+    If the note cannot be written, for example on a full disk, they may terminate the machine earlier.
+    """
     with contextlib.suppress(OSError):
         write_durably(str(ledger().place(nonce) / DOWNLOADING), f"{until}\n")
 
 
 def is_downloading(nonce: str, now: float) -> bool:
-    """Whether the process that looks after a machine is to bring its files home just now, by its own note."""
+    """Whether the managing process is downloading files now, according to its own note."""
     try:
         return now < float((ledger().place(nonce) / DOWNLOADING).read_text()) + ENDING_S
     except (OSError, ValueError):
@@ -318,16 +337,16 @@ def is_downloading(nonce: str, now: float) -> bool:
 
 
 def note_lost(nonce: str, words: str) -> None:
-    """Record what has not come home from a machine, for all who ask later. A disk that refuses changes nothing."""
+    """Record the files that were not downloaded, for later commands. A failed write is ignored."""
     with contextlib.suppress(OSError):
         write_durably(str(ledger().place(nonce) / LOST), f"{words}\n")
 
 
 def damage(book: RentalLedger, rental: Rental) -> str | None:
-    """Return why nobody knows here whether a rental's run still needs it; None if it is known."""
+    """Return why this computer cannot tell whether a rental's run still needs it, or None if it can."""
     path = book.place(rental.nonce) / RECORD
     if not path.exists():
-        return None  # it was not rented for long enough to have a run
+        return None  # the rental ended before it had a run
     record = _read(book, rental)
     if record is None:
         return f"{path} cannot be read"
@@ -335,7 +354,7 @@ def damage(book: RentalLedger, rental: Rental) -> str | None:
 
 
 def _fate(rental: Rental) -> str:
-    """Return what became of a machine that is rented no more."""
+    """Return why a machine is no longer rented, as a sentence."""
     why = rental.why or ""
     if why.startswith(ENDED_WITH_RUN):
         return "its rented machine was given back after the run's end"

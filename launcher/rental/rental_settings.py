@@ -1,4 +1,4 @@
-"""How machines are rented from an account of a provider: what all providers' settings have."""
+"""The settings common to all providers, for renting machines from an account."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from launcher.values.base import Written
 from launcher.values.credential import credential_in
 
 CONFIRM_ABOVE = 10.0
-"""The largest cost in dollars that is agreed to without a question, if the table does not say."""
+"""The largest cost in dollars that needs no confirmation, unless the table sets another one."""
 PROPOSED_HOURS = 4
-"""The limit of a rental that an example proposes."""
+"""The limit in hours that an example proposes."""
 LONGEST_HOURS = 24.0 * 365
 OWN_MACHINE = ("127.0.0.1", "localhost", "::1")
 
@@ -33,20 +33,23 @@ def _service_name(written: str) -> str:
 
 
 ServiceName = Annotated[str, AfterValidator(_service_name)]
-"""A name or an id in the service's own words."""
+"""A name or an id of the service."""
 Names = Annotated[tuple[ServiceName, ...], BeforeValidator(_listed)]
-"""Some of them in the order in which they are tried; a single one may be written without a list."""
+"""Names in the order to try them. A single name may be written without a list."""
 
 
 class RentalSettings(Written):
-    """What is rented, and how much it may cost.
+    """The machine to rent, and its cost limits.
 
-    `type` and `region` empty leave the choice to the profile, the price and what is free. `image` is a family's name, None
-    the provider's latest default; `file_system` a file system of the account; `firewall` the id of a ruleset; `key` an SSH
-    key of the account, None one that launcher makes. `max_hours` and `max_cost`, in dollars, limit one rental, and one of them
-    is needed to launch. `keep`: do not end the rent with the run; the limit ends it. Above `confirm_above` dollars the user is
-    asked. A provider's own settings name its key in PROVIDERS, the variable that may hold a person's key, the usual login name on its
-    machines, and its usual `api`.
+    Empty `type` and `region` leave the choice to the profile, the price and the free capacity. `image` is an
+    image family, or None for the provider's latest default. `file_system` is a file system of the account.
+    `firewall` is the id of a ruleset. `key` is an SSH key of the account, or None for one that launcher
+    creates. `max_hours` and `max_cost`, in dollars, limit one rental; a launch needs at least one of them.
+    `keep`: do not terminate the machine with the run, but at the limit. Above `confirm_above` dollars the
+    user must confirm.
+
+    A provider's subclass defines its key in PROVIDERS (`provider`), the environment variable that may hold
+    the user's API key (`variable`), the usual login name on its machines, and its default `api`.
     """
 
     provider: ClassVar[str]
@@ -78,5 +81,5 @@ class RentalSettings(Written):
 
     @property
     def max_cents(self) -> int | None:
-        """The limit in whole cents, None without one."""
+        """`max_cost` in whole cents, or None without one."""
         return None if self.max_cost is None else int(self.max_cost * 100 + 1e-6)

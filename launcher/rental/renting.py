@@ -1,7 +1,8 @@
-"""Renting a machine by the hour: what is offered, what was asked for, what the provider lists, and what it costs.
+"""The values of renting by the hour: offers, instances, launch requests and costs.
 
-Nothing here is one provider's. A *rental* is our record of one launch; an *instance* is what the provider lists. They are
-matched by the rental's nonce, which the instance carries in its name and in a tag.
+Nothing here is specific to one provider. A *rental* is the ledger's entry for one launch; an *instance* is an
+entry in the provider's list. The rental's nonce connects them: the instance carries it in its name and in a
+tag.
 """
 
 from __future__ import annotations
@@ -17,14 +18,17 @@ from launcher.values.base import Record, Written
 
 NAME_START = "launch-"
 HOME_S, HOME_PART = 600.0, 0.1
-"""The end of each rental is for bringing home what its run made: so long, and at most this part of it."""
+"""The time reserved for downloads at the end of a rental: this many seconds, at most this part of it."""
 TAGS = ("launch:run", "launch:nonce", "launch:client", "launch:deadline")
 NAME_CHARACTERS, TAG_CHARACTERS = 64, 128
 Cents = Annotated[int, Field(ge=0)]
 
 
 class InstanceOffer(Written):
-    """A type of instance, its price, and the regions that have one free. `memory_gb` is that of one card, None if unknown."""
+    """An instance type, its price, and the regions that have one free.
+
+    `memory_gb` is per card, None if unknown.
+    """
 
     type: str
     title: str
@@ -39,12 +43,15 @@ class InstanceOffer(Written):
 
     @property
     def price(self) -> str:
-        """What an hour costs, e.g. `$1.29/h`."""
+        """The price per hour, e.g. `$1.29/h`."""
         return f"{dollars(self.cents_per_hour)}/h"
 
 
 class InstanceState(StrEnum):
-    """What an instance does, as far as the provider says. UNKNOWN is a word of its that we do not know: never a success."""
+    """The state of an instance, as the provider reports it.
+
+    UNKNOWN stands for a state name that this version does not know. It never counts as a success.
+    """
 
     BOOTING = "booting"
     ACTIVE = "active"
@@ -56,7 +63,10 @@ class InstanceState(StrEnum):
 
 
 class Instance(NamedTuple):
-    """An instance that a provider lists. `word` is the provider's own for its state; `nonce` is empty if it carries none."""
+    """An instance in the provider's list.
+
+    `word` is the provider's name for its state; `nonce` is empty if it has none.
+    """
 
     id: str
     state: InstanceState
@@ -70,22 +80,25 @@ class Instance(NamedTuple):
 
     @property
     def is_billed(self) -> bool:
-        """Whether it may still cost something: everything but what the provider says is gone."""
+        """Whether it may still cost something: in every state but GONE."""
         return self.state is not InstanceState.GONE
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be logged in to."""
+        """Whether a login is possible."""
         return self.state is InstanceState.ACTIVE and self.ip is not None
 
     @property
     def is_launchers(self) -> bool:
-        """Whether its name or a tag says that a launcher made it, this one or another client's."""
+        """Whether its name or tag shows that a launcher created it, on this or another client."""
         return bool(self.nonce)
 
 
 class Setup(Written):
-    """What an instance is made with. `user_data` may hold a private key, so it is in no `repr` and no ledger."""
+    """The options of a new instance.
+
+    `user_data` may hold a private key, so no `repr` and no ledger contains it.
+    """
 
     ssh_key: str
     image: str | None = None
@@ -95,7 +108,7 @@ class Setup(Written):
 
 
 class Intent(Record):
-    """What is on disk before an instance is launched. Times are in seconds since 1970."""
+    """The ledger entry written before an instance is launched. Times are in seconds since 1970."""
 
     provider: str
     account: str
@@ -110,7 +123,7 @@ class Intent(Record):
 
     @property
     def name(self) -> str:
-        """The instance's name, which ends with the nonce."""
+        """The instance's name. It ends with the nonce."""
         most = NAME_CHARACTERS - len(NAME_START) - len(self.nonce) - 1
         return f"{NAME_START}{self.run[:most].rstrip('-')}-{self.nonce}"
 
@@ -122,9 +135,10 @@ class Intent(Record):
 
 
 class RentalState(StrEnum):
-    """How far a rental is. REFUSED: the provider said no. UNSEEN: no answer, and no instance of it in the time it had.
+    """The stage of a rental.
 
-    DISMISSED: the user does not want to hear of it any more; whether it has ended nobody here knows.
+    REFUSED: the provider refused it. UNSEEN: no answer came, and no instance appeared in time. DISMISSED: the
+    user wants no more messages about it; its end is not confirmed.
     """
 
     INTENT = "intent"
@@ -138,13 +152,13 @@ class RentalState(StrEnum):
 
 
 NAMED = "named by you"
-"""Why an instance that the user names is ended."""
+"""The reason for the termination of an instance that the user named."""
 ELSEWHERE = "it was ended elsewhere, or taken away"
-"""What is said of a machine that the provider ends, or lists no more, without us."""
+"""The message about a machine that ended, or disappeared from the list, without an action of launcher."""
 
 
 class RentalReason(StrEnum):
-    """Why a rental came to nothing. It is the `reason` of a ServiceError."""
+    """Why a rental failed. It is the `reason` of a ServiceError."""
 
     BOOT_TIMEOUT = "boot-timeout"
     NO_LOGIN = "no-login"
@@ -159,16 +173,20 @@ OPEN = (RentalState.INTENT, RentalState.LAUNCHED, RentalState.READY, RentalState
 
 
 class Extra(NamedTuple):
-    """Another instance of the same rental: it is ended, and `cents` is what it cost; None until it has gone."""
+    """An extra instance of the same rental, which is terminated.
+
+    `cents` is its cost, None until it is gone.
+    """
 
     id: str
     cents: int | None = None
 
 
 class Rental(Record):
-    """One launch: its intent, and what became of it. `cents` is what it cost at most, once it has ended.
+    """One launch: its intent and its outcome. `cents` is its maximum cost, set once it has ended.
 
-    `missing_since` is when it was first looked for without finding an instance of it or a process that holds it.
+    `missing_since` is the time of the first search that found neither an instance nor a process that holds
+    the rental.
     """
 
     intent: Intent
@@ -184,17 +202,17 @@ class Rental(Record):
 
     @property
     def nonce(self) -> str:
-        """The mark that its instance carries."""
+        """The nonce that its instance carries."""
         return self.intent.nonce
 
     @property
     def price(self) -> str:
-        """What an hour costs, e.g. `$1.29/h`."""
+        """The price per hour, e.g. `$1.29/h`."""
         return f"{dollars(self.intent.cents_per_hour)}/h"
 
     @property
     def is_open(self) -> bool:
-        """Whether it may still cost something, as far as the ledger knows."""
+        """Whether it may still cost something, according to the ledger."""
         return self.state in OPEN or any(extra.cents is None for extra in self.extras)
 
     def is_past(self, now: float) -> bool:
@@ -203,25 +221,31 @@ class Rental(Record):
 
     @property
     def home_s(self) -> float:
-        """How long before its limit its run stops, so that what it made comes home in time."""
+        """How many seconds before the limit its run stops, to leave time for downloads."""
         return home_s(self.intent.deadline - self.intent.time)
 
     @property
     def since(self) -> float:
-        """Since when it is counted: the intent, since a launch whose answer is lost may have been accepted at once."""
+        """The start of the billed time: the intent.
+
+        A launch without an answer may have been accepted at once.
+        """
         return self.intent.time
 
     def time_cents(self, now: float) -> int:
-        """Return what one instance of it costs at most until a moment."""
+        """Return the maximum cost of one of its instances until `now`, in cents."""
         return cents(now - self.since, self.intent.cents_per_hour)
 
     @property
     def largest(self) -> int:
-        """What it may have cost at its limit, also one of which nobody knows yet whether it began."""
+        """The maximum cost at its limit, in cents.
+
+        A launch without an answer counts as if it had succeeded.
+        """
         return max(self.cents_at(self.intent.deadline), self.time_cents(self.intent.deadline))
 
     def cents_at(self, now: float) -> int:
-        """Return what it has cost at most until a moment, with its extras."""
+        """Return its maximum cost until `now` in cents, with its extras."""
         is_billed = self.state in (RentalState.LAUNCHED, RentalState.READY, RentalState.ENDING)
         own = self.cents if self.cents is not None else self.time_cents(now) if is_billed else 0
         return own + sum(
@@ -230,17 +254,23 @@ class Rental(Record):
 
 
 def home_s(limit_s: float) -> float:
-    """Return how long the end of a rental is that is for bringing home."""
+    """Return the seconds reserved for downloads at the end of a rental."""
     return min(HOME_S, HOME_PART * max(0.0, limit_s))
 
 
 def run_cents(rentals: Iterable[Rental], run: str, now: float) -> int:
-    """Return what all launches for a run have cost at most until a moment: one may have been made again."""
+    """Return the maximum cost until `now` of all launches for a run, in cents.
+
+    A launch may have been repeated.
+    """
     return sum(rental.cents_at(now) for rental in rentals if rental.intent.run == run)
 
 
 def cents(seconds: float, cents_per_hour: int) -> int:
-    """Return the price of a time; each minute begun counts, and a part of a cent is a cent."""
+    """Return the price of a duration in cents.
+
+    A started minute counts in full, and a part of a cent counts as one.
+    """
     minutes = math.ceil(max(0.0, seconds) / 60 - 1e-6)
     return -(-minutes * cents_per_hour // 60)
 
@@ -251,11 +281,11 @@ def dollars(amount: int) -> str:
 
 
 def minutes_text(minutes: float) -> str:
-    """Return a time in whole minutes, e.g. `4 minutes`."""
+    """Return a duration in whole minutes as text, e.g. `4 minutes`."""
     whole = round(minutes)
     return "less than a minute" if whole < 1 else f"{whole} minute{'s' * (whole != 1)}"
 
 
 def nonce_in(name: str) -> str:
-    """Return the nonce at the end of the name of an instance of ours; empty if it is not such a name."""
+    """Return the nonce at the end of an instance name. Empty if launcher did not create the name."""
     return name.rpartition("-")[2] if name.startswith(NAME_START) else ""

@@ -1,8 +1,9 @@
-"""The time by a service's clock: the last `Date` of its answers, and what has passed since by this machine's boot clock.
+"""A service's clock: the last `Date` header of its answers, plus the time since then by the boot clock.
 
-Rentals are limited and paid by it. This machine's wall clock may be set at any moment, so it decides nothing as long as the
-service has told its time. The last `Date` lies in a file that all commands of this user share: they all have the same time,
-before and after the wall clock is set. After a reboot the boot clock begins anew, and the service is asked.
+Rentals are limited and billed by this time. This machine's wall clock can be changed at any moment, so it is
+ignored once the service's time is known. The last `Date` is stored in a file that all commands of this user
+share, so they agree on the time, even if the wall clock is changed. After a reboot the boot clock restarts,
+and the service must be asked.
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ from launcher.errors import ServiceError
 from launcher.rental.provider import FIRST
 
 MOST_AHEAD_S = 30 * 86_400.0
-"""A `Date` that is further ahead of the time that is known is an error of whoever sent it."""
+"""A `Date` further ahead of the known time than this, in seconds, is the sender's error."""
 ASK_AGAIN_S = 60.0
-"""How often a service that does not answer is asked for its time."""
+"""The seconds between two requests to a service that does not answer."""
 
 
 class ServiceDate(NamedTuple):
-    """A `Date` in seconds since 1970, and when it was seen by the boot clock of a boot; `is_guess` without a service."""
+    """A `Date` in seconds since 1970, and the boot clock's time when it arrived.
+
+    `is_guess`: not from a service.
+    """
 
     boot: str
     date: float
@@ -41,15 +45,15 @@ class ServiceDate(NamedTuple):
 
     @property
     def offset_s(self) -> float:
-        """What is added to that boot's clock."""
+        """The seconds to add to that boot's clock."""
         return self.date - self.at
 
 
 class ServiceClock:
-    """The service's time. Threads may share it."""
+    """The service's time. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        """Share the last `Date` with all who name the same file."""
+        """Share the last `Date` with all clocks that use the same file."""
         self._path = path
         self._clock, self._boot = SystemClock(), _boot()
         self._own: ServiceDate | None = None
@@ -57,29 +61,35 @@ class ServiceClock:
 
     @property
     def is_known(self) -> bool:
-        """Whether the service has told its time since this machine's boot."""
+        """Whether the service's time is known since this machine's boot."""
         seen = self._known()
         return seen is not None and not seen.is_guess
 
     def now(self) -> float:
-        """Return the time by which rentals end. Until the service has told it, that of its last `Date` is where it begins."""
+        """Return the time that decides when rentals end.
+
+        Until the service answers, it starts at the last `Date`.
+        """
         return self._at(self._known() or self._guessed())
 
     def likely(self) -> float:
-        """Return the time for a table that asks nobody. Until the service has told it, this machine's wall clock counts too."""
+        """Return the time for a table, without a request to the service.
+
+        Until the service answers, this machine's wall clock counts too.
+        """
         seen, saved = self._known(), _read(self._path)
         if seen is not None:
             return self._at(seen) if not seen.is_guess else max(self._at(seen), time.time())
         return max(time.time(), 0.0 if saved is None else saved.date)
 
     def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
+        """Sleep for this many seconds."""
         self._clock.sleep(seconds)
 
     def note(self, date: float) -> None:
-        """Learn the service's time from an answer of this moment.
+        """Learn the service's time from an answer that arrived now.
 
-        A `Date` is old by the answer's way here, so the latest counts. One that lags behind changes nothing.
+        A `Date` is late by its travel time, so the latest one counts. One that lags behind changes nothing.
         """
         seen, known = ServiceDate(self._boot, date, self._clock.now()), self._known()
         if known is not None and not known.is_guess:
@@ -90,7 +100,10 @@ class ServiceClock:
         _write(self._path, seen)
 
     def learn(self, ask: Callable[[], object]) -> None:
-        """Ask the service, whose answer is noted, unless its time is known. Without an answer ask again in a minute."""
+        """Call `ask` to learn the service's time, unless it is known.
+
+        After a failure, wait a minute before the next request.
+        """
         if self.is_known or self._clock.now() < self._asked_s + ASK_AGAIN_S:
             return
         self._asked_s = self._clock.now()
@@ -101,14 +114,20 @@ class ServiceClock:
         return seen.offset_s + self._clock.now()
 
     def _known(self) -> ServiceDate | None:
-        """Return the best that is known of this boot, here or in the file: what the service said, and the latest of that."""
+        """Return the best known time of this boot, from memory or the file.
+
+        A service's time counts more than a guess; of these, the latest counts.
+        """
         saved, own = _read(self._path), self._own
         if saved is not None and saved.boot == self._boot and (own is None or _rank(saved) > _rank(own)):
             self._own = saved
         return self._own
 
     def _guessed(self) -> ServiceDate:
-        """Begin at the last `Date`; without any at the wall clock, which is read once, and not again after it is set."""
+        """Start at the last `Date`, or else at the wall clock.
+
+        The wall clock is read once and later changes are ignored.
+        """
         saved = _read(self._path)
         has_date = saved is not None and not saved.is_guess
         date = saved.date if saved is not None and has_date else time.time()
@@ -119,7 +138,10 @@ class ServiceClock:
 
 
 def clock_of(provider: str) -> ServiceClock:
-    """Return the clock of a provider's service, which all commands of this user share: no service's `Date` counts for another's rentals."""
+    """Return the clock of a provider's service.
+
+    All commands of this user share it, and each provider has its own.
+    """
     name = "service-time.json" if provider == FIRST else f"service-time-{provider}.json"
     return ServiceClock(Unix("launch").user_state_path / name)
 
@@ -129,7 +151,10 @@ def _rank(seen: ServiceDate) -> tuple[bool, float]:
 
 
 def _boot() -> str:
-    """Return a text for each boot clock: that of another boot, or of a container with a time of its own, is another one."""
+    """Return an identifier of the boot clock.
+
+    It differs after a reboot, and in a container with its own time namespace.
+    """
     try:
         boot = process.boot_id()
     except OSError:
@@ -149,7 +174,7 @@ def _read(path: Path) -> ServiceDate | None:
 
 
 def _write(path: Path, seen: ServiceDate) -> None:
-    """Put it in the file as a whole. A disk that refuses changes nothing: this process knows it."""
+    """Replace the file atomically. A failed write is ignored, since this process knows the date."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_durably(str(path), json.dumps(seen))

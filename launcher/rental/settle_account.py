@@ -1,4 +1,4 @@
-"""Reconcile what is rented at an account: runs that are over come home and their machines end, orphans end, and what goes on is looked after."""
+"""Reconcile an account: download ended runs, terminate their machines and orphans, and manage the rest."""
 
 from __future__ import annotations
 
@@ -33,22 +33,23 @@ from launcher.rental.service_clock import clock_of
 from launcher.rental.verdict import GRACE_S, has_any_of, owner_of
 
 WAKE_S, LOOK_S = 20.0, 0.5
-"""How long a process that looks after a machine may take to notice that its limit has passed, and how often that is looked for."""
+"""The seconds a managing process may take to notice a passed limit, and the interval between checks."""
 RunOf = Callable[[RentalRecord], RentedRun | None]
-"""The run of a rental, None if it never began."""
+"""Return the run of a rental, or None if it never started."""
 
 
 class Asker(Teller, Protocol):
-    """What asks a person too."""
+    """A view that can also ask the user."""
 
     def agrees(self, question: str) -> bool | None:
-        """Return the answer, None without a terminal to ask at."""
+        """Return the user's answer, or None without a terminal."""
 
 
 class Named(NamedTuple):
-    """Instances that the user wants ended, whoever's they are, and from which time on; None for now.
+    """Instances that the user wants terminated, rented here or not, and the start time (None means now).
 
-    With `force` also if what their runs made is lost with them. `is_sure`: nobody is asked about those of other computers.
+    With `force`, terminate them even if files of their runs are lost. `is_sure`: do not ask about instances
+    of other computers.
     """
 
     instances: Sequence[str] = ()
@@ -58,7 +59,7 @@ class Named(NamedTuple):
 
 
 class SettledAccounts(NamedTuple):
-    """What was found and ended at the accounts that answered, and why each other one failed.
+    """The results of the accounts that answered, and the errors of the others.
 
     `unknown` are open rentals of providers that this version does not know.
     """
@@ -71,11 +72,12 @@ class SettledAccounts(NamedTuple):
 def reconcile_all(
     tables: Iterable[RentalSettings], named: Named, run_of: RunOf, view: Asker, *, dry_run: bool
 ) -> SettledAccounts:
-    """Reconcile the accounts that may have something of ours: where this user has rented, and those of some tables.
+    """Reconcile the accounts where this user has rented, and the accounts of the given tables.
 
-    Without any they are the usual ones of this user's keys. A provider of an open rental is asked in any case. With
-    `dry_run` nothing is changed. An account that fails keeps no other. Raises RunError if what a named machine has does not
-    come home, and RefusedError if the end of one that was not rented here is not agreed to.
+    Without any of these, reconcile the default accounts of this user's keys. A provider with an open rental
+    is always asked. With `dry_run`, change nothing. One account's failure does not stop the others. Raises
+    RunError if the files of a named machine cannot be downloaded. Raises RefusedError if the user does not
+    agree to terminate a machine that was not rented here.
     """
     reports: list[Reconciled] = []
     failed: list[LaunchError] = []
@@ -93,7 +95,7 @@ def reconcile_all(
 def accounts_of(
     tables: Iterable[RentalSettings], named: Named, failed: list[LaunchError]
 ) -> list[RentalSettings]:
-    """Return the accounts that are reconciled; what cannot be read of one provider is added to `failed`."""
+    """Return the accounts to reconcile. Add the error of an unreadable address file to `failed`."""
     found: dict[tuple[str, str], RentalSettings] = {}
     for provider in PROVIDERS:
         try:
@@ -109,7 +111,10 @@ def accounts_of(
 
 
 def _may_have_key(provider: str) -> bool:
-    """Whether this user has a key for a provider; one that cannot be read is said where it is used."""
+    """Whether this user has a key for a provider.
+
+    True for an unreadable key file; its use reports the error.
+    """
     try:
         return module_of(provider).person_key() is not None
     except BadFileError:
@@ -117,10 +122,10 @@ def _may_have_key(provider: str) -> bool:
 
 
 def end_abandoned(settings: RentalSettings, runs: Collection[str], view: Teller) -> None:
-    """End the machines that launches of some runs have left behind: their client was killed before anything could begin there.
+    """Terminate the machines of launches whose client was killed before a run could start.
 
-    This waits until they are gone, and not for one that may still appear. Raises BadFileError or ServiceAuthError without a
-    key, ServiceError, and RefusedError if the ledger cannot be written.
+    Wait until the machines are gone, but do not wait for one that may still appear. Raises BadFileError or
+    ServiceAuthError without a key, ServiceError, and RefusedError if the ledger cannot be written.
     """
     left = records.abandoned(runs, settings.provider)
     if not left:
@@ -135,9 +140,9 @@ def end_abandoned(settings: RentalSettings, runs: Collection[str], view: Teller)
 
 
 def give_up_machine(run: str, view: Teller) -> None:
-    """End the rent of a machine on which a run never began, if there is one and no other process looks after it.
+    """Terminate the machine of a run that never started, unless another process manages it.
 
-    Raises ServiceError, and RunError if a launch without an answer may still make one.
+    Raises ServiceError. Raises RunError if a launch without an answer may still create a machine.
     """
     if records.abandoned([run]):
         for account in records.accounts():
@@ -150,15 +155,16 @@ def give_up_machine(run: str, view: Teller) -> None:
 
 
 def open_by_run() -> dict[str, Rental]:
-    """Return what may still cost something, by the run that it is for, and by the one that it was rented for."""
+    """Return the open rentals by run: the run that uses the machine and the run it was rented for."""
     open_ones = {rental.intent.run: rental for rental in records.ledger().rentals() if rental.is_open}
     return open_ones | {one.record.run: one.rental for one in records.rented() if one.rental.is_open}
 
 
 def dismiss(rental: Rental) -> Rental:
-    """Have no command speak any more of an open rental, which was made with a key that is lost.
+    """Stop all messages about an open rental whose API key is lost.
 
-    Nothing is claimed about its machine. Raises UsageError if the key that is here could end it, and ServiceError.
+    This says nothing about its machine. Raises UsageError if the present key could terminate it. Raises
+    ServiceError.
     """
     known = [one.record.settings for one in records.rented() if one.rental.nonce == rental.nonce]
     provider = rental.intent.provider
@@ -218,7 +224,10 @@ def _reconcile(
 
 
 def _named_at(settings: RentalSettings, named: Named) -> Sequence[str]:
-    """Return the instances that may be meant at an account: one that was rented here is not meant at any other, which may have its id."""
+    """Return the named instances that may belong to an account.
+
+    One that was rented at another account is left out, since two accounts may use the same id.
+    """
     elsewhere = {
         one.rental.instance
         for one in records.rented()
@@ -228,9 +237,9 @@ def _named_at(settings: RentalSettings, named: Named) -> Sequence[str]:
 
 
 def _agree_to_end(renter: Renter, adopted: Sequence[str], view: Asker) -> None:
-    """Ask whether named instances that were not rented here are to be ended: nothing of theirs can come home.
+    """Ask whether to terminate named instances that were not rented here, whose files cannot be downloaded.
 
-    Raises RefusedError for no, and without a terminal.
+    Raises RefusedError if the user declines or no terminal is available.
     """
     rentals = renter.rentals()
     known = {rental.instance for rental in rentals}
@@ -254,17 +263,20 @@ def _agree_to_end(renter: Renter, adopted: Sequence[str], view: Asker) -> None:
 
 @contextlib.contextmanager
 def _asking(view: Teller, settings: RentalSettings) -> Iterator[Step]:
-    """Show that an account is asked, for as long as that lasts."""
+    """Show during the block that an account is being asked."""
     with view.stage(f"asking {urlsplit(settings.api).hostname}") as stage:
         stage.text = None
         yield stage
 
 
 def _bring_named_home(found: RentedMachine, run_of: RunOf, view: Teller, *, is_due: bool) -> None:
-    """Bring home what a machine has that is to be ended now. Raises RunError if that is refused, unless it `is_due`."""
+    """Download the files of a machine that the user wants terminated now.
+
+    Raises RunError if another process keeps the machine, unless `is_due`.
+    """
     record, run = found.record, run_of(found.record)
     if run is None:
-        return  # it never began
+        return  # it never started
     with view.stage("adopt") as stage:
         stage.progress(f"asking for the machine of {record.short}, if a process here looks after it")
         lease = take_idle(found)
@@ -279,9 +291,11 @@ def _bring_named_home(found: RentedMachine, run_of: RunOf, view: Teller, *, is_d
 
 
 def _downloading(found: Sequence[RentedMachine], renter: Renter, run_of: RunOf, view: Teller) -> set[str]:
-    """Return the nonces of machines beyond their limit whose files come home now: the process that does it slept, as a laptop does.
+    """Return the nonces of machines past their limit whose files are being downloaded now.
 
-    One that is stopped loses the machine to this command. One that does nothing about it for a while hangs, and what it has not brought is lost with the machine, which is said.
+    The managing process was asleep at the limit, for example on a laptop. A stopped process loses the machine
+    to this command. A process that does nothing for WAKE_S seconds hangs; the note that is shown says that
+    its remaining files may be lost.
     """
     until, downloading = time.monotonic() + WAKE_S, set()
     for one in found:
@@ -307,7 +321,7 @@ def _downloading(found: Sequence[RentedMachine], renter: Renter, run_of: RunOf, 
 def _ended_of(
     found: Sequence[RentedMachine], renter: Renter, done: Collection[Termination]
 ) -> Iterator[Termination]:
-    """Yield the machines that were ended when their files had come home, and not by the look at the list after that."""
+    """Yield the machines terminated after their download, and not by the later check of the list."""
     for one in found:
         rental = renter.known(one.rental)
         is_told = any(rental.instance == ending.instance for ending in done)
@@ -321,7 +335,10 @@ def _still_listed(renter: Renter, ending: Termination) -> str:
 
 
 def _with_its_boot(renter: Renter, found: RentedMachine, run_of: RunOf) -> RentedMachine:
-    """Return a machine, and put back the record that it has booted, if that was cut off: without it, it would end with all that its run made."""
+    """Return a machine. Restore the record that it has booted, if that was cut off.
+
+    Without the record, the machine would be terminated with all results of its run.
+    """
     rental = found.rental
     has_booted = rental.state in (RentalState.INTENT, RentalState.LAUNCHED) and not found.is_held
     if not has_booted or run_of(found.record) is None:
@@ -337,9 +354,9 @@ def _with_its_boot(renter: Renter, found: RentedMachine, run_of: RunOf) -> Rente
 
 
 def _at(account: Renter, found: Sequence[RentedMachine]) -> list[RentedMachine]:
-    """Return the machines of ours that are ready at an account, so that a run may be there.
+    """Return this user's machines that are ready at an account, and may therefore have a run.
 
-    Those that were rented with another key are, if the account lists them: a key may be replaced.
+    A machine rented with another key counts if the account lists it, since a key may be replaced.
     """
     provider = account.provider
     ready = [one for one in found if one.rental.state is RentalState.READY]
@@ -351,7 +368,7 @@ def _at(account: Renter, found: Sequence[RentedMachine]) -> list[RentedMachine]:
 
 
 def _unsure_of(account: Renter, view: Teller) -> set[str]:
-    """Return the runs of which nobody knows here how they stand: their machines are left until their limit."""
+    """Return the runs whose state cannot be determined here. Their machines stay until their limit."""
     runs = set()
     for rental in account.rentals():
         if rental.state is RentalState.READY and (why := records.damage(account.ledger, rental)):
@@ -361,14 +378,17 @@ def _unsure_of(account: Renter, view: Teller) -> set[str]:
 
 
 def _would_go_on(found: RentedMachine, run_of: RunOf, view: Teller) -> bool:
-    """Say what `_goes_on` would do, and return what it would; change nothing. A machine that does not answer would be left."""
+    """Report and return what `_goes_on` would do.
+
+    Change nothing. A machine that does not answer would stay.
+    """
     record, run = found.record, run_of(found.record)
     if run is None:
         return False
     if records.ledger().is_attended(found.rental.nonce):
         return True
     try:
-        from launcher.transport import connecting  # few commands come here
+        from launcher.transport import connecting  # few commands need it
 
         state = run.has_ended(connecting.connect)
     except NoRunError as error:
@@ -387,10 +407,10 @@ def _would_go_on(found: RentedMachine, run_of: RunOf, view: Teller) -> bool:
 
 
 def _goes_on(found: RentedMachine, run_of: RunOf, view: Teller) -> bool:
-    """Deal with the run of a machine that no process can look after; return whether the machine is still wanted."""
+    """Handle the run of a machine that no process manages. Return whether the machine is still wanted."""
     run = run_of(found.record)
     if run is None:
-        return False  # its launch came to nothing
+        return False  # its launch failed
     lease = take_over(found)
     if lease is None:
         return True
@@ -413,7 +433,7 @@ def _goes_on(found: RentedMachine, run_of: RunOf, view: Teller) -> bool:
 
 
 def _unsure(lease: Lease, error: LaunchError) -> str:
-    """Return what is said of a machine whose run cannot be brought home just now."""
+    """Return the message about a machine whose run cannot be downloaded now."""
     words = str(error).splitlines()[0]
     left = "its time is up, so it is ended all the same" if lease.is_past else f"left until {lease.until}"
     return f"{lease.record.run}: {words}; {left}; {lease.cost} so far, {lease.price}"

@@ -1,7 +1,7 @@
-"""What to do about each instance of an account and each rental of our ledger: a pure decision.
+"""The verdict on each instance of an account and each rental in the ledger: a pure decision.
 
-Example: an instance whose nonce is in the ledger, while no process looks after the rental and no run needs it, is an
-orphan, and is ended; one without such a nonce is a stranger's, and is left alone whatever its name says.
+Example: an instance whose nonce is in the ledger, without a managing process or a run that needs it, is an
+orphan and is terminated. An instance without such a nonce is a stranger's and stays, whatever its name.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from launcher.rental.renting import (
 )
 
 SETTLE_S = 300.0
-"""How long an instance of a launch without an answer may take to appear in the list."""
+"""The seconds that an instance may take to appear in the list after a launch without an answer."""
 GRACE_S = 600.0
-"""How long beyond its deadline a rental is left to the process that looks after it: it may be bringing files home."""
+"""The seconds past the deadline during which the managing process may still download files."""
 _FURTHER = (
     InstanceState.ACTIVE,
     InstanceState.UNHEALTHY,
@@ -34,11 +34,11 @@ _FURTHER = (
     InstanceState.PREEMPTED,
     InstanceState.ENDING,
 )
-"""States from the one that was reached last to those that lead nowhere."""
+"""States in order of progress, the most advanced first. The last ones lead nowhere."""
 
 
 class RentalVerdict(StrEnum):
-    """What an instance or a rental is to us."""
+    """The verdict on an instance or a rental."""
 
     WANTED = "wanted"
     DUE = "due"
@@ -51,15 +51,15 @@ class RentalVerdict(StrEnum):
 
 
 UNMARKED = "the answer to a launch of ours named it, and it carries no mark of launcher's"
-"""Why an instance is left alone though our ledger has its id."""
+"""Why an instance is left alone although the ledger has its id."""
 LOST_THERE = f"{NAMED}; no run is on record here, so what is only there is lost"
-"""The same of one that was rented elsewhere."""
+"""The same reason, for an instance that was not rented here."""
 ENDED = (RentalVerdict.DUE, RentalVerdict.ORPHAN, RentalVerdict.ADOPTED)
-"""The verdicts whose instances are to be ended."""
+"""The verdicts whose instances are terminated."""
 
 
 class JudgedRental(NamedTuple):
-    """A verdict on an instance, a rental, or both, and why."""
+    """A verdict on an instance, a rental, or both, and its reason."""
 
     verdict: RentalVerdict
     why: str
@@ -78,10 +78,11 @@ def judge(
     adopted: Collection[str] = (),
     bringing: Collection[str] = (),
 ) -> tuple[JudgedRental, ...]:
-    """Return the verdict on each instance, then on each rental that has none and is not over.
+    """Return the verdict on each instance, then on each open rental without an instance.
 
-    `held` are the nonces that living processes look after, `bringing` those of them whose files are on their way, `wanted` the runs that still need their machine, `adopted` the
-    ids of instances that the user named to be ended, ours or not.
+    `held` are the nonces that running processes manage. `bringing` are those of them whose files are being
+    downloaded. `wanted` are the runs that still need their machine. `adopted` are the ids of instances that
+    the user named for termination, whether rented here or not.
     """
     by_nonce = {rental.nonce: rental for rental in rentals}
     billed = [instance for instance in instances if instance.is_billed]
@@ -122,10 +123,11 @@ def judge(
 
 
 def is_of(instance: Instance, rental: Rental) -> bool:
-    """Whether an instance is a rental's.
+    """Whether an instance belongs to a rental.
 
-    It carries the rental's mark, and is what was launched: a mark may be copied to another instance. Once it was seen with
-    its mark, which `ready` records, its id says so too: a person may rename it.
+    It carries the rental's nonce and matches the launch's type and region, because a nonce may be copied to
+    another instance. After it was once seen with its nonce, which `ready` records, its id is enough, because
+    users may rename it.
     """
     if rental.ready is not None and instance.id == rental.instance:
         return True
@@ -135,20 +137,20 @@ def is_of(instance: Instance, rental: Rental) -> bool:
 
 
 def owner_of(instance: Instance, rentals: Iterable[Rental]) -> Rental | None:
-    """Return the rental of which an instance is; None for a stranger's."""
+    """Return the rental that an instance belongs to, or None for a stranger's instance."""
     return next((rental for rental in rentals if is_of(instance, rental)), None)
 
 
 def has_any_of(instances: Iterable[Instance], rental: Rental) -> bool:
-    """Whether an account has an instance of a rental, whichever of its keys it was rented with."""
+    """Whether one of these instances belongs to a rental, whichever key rented it."""
     return any(is_of(instance, rental) for instance in instances)
 
 
 def first_of(rental: Rental, instances: Iterable[Instance]) -> Instance | None:
-    """Return the one instance of a rental that is kept; None if there is none.
+    """Return the one instance of a rental to keep, or None.
 
-    It is the recorded one. Without a record it is the older one: the provider does not tell when an instance was launched,
-    so that is the one that has come further, then the one with the lower id, which every client finds alike.
+    It is the recorded one. Without a record it should be the older one. The provider does not report launch
+    times, so choose the most advanced state, then the lowest id, so that every client chooses the same one.
     """
     own = [instance for instance in instances if is_of(instance, rental) and not _is_extra(instance, rental)]
     recorded = [instance for instance in own if instance.id == rental.instance]
@@ -158,14 +160,14 @@ def first_of(rental: Rental, instances: Iterable[Instance]) -> Instance | None:
 
 
 class Loss(NamedTuple):
-    """Why a machine that does not answer never will: the reason of its rental's end, and words."""
+    """Why a machine will never answer again: the reason of its rental's end, and a message."""
 
     reason: RentalReason
     words: str
 
 
 def loss(instance: Instance | None) -> Loss | None:
-    """Return why a machine that does not answer is lost, by what the provider lists; None if it may answer again."""
+    """Return why a silent machine is lost, according to the provider's list. None if it may answer again."""
     if instance is None or not instance.is_billed:
         return Loss(RentalReason.GONE, ELSEWHERE)
     if instance.state is InstanceState.PREEMPTED:
@@ -176,7 +178,7 @@ def loss(instance: Instance | None) -> Loss | None:
 
 
 def is_late(instance: Instance, rental: Rental) -> bool:
-    """Whether an instance came after its rental was given up or had ended: nobody will use it."""
+    """Whether an instance appeared after its rental was given up or had ended. No run will use it."""
     over = (RentalState.ENDED, RentalState.REFUSED, RentalState.UNSEEN)
     return instance.is_billed and is_of(instance, rental) and rental.state in over
 
@@ -210,7 +212,7 @@ def _ours(instance: Instance, rental: Rental, is_held: bool, is_wanted: bool, is
 
 
 def _missing(rental: Rental, account: str, now: float, is_held: bool) -> JudgedRental:
-    """Judge an open rental of which the list has no instance, or only extras."""
+    """Judge an open rental without an instance in the list, or with only extras."""
     if rental.state not in OPEN:
         return JudgedRental(RentalVerdict.GONE, "the provider does not list its other instance", None, rental)
     if is_held:

@@ -1,5 +1,5 @@
-"""The lease of a rented machine: rent, watch, hand over, extend, and end.
+"""The lease of a rented machine: rent, watch, hand over, extend, and terminate.
 
-`rental_lease.Lease` is the front door; `release` is the one way in which a rental ends.
-The keeper in the background and a command in front hold a rental by the same lock.
+`rental_lease.Lease` is the main class; all rentals end through `release`. The background keeper and a
+foreground command hold a rental by the same lock.
 """

@@ -1,6 +1,6 @@
-"""The time in which what a run made can come home from a rented machine: until its limit, and no connection lasts longer.
+"""The deadline for downloads from a rented machine. At the rental's limit every connection is cut.
 
-A machine costs money as long as something comes from it, so a slow link must not decide what a rent costs.
+A machine is billed while files are downloaded, so a slow connection must not raise the cost.
 """
 
 from __future__ import annotations
@@ -20,21 +20,28 @@ if TYPE_CHECKING:
     from launcher.transport.client.desk import HostClient
 
 LOOK_S = 1.0
-"""How often the clock is looked at: it may jump, and this machine may sleep."""
+"""The interval of clock checks in seconds.
+
+Checks are needed because the clock may jump and this machine may sleep.
+"""
 
 
 class Limits(NamedTuple):
-    """When the run stops, and when the last byte has come, in seconds since 1970. A rental may be given more time."""
+    """When the run must stop, and when downloads end, in seconds since 1970. An extension moves both."""
 
     due: float
     ends: float
 
 
 class DownloadDeadline:
-    """It is over at the limit. A process that comes too late for the last minutes before that has as many after it."""
+    """The deadline of one rental.
+
+    It is the limit, unless this process starts after the reserved minutes have begun. Then the process gets
+    the full reserved time, beyond the limit.
+    """
 
     def __init__(self, limits: Callable[[], Limits], clock: Clock, note: Callable[[float], None]) -> None:
-        """Begin when the run is due; `note` is called with the time until which it lasts, beyond the limit if it came late."""
+        """Start once the run is due. `note` is called with the deadline, which may be beyond the limit."""
         self._limits, self._clock, self._note = limits, clock, note
         self._until: float | None = None
         self._extended = 0.0
@@ -45,7 +52,7 @@ class DownloadDeadline:
 
     @property
     def is_due(self) -> bool:
-        """Whether the minutes before the limit have begun."""
+        """Whether the minutes reserved for downloads have begun."""
         now, (due, ends) = self._clock.now(), self._limits()
         with self._lock:
             if now < due:
@@ -57,17 +64,17 @@ class DownloadDeadline:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more can come."""
+        """Whether the deadline has passed."""
         if not self.is_due or time.monotonic() < self._extended:
             return False
         return self._until is not None and self._clock.now() >= self._until
 
     def extend(self, seconds: float) -> None:
-        """Have at least so many seconds from now on, by the time that this machine is awake."""
+        """Allow at least this many seconds from now, not counting time in which this machine sleeps."""
         self._extended = time.monotonic() + seconds
 
     def guarded(self, desk: HostClient) -> HostClient:
-        """Return a desk whose connection is cut once the time is over."""
+        """Return the host client. Its connection is cut at the deadline."""
         with self._lock:
             self._desks.add(desk)
             if self._thread is None:
@@ -76,7 +83,7 @@ class DownloadDeadline:
         return desk
 
     def end(self) -> None:
-        """Cut nothing any more."""
+        """Stop watching. Cut no more connections."""
         self._ended.set()
 
     def _watch(self) -> None:

@@ -1,4 +1,4 @@
-"""More time for a rented machine: its run, whoever looks after it, and the ledger hear of a later limit."""
+"""Extend the rental of a machine: pass a later limit to its run, its managing process and the ledger."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.rental.verdict import loss
 
 
 def cost_with(found: RentedMachine, seconds: float) -> Cost:
-    """Return what a rental may cost with so much more time. Raises UsageError for one that can have no more."""
+    """Return the cost of a rental with this many more seconds. Raises UsageError if it cannot be extended."""
     rental, record = found.rental, found.record
     if rental.state is not RentalState.READY:
         raise UsageError(
@@ -36,10 +36,10 @@ def cost_with(found: RentedMachine, seconds: float) -> Cost:
 
 
 def extend(found: RentedMachine, seconds: float) -> Rental:
-    """Have a machine be rented for so much longer; return its rental as it is then.
+    """Extend a rental by this many seconds. Return the resulting rental.
 
-    The machine hears of it first: if it does not answer nothing has changed. Raises UsageError, ServiceError, HostError, and
-    RefusedError if the ledger cannot be written.
+    The machine is informed first. If it does not answer, nothing changes. Raises UsageError, ServiceError,
+    HostError, and RefusedError if the ledger cannot be written.
     """
     rental, record, book = found.rental, found.record, ledger()
     with contextlib.closing(open_account(record.settings)) as renter:

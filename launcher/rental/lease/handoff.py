@@ -1,4 +1,4 @@
-"""How a rental passes from one process to another: it is taken, asked for, or left to a keeper in the background."""
+"""Transfer a rental between processes: take it, ask for it, or leave it to a background keeper."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ OTHER_KEY = "other-key"
 
 
 class Keeper(NamedTuple):
-    """The background process that looks after a rental, and its log."""
+    """The background process that manages a rental, and its log."""
 
     pid: int
     log: str
 
 
 def hand_over(lease: Lease) -> Keeper:
-    """Leave a rental to a process in the background, which follows the run and ends the rent.
+    """Leave a rental to a background process, which follows the run and terminates the machine.
 
-    It is the same as `launch attach`, in a session of its own, with the rental's lock from its first moment. Raises
-    ServiceError if it cannot be started.
+    It runs `launch attach` in a new session, and has the rental's lock from the start. Raises ServiceError if
+    it cannot be started.
     """
     try:
         return start_keeper(lease)
-    except Exception as error:  # a bug too: it is said that the rent goes on
+    except Exception as error:  # bugs too: the user must know that the rental continues
         why = (error.strerror if isinstance(error, OSError) else None) or (str(error).splitlines() or [""])[0]
         if not isinstance(error, (OSError, BadFileError)):
             why = f"{type(error).__name__}: {why}"
@@ -51,9 +51,9 @@ def hand_over(lease: Lease) -> Keeper:
 
 
 def start_keeper(lease: Lease) -> Keeper:
-    """Start that process. Raises OSError, BadFileError."""
+    """Start the keeper process. Raises OSError, BadFileError."""
     book, record = lease.renter.ledger, lease.record
-    book.rental(lease.nonce)  # it finds the rental there
+    book.rental(lease.nonce)  # the keeper must find the rental there
     log = book.place(lease.nonce) / KEEPER_LOG
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     program = [sys.executable, "-P", "-c", "from launcher.cli import main; main()", "attach", record.run]
@@ -72,15 +72,16 @@ def start_keeper(lease: Lease) -> Keeper:
 
 
 def keeper_log(nonce: str) -> Path | None:
-    """Return the log of the process in the background that looks after a rental; None if none ever did."""
+    """Return the log of the background process that manages a rental. None if it never had one."""
     log = ledger().place(nonce) / KEEPER_LOG
     return log if log.exists() else None
 
 
 def take(found: RentedMachine) -> Lease | None:
-    """Look after a rental from now on; None if another process does.
+    """Take over the management of a rental. Return None if another process manages it.
 
-    Raises BadFileError, RefusedError if the ledger cannot be written, and ServiceAuthError without a key for its account: with another one it would seem to be gone.
+    Raises BadFileError, RefusedError if the ledger cannot be written, and ServiceAuthError without a key for
+    the rental's account, because under another account's key the machine would look gone.
     """
     book, nonce = ledger(), found.rental.nonce
     inherited = book.inherited(nonce)
@@ -105,9 +106,9 @@ def take(found: RentedMachine) -> Lease | None:
 
 
 def take_over(found: RentedMachine) -> Lease | None:
-    """Do the same with a machine too whose process here has a key that its account refuses, while ours is accepted.
+    """Like `take`, but also replace a process with a refused key, if this process's key is accepted.
 
-    Raises what `take` raises, and ServiceError if our key is refused too.
+    Raises the errors of `take`, and ServiceError if this key is refused too.
     """
     if (lease := take(found)) is not None or not ledger().is_refused(found.rental.nonce):
         return lease
@@ -117,7 +118,7 @@ def take_over(found: RentedMachine) -> Lease | None:
 
 
 def take_idle(found: RentedMachine) -> Lease | None:
-    """Do the same with a machine that a process in the background only keeps until its limit: that gives it up when asked."""
+    """Like `take`, but also ask a background process that merely keeps the machine to give it up."""
     asking = ledger().ask_for(found.rental.nonce)
     try:
         until = time.monotonic() + YIELD_S
@@ -130,7 +131,7 @@ def take_idle(found: RentedMachine) -> Lease | None:
 
 
 def _check_is_of(account: Renter, found: RentedMachine) -> None:
-    """Raise ServiceAuthError unless a machine was rented with this key, or the key's account has it all the same."""
+    """Raise ServiceAuthError unless the machine was rented with this key or its account lists the machine."""
     provider, rental = account.provider, found.rental
     if rental.intent.account == provider.account:
         return

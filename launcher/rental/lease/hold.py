@@ -1,7 +1,8 @@
-"""The hold of a process on a rental: a lock that ends with the process, and a beat that stops when the process is stopped.
+"""A process's hold on a rental: a lock that ends with the process, and a heartbeat.
 
-A lock alone does not say that somebody looks after a machine: Ctrl-Z stops a process, and its locks stay. A holder of an
-older version has no beat, and counts as alive as long as its lock is held.
+The lock alone does not prove that a process manages the machine: Ctrl-Z stops a process but keeps its locks.
+The heartbeat ends when the process is stopped. A holder of an older version has no heartbeat. It counts as
+alive while it has the lock.
 """
 
 from __future__ import annotations
@@ -16,39 +17,48 @@ from launcher.agent.record.locks import Lock, is_locked
 
 BEAT_S = 5.0
 STALE_S = 15.0
-"""A holder that has not beaten for so long is stopped, or hangs."""
+"""A holder without a heartbeat for this many seconds is stopped, or hangs."""
 PROOF_S = 2 * BEAT_S
-"""So long a beat that seems stale is watched before a hold is taken away: the wall clock may just have been set."""
+"""The seconds to watch a stale heartbeat before the hold is taken away.
+
+The wall clock may have just been changed.
+"""
 
 
 READS_LIMITS = "reads limits"
-"""What the file of the beat says of a holder that notices a limit which is raised: one of an older version does not."""
+"""The content of the heartbeat file of a holder that notices a raised limit.
+
+Older versions do not write it.
+"""
 
 
 class RentalLock(Lock):
-    """A lock of a rental that beats until it is released."""
+    """A rental lock with a heartbeat until its release."""
 
     def __init__(self, descriptor: int, lock: Path) -> None:
-        """Beat for the holder of this open, locked file."""
+        """Start the heartbeat for the holder of this open, locked file."""
         super().__init__(descriptor)
         self._path, self._ended = lock, threading.Event()
-        with contextlib.suppress(OSError):  # then no more time can be given
+        with contextlib.suppress(OSError):  # then the rental cannot be extended
             _beat_of(lock).write_text(READS_LIMITS)
         self._beat()
         threading.Thread(target=self._go_on, name="rental beat", daemon=True).start()
 
     @property
     def is_valid(self) -> bool:
-        """Whether no other process has taken the rental, as one may from a process that was stopped. It makes the file anew."""
+        """Whether no other process has taken the rental, as is possible while this process is stopped.
+
+        A process that takes it creates the lock file anew.
+        """
         try:
             return os.path.samestat(os.fstat(self._descriptor), self._path.stat())
         except OSError:
             return (
-                True  # somebody removed the ledger, or its disk does not answer: nobody has taken the rental
+                True  # the ledger was removed, or its disk does not answer: no process has taken the rental
             )
 
     def release(self) -> None:
-        """Release the lock; the beat stops."""
+        """Release the lock and stop the heartbeat."""
         self._ended.set()
         super().release()
 
@@ -58,26 +68,27 @@ class RentalLock(Lock):
                 self._beat()
 
     def _beat(self) -> None:
-        with contextlib.suppress(
-            OSError
-        ):  # as on a full disk, where a file that is there can still be touched
+        with contextlib.suppress(OSError):  # as on a full disk, where an existing file can still be touched
             _beat_of(self._path).touch(mode=0o600)
 
 
 def is_alive(lock: Path) -> bool:
-    """Whether a process holds a rental, and beats."""
+    """Whether a process holds a rental and its heartbeat is fresh."""
     return is_locked(str(lock)) and _is_fresh(lock)
 
 
 def reads_limits(lock: Path) -> bool:
-    """Whether the process that holds a rental notices a limit that is raised."""
+    """Whether the process that holds a rental notices a raised limit."""
     with contextlib.suppress(OSError):
         return _beat_of(lock).read_text() == READS_LIMITS
     return False
 
 
 def is_stopped(lock: Path) -> bool:
-    """Whether the process that holds a rental is stopped or hangs. A beat that seems stale is watched for a while."""
+    """Whether the process that holds a rental is stopped or hangs.
+
+    Watch a stale heartbeat for PROOF_S first.
+    """
     if not is_locked(str(lock)) or _is_fresh(lock):
         return False
     seen, until = _beaten(lock), time.monotonic() + PROOF_S
@@ -94,7 +105,7 @@ def _is_fresh(lock: Path) -> bool:
 
 
 def _beaten(lock: Path) -> float | None:
-    """Return when the holder has beaten last; None for one of an older version."""
+    """Return the time of the last heartbeat, or None for a holder of an older version."""
     try:
         return _beat_of(lock).stat().st_mtime
     except OSError:

@@ -1,7 +1,8 @@
-"""The keys of a rented machine: ours to log in with, and its host key, so that the first contact is with that machine.
+"""The keys of a rented machine: the user's login key, and a host key for the first contact.
 
-A host key that travels in `user_data` can be read there, and by whoever has the account's API key. So it serves for the
-first contact only, over which the machine makes another one.
+The host key in `user_data` identifies the machine at first contact. It can be read on the machine and by
+anyone with the account's API key, so it serves for that contact only. During it the machine generates a new
+one.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from launcher.rental.provider import Provider, ProviderReason
 
 LOGIN_KEY = "login_key"
 KEYS_LOCK = "keys.lock"
-"""Shared by launches, which need our key in the account, and taken by whoever removes it."""
+"""A lock shared by launches, which need the login key in the account.
+
+Removing the key takes it exclusively.
+"""
 
 
 class KeyPair(NamedTuple):
-    """An Ed25519 key as OpenSSH writes it. `public` is its kind and its blob, without a comment."""
+    """An Ed25519 key pair in OpenSSH format. `public` is the key type and the blob, without a comment."""
 
     private: str
     public: str
@@ -36,7 +40,7 @@ class KeyPair(NamedTuple):
 
 
 def new_key() -> KeyPair:
-    """Return a fresh key, which is nowhere else."""
+    """Return a newly generated key pair."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import (
         Encoding,
@@ -52,25 +56,28 @@ def new_key() -> KeyPair:
 
 
 def user_data(host_key: KeyPair) -> str:
-    """Return the cloud-init configuration that gives a machine this host key and no other. JSON is YAML too."""
+    """Return a cloud-init configuration with this host key as the only one. JSON is valid YAML."""
     keys = {"ed25519_private": host_key.private, "ed25519_public": host_key.public}
     return f"#cloud-config\n{json.dumps({'ssh_deletekeys': True, 'ssh_keys': keys})}\n"
 
 
 class LoginKey(NamedTuple):
-    """Our key for the machines of this user: its private file, and its public part."""
+    """This user's login key for rented machines: its private file and its public part."""
 
     file: Path
     public: str
 
     @property
     def name(self) -> str:
-        """The name that it has in an account: the same for every client that has the key."""
+        """The key's name in an account. All clients that have the key use the same name."""
         return f"launch-{hashlib.sha256(self.public.encode()).hexdigest()[:16]}"
 
 
 def login_key(folder: Path) -> LoginKey:
-    """Return the key in a folder, which is made once; of two clients that make it, one is first. Raises OSError, BadFileError."""
+    """Return the login key in a folder. Create it if it is missing.
+
+    If two clients create it at once, the first one's key is used. Raises OSError, BadFileError.
+    """
     file = folder / LOGIN_KEY
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -90,25 +97,31 @@ def login_key(folder: Path) -> LoginKey:
 
 
 def holding_key() -> Lock | None:
-    """Keep our login key in the account until this lock is released. Raises OSError."""
+    """Keep the login key in the account until the returned lock is released. Raises OSError."""
     usual_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
     return Lock.take(str(usual_folder() / KEYS_LOCK), shared=True)
 
 
 def registered_key(provider: Provider) -> LoginKey:
-    """Return our login key, which the account has from now on. Raises ServiceError, OSError, BadFileError."""
+    """Return the login key.
+
+    Add it to the account if it is missing. Raises ServiceError, OSError, BadFileError.
+    """
     key = login_key(usual_folder())
     if not _ids_of(key, provider):
         try:
             provider.add_key(key.name, key.public)
         except ServiceError as error:
-            if error.reason != ProviderReason.DUPLICATE:  # another client of this user was faster
+            if error.reason != ProviderReason.DUPLICATE:  # another client of this user added it first
                 raise
     return key
 
 
 def forget_key(account: Renter) -> None:
-    """Remove our login key from an account once nothing is rented there: it opens machines. What fails is tried at the next end."""
+    """Remove the login key from an account once nothing is rented there, since the key opens machines.
+
+    A failure is ignored; the next termination tries again.
+    """
     folder = usual_folder()
     if not (folder / LOGIN_KEY).exists() or any(one.is_open for one in account.rentals()):
         return
@@ -124,7 +137,7 @@ def forget_key(account: Renter) -> None:
 
 
 def _ids_of(key: LoginKey, provider: Provider) -> list[str]:
-    """Return the ids that a key has in an account. Keys are the same whatever their comments say."""
+    """Return the ids of a key in an account. Comments of keys are ignored."""
     return [
         one.id
         for one in provider.ssh_keys()

@@ -1,4 +1,4 @@
-"""A login to a rented machine before any run is there: its host key is replaced, and it is set up."""
+"""The login to a newly rented machine, before its run: replace the host key and set the machine up."""
 
 from __future__ import annotations
 
@@ -23,13 +23,16 @@ from launcher.values.host import Host
 
 LOOK_S = 5.0
 KEYS_S = 30.0
-"""So long a machine may refuse our keys after its sshd has answered: cloud-init may not have put them there yet."""
+"""The seconds that a machine may refuse the keys after its sshd has answered.
+
+Cloud-init may still install them.
+"""
 RESTART_S, AGAIN_S = 60.0, 0.5
-"""How long sshd may take to start again, and how often that is looked for."""
+"""The seconds that sshd may take to restart, and the interval between checks."""
 PIECE = 1 << 16
 MOST_OUTPUT = 1 << 20
 MOST_WAIT_S = 1800.0
-"""How long a script on the machine may take."""
+"""The maximum duration of a script on the machine, in seconds."""
 NEW_HOST_KEY = """\
 set -e
 umask 077
@@ -45,11 +48,11 @@ else
 fi
 cat /etc/ssh/ssh_host_ed25519_key.pub
 """
-"""Gives a machine a host key that was never anywhere else, and prints its public part. Open connections stay."""
+"""Generates a new host key on the machine and prints its public part. Open connections stay open."""
 
 
 class Said(NamedTuple):
-    """How a script on a machine ended, and what it printed on either stream."""
+    """The exit code of a script on the machine, and its output on both streams."""
 
     code: int
     text: str
@@ -69,11 +72,14 @@ class InstanceLogin:
         return self._link.about
 
     def as_root(self, script: str) -> Said:
-        """Run a shell script with `sudo -n`. Raises UnreachableError if it takes too long or the link is lost."""
+        """Run a shell script with `sudo -n`.
+
+        Raises UnreachableError after MOST_WAIT_S or if the link is lost.
+        """
         return self.run(f"exec sudo -n sh -c {shlex.quote(script)}")
 
     def run(self, script: str) -> Said:
-        """Run a shell script. Raises UnreachableError as above."""
+        """Run a shell script. Raises UnreachableError after MOST_WAIT_S or if the link is lost."""
         command = f"exec 2>&1; {script}"
         channel = self._link.open_program(["sh", "-c", command])
         text, until = b"", time.monotonic() + MOST_WAIT_S
@@ -90,9 +96,9 @@ class InstanceLogin:
             channel.close()
 
     def replace_host_key(self) -> str:
-        """Give the machine a fresh host key; return its public part. Raises HostError."""
+        """Generate a new host key on the machine. Return its public part. Raises HostError."""
         said = self.as_root(NEW_HOST_KEY)
-        lines = [line.split() for line in said.text.splitlines()]  # sudo may have said something too
+        lines = [line.split() for line in said.text.splitlines()]  # sudo may print messages too
         words = next((line for line in lines if line[:1] == ["ssh-ed25519"] and len(line) > 1), [])
         if said.code != 0 or not words:
             name = self.host.name
@@ -101,9 +107,10 @@ class InstanceLogin:
         return " ".join(words[:2])
 
     def note_end(self, left_s: float, run: str | None = None) -> None:
-        """Write below the machine's root when its rent ends, by the machine's own clocks, and tell a run there. Raises HostError.
+        """Write the end of the rental into the machine's root, by the machine's own clocks. Inform a run there.
 
-        The boot clock counts as long as that boot lasts: the wall clock of a fresh machine may still be set.
+        The boot clock counts during the current boot, because the wall clock of a new machine may still be
+        adjusted. Raises HostError.
         """
         root = self.host.root
         folder = f'"$HOME"/{shlex.quote(root[2:])}' if root.startswith("~/") else shlex.quote(root)
@@ -114,7 +121,7 @@ class InstanceLogin:
             f"""printf '{{"until": %d, "uptime": %d, "boot": "%s"}}\\n' $((now + {left})) $((up + {left})) "$boot" """
             f">{folder}/{RENTED}"
         )
-        if run is not None:  # it may have been removed, or not begun
+        if run is not None:  # the run may have been removed, or not have started
             control = f"{folder}/runs/{shlex.quote(run)}/control"
             script += f" && {{ [ ! -d {control} ] || {{ cp {folder}/{RENTED} {control}/{RENTED}.new && mv {control}/{RENTED}.new {control}/{RENTED}; }}; }}"
         said = self.run(script)
@@ -128,10 +135,10 @@ class InstanceLogin:
 
 
 def log_in(host: Host, clock: Clock, until: float, report: Callable[[str], None]) -> InstanceLogin:
-    """Log in to a machine that has just booted, as soon as it lets us in.
+    """Log in to a machine that has just booted, as soon as it accepts a login.
 
-    Raises HostKeyError at once, and ServiceError `no-login`: at once if there is no key to offer, soon if ours are refused, and
-    for a machine that does not answer once the time is up.
+    Raises HostKeyError at once. Raises ServiceError `no-login` at once if there is no key to offer, within
+    KEYS_S if the keys are refused, and at `until` if the machine does not answer.
     """
     has_refused = False
     while True:
@@ -149,9 +156,10 @@ def log_in(host: Host, clock: Clock, until: float, report: Callable[[str], None]
 
 
 def log_in_again(host: Host, report: Callable[[str], None]) -> InstanceLogin:
-    """Log in to a machine whose sshd starts again with a new host key, which is the one that is expected now.
+    """Log in to a machine whose sshd restarts with a new host key, which the host entry already expects.
 
-    That takes a moment of this machine's time: it refuses meanwhile, or still shows the old key. Raises HostError if it stays so.
+    During the restart the machine refuses connections or still shows the old key. Raises HostError if that
+    lasts longer than RESTART_S.
     """
     until = time.monotonic() + RESTART_S
     while True:
@@ -165,7 +173,7 @@ def log_in_again(host: Host, report: Callable[[str], None]) -> InstanceLogin:
 
 
 def printable_end(text: str, most: int = 300) -> str:
-    """Return the last line of what a script printed, in printable characters."""
+    """Return the last line of a script's output, in printable characters."""
     from launcher.base.text import printable
 
     lines = [line for line in text.splitlines() if line.strip()]

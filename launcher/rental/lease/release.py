@@ -1,7 +1,8 @@
-"""The end of a rent: what the run made comes home and is proven by its hash, then the machine is ended, then listed until gone.
+"""The end of a rental: download the run's files, verify their hashes, terminate the machine.
 
-It is the same for who follows the run, the keeper in the background, `launch reconcile` and a batch. Of the run a lease is
-given only whether it has ended, and how what it made is brought home.
+The termination is complete once the provider no longer lists the machine. Foreground commands, the background
+keeper, `launch reconcile` and batches share this module. Of the run, a lease knows only whether it has ended
+and how to download its files.
 """
 
 from __future__ import annotations
@@ -28,52 +29,57 @@ from launcher.values.host import Host
 from launcher.values.record import is_terminal
 
 KEPT_LOOK_S = 300.0
-"""How often the provider is asked whether a machine that is kept is still there."""
+"""How often, in seconds, the provider is asked whether a kept machine still exists."""
 LIST_S = 30.0
-"""So long a machine is asked for what has not come home before it is ended."""
+"""The seconds reserved for asking a machine which files are missing here, before it is terminated."""
 
 Opening = Callable[[Host], HostClient]
-"""A way to the desk of a machine."""
+"""A function that connects to a machine."""
 
 
 class RentedRun(Protocol):
-    """The run on a rented machine, as far as a lease needs it."""
+    """The run on a rented machine, with the calls that a lease needs."""
 
     def has_ended(self, opening: Opening) -> str | None:
-        """Ask its machine, and return the state of a run on which nothing more happens by itself; None if it goes on.
+        """Ask the machine for the run's state. Return it if the run has ended, and None if it continues.
 
-        Raises NoRunError, HostError.
+        A state from which nothing more happens without a command counts as an end. Raises NoRunError,
+        HostError.
         """
 
     def bring_home(self, lease: Lease, *, is_last: bool) -> None:
-        """Bring home what it made, each file proven by its hash. A lost link is opened again a few times.
+        """Download the run's files and verify each hash. A lost link is reopened a few times.
 
-        Raises RunError if something does not come, and HostError; what can come has come then.
+        Raises RunError if a file cannot be downloaded, and HostError. By then all other files are here.
         """
 
     def missing(self, opening: Opening) -> str:
-        """Ask its machine which of its files are not here, and return that in words; empty if all are."""
+        """Return a description of the files that are on the machine only. Empty if none are."""
 
     def forgo(self, opening: Opening) -> str | None:
-        """Have its machine never begin it; return why the rent can end then, None if it has begun, or is kept. Raises HostError."""
+        """Prevent a run that has not started from starting. Return the reason to end the rental.
+
+        Return None if the run has started or is kept. Raises HostError.
+        """
 
     @property
     def is_known(self) -> bool:
-        """Whether anything of it has come here: then it has begun."""
+        """Whether any file of the run was downloaded, which proves that it started."""
 
     @property
     def is_stopped_by_limit(self) -> bool:
-        """Whether it was stopped because its machine's time is up, by what is known here."""
+        """Whether the local copy shows that the run was stopped by its machine's limit."""
 
 
 def end_rent(
     lease: Lease, run: RentedRun, view: Teller, state: str | None = None, *, is_last: bool = False
 ) -> bool:
-    """Bring a run home that is over, and end its rent; return whether its machine is rented on, since it goes on or is kept.
+    """Download an ended run and end its rental. Return whether the machine stays rented.
 
-    Without a `state` its machine is asked for it. If its time is up, or this is the last try, the rent ends all the same, and
-    what cannot come is said and recorded. Else a process in the background goes on trying; in that process RunError is raised.
-    Raises NoRunError, HostError.
+    It stays rented if the run continues or the machine is kept. Without a `state` the machine is asked for
+    it. If the time is up, or with `is_last`, the rental ends in any case, and files that cannot be downloaded
+    are reported and recorded. Otherwise a failed download is left to a background process; in that process
+    RunError is raised. Raises NoRunError, HostError.
     """
     if is_last or lease.is_past:
         _end_at_limit(lease, run, view)
@@ -97,11 +103,11 @@ def end_rent(
     try:
         run.bring_home(lease, is_last=False)
     except ServiceError:
-        raise  # the rent is over
+        raise  # the rental is over
     except (HostError, RunError) as error:
         words = f"{lease.host.name}: its machine is not ended, since not all is here: {str(error).splitlines()[0]}"
         if lease.is_keeper:
-            raise RunError(words) from error  # it tries again
+            raise RunError(words) from error  # the keeper tries again
         view.note(f"{words}   to lose the rest   launch reconcile --adopt {lease.rental.instance} --force")
         view.note(_leave_to_keeper(lease))
         return True
@@ -114,10 +120,10 @@ def end_rent(
 
 
 def _end_at_limit(lease: Lease, run: RentedRun, view: Teller) -> None:
-    """End a rent whose time is up; before that, bring home what there is, for as long as there is time for that."""
+    """End a rental whose time is up. Before that, download as many files as the time allows."""
     try:
         run.bring_home(lease, is_last=True)
-    except Exception as error:  # noqa: BLE001 - a bug too: the rent ends now
+    except Exception as error:  # noqa: BLE001 - a bug too: the rental ends now
         lease.extend_download(LIST_S)
         if lost := run.missing(lease.opening):
             words = f"not all came home by the end of its machine's time: {lost}"
@@ -125,15 +131,16 @@ def _end_at_limit(lease: Lease, run: RentedRun, view: Teller) -> None:
                 "its time was up" if lease.is_past else (str(error).splitlines() or [type(error).__name__])[0]
             )
             note_lost(lease.nonce, words)
-            with contextlib.suppress(OSError):  # as of a log on a full disk
+            with contextlib.suppress(OSError):  # e.g. from a log on a full disk
                 view.note(f"{lease.record.run}: {words} ({why})")
     lease.end(RentalReason.LIMIT, view)
 
 
 def _keep(lease: Lease, view: Teller) -> bool:
-    """Leave a machine to a process in the background until its limit; in that process, return True once that is there.
+    """Leave a kept machine to a background process until its limit. In that process, wait and return True.
 
-    False means that the machine is not ours to end: it is left to that process, is gone, or is for another run.
+    False means that this process must not terminate the machine: the background process manages it, it is
+    gone, or another run uses it.
     """
     if lease.is_keeper:
         while not lease.is_due:
@@ -150,7 +157,7 @@ def _keep(lease: Lease, view: Teller) -> bool:
 
 
 def _leave_to_keeper(lease: Lease) -> str:
-    """Leave a rental to a process in the background; return what is said about it. Raises ServiceError."""
+    """Leave a rental to a background process. Return the message about that. Raises ServiceError."""
     cost, price, until = lease.cost, lease.price, lease.until
     what = "to end its machine" if lease.is_home else "to bring home what is missing, and to end its machine"
     keeper = hand_over(lease)
@@ -161,9 +168,12 @@ def _leave_to_keeper(lease: Lease) -> str:
 
 
 def hand_off(lease: Lease, view: Teller) -> None:
-    """Leave a rental to a process in the background, and say which, and what would end the rent from another machine."""
+    """Leave a rental to a background process.
+
+    Report the process, and a way to end the rental from another machine.
+    """
     cost = f"{lease.cost} so far, {lease.price}"
-    if lease.is_keeper:  # it was to end: the machine here may be going down
+    if lease.is_keeper:  # the keeper was asked to exit: this computer may be shutting down
         view.note(f"nobody looks after the rental now; {cost}   launch attach {lease.record.short}")
         lease.release()
         return
@@ -180,13 +190,14 @@ def hand_off(lease: Lease, view: Teller) -> None:
 
 @contextlib.contextmanager
 def ensure_release(lease: Lease | None, view: Teller) -> Iterator[None]:
-    """Leave the rental to a process in the background if the block fails, as on a full disk or by a bug; it tries again.
+    """Leave the rental to a background process if the block fails, e.g. on a full disk or by a bug.
 
-    Without a key that would help nobody, and only the cost is said; so it is if no process can be started.
+    The background process tries again. Without an accepted key it could do nothing, so only the cost is
+    reported. The same happens if no process can be started.
     """
     try:
         yield
-    except Exception as error:  # a bug too
+    except Exception as error:  # bugs too
         if lease is None or lease.is_keeper or lease.is_released or not lease.rental.is_open:
             raise
         if isinstance(error, ServiceAuthError):
@@ -202,10 +213,10 @@ def ensure_release(lease: Lease | None, view: Teller) -> Iterator[None]:
 
 
 def end_named(lease: Lease, run: RentedRun, view: Teller, *, is_due: bool) -> None:
-    """Bring home what a machine has that the user has named to be ended now.
+    """Download the files of a machine that the user named for termination.
 
-    Raises RunError if its run goes on, or not all comes: the machine is looked after as before then, unless it `is_due`.
-    That is only said.
+    Raises RunError if its run continues or a file cannot be downloaded; the machine then stays managed as
+    before. With `is_due` such a failure is only reported.
     """
     name = lease.record.run
     try:
@@ -220,7 +231,7 @@ def end_named(lease: Lease, run: RentedRun, view: Teller, *, is_due: bool) -> No
     except ServiceError as error:
         view.note(str(error))  # the machine is gone
     except NoRunError:
-        return  # nothing can come home
+        return  # no files to download
     except (HostError, LaunchError) as error:
         words = f"{name}: {'not all is here' if is_due else 'its machine is not ended'}: {str(error).splitlines()[0]}"
         if is_due:
@@ -234,5 +245,5 @@ def end_named(lease: Lease, run: RentedRun, view: Teller, *, is_due: bool) -> No
 
 
 def lose_words(instance: str | None) -> str:
-    """Return what is typed to end a machine at once."""
+    """Return the command that terminates a machine at once."""
     return f"end it now, and lose what is only there   launch reconcile --adopt {instance} --force"

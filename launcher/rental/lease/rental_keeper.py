@@ -1,4 +1,4 @@
-"""The keeper: the process in the background that looks after a rental until its end, whatever fails meanwhile."""
+"""The keeper: the background process that manages a rental until its end, through all failures."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from launcher.rental.lease.release import RentedRun, end_rent
 from launcher.rental.lease.rental_lease import Lease, Teller
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 60.0, 300.0
-"""How long it waits after a first failure, and at most if that stays the same."""
+"""The seconds it waits after a first failure, and at most, if the same failure repeats."""
 DENIED = 8
-"""How often in a row it may be denied: a key that is revoked does not come back."""
+"""How many denials in a row end the keeper. A revoked key stays revoked."""
 
 
 def keep(follow: Callable[[], None], lease: Lease, run: RentedRun, view: Teller) -> None:
-    """Follow a run until its rent has ended; try again after each failure, also by a bug. Once the time is up, end the rent all the same.
+    """Follow a run until its rental has ended. Retry after each failure, bugs included.
 
-    It returns too if another command asks for the machine, as one with another key does once ours is refused. Raises the
-    failure if the rent ended without the run's end, or the key is accepted no more.
+    Once the time is up, end the rental in any case. Also return if another command asks for the machine, for
+    example one with a working key after this process's key is refused. Raise the failure if the rental ended
+    without the run's end, or if the key is no longer accepted.
     """
     denied, said, pause_s = 0, "", FIRST_PAUSE_S
     while True:
         try:
             follow()
             return
-        except Exception as error:  # a bug too: nobody may pay for the machine because of it
+        except Exception as error:  # bugs too: a bug must not keep the machine billed
             if isinstance(error, NoRunError):
                 with contextlib.suppress(LaunchError):
                     end_rent(lease, run, view)
@@ -46,14 +47,14 @@ def keep(follow: Callable[[], None], lease: Lease, run: RentedRun, view: Teller)
                     view.note(words if cost in words else f"{words}; {cost}, {lease.price}")
             said = words
         if lease.is_past:
-            with contextlib.suppress(LaunchError):  # it says so, and is tried again
+            with contextlib.suppress(LaunchError):  # it reports the error and is tried again
                 end_rent(lease, run, view)
         if not lease.is_left_alone_for(min(pause_s, lease.left_s) if lease.left_s > 0 else pause_s):
             return
 
 
 def _words(error: Exception) -> str:
-    """Return the first line of a failure; of one that is a bug, where it is too, for who reports it."""
+    """Return the first line of a failure. For a bug, add its type and place, for the bug report."""
     first = (str(error).splitlines() or [""])[0]
     if isinstance(error, (LaunchError, OSError)):
         return first

@@ -1,4 +1,7 @@
-"""A lease: this process looks after a rented machine, and ends the rent. How it begins and passes on is in handoff.py."""
+"""A lease: this process manages a rented machine and ends the rental.
+
+For taking and passing it on see handoff.py.
+"""
 
 from __future__ import annotations
 
@@ -32,39 +35,45 @@ from launcher.values.host import Host
 
 LOOK_S = 1.0
 LAST_S = 60.0
-"""So long before its limit a machine is ended at the latest: its end takes a while, and so does asking for what is lost."""
+"""A machine is terminated at least this many seconds before its limit.
+
+The termination takes time, and so does the list of lost files.
+"""
 YIELD_S = 10.0
-"""How long a process that only keeps a machine has to give it up."""
+"""The seconds that a process which merely keeps a machine has to give it up."""
 OTHER_KEY = "other-key"
 TAKEN = "taken"
 
 
 class Step(Protocol):
-    """A step that a person sees while it lasts; `text` is what is shown when it is done, None for nothing."""
+    """A step shown to the user while it lasts. `text` is shown at its end; None shows nothing."""
 
     text: str | None
 
     def progress(self, step: str, /) -> None:
-        """Show how far it has come."""
+        """Show the progress."""
 
 
 class Teller(Protocol):
-    """What shows to a person what happens to a rent."""
+    """A view that shows a rental's events to the user."""
 
     def note(self, text: str) -> None:
-        """Say something."""
+        """Show a message."""
 
     def stage(self, name: str) -> AbstractContextManager[Step]:
         """Show a step while it lasts."""
 
 
 class Lease:
-    """This process's hold on a rented machine. Call `release`, or `hand_over` of handoff.py, once it is not needed."""
+    """This process's hold on a rented machine. Call `release`, or handoff.py's `hand_over`, when done."""
 
     def __init__(
         self, account: Renter, held: Rented, record: RentalRecord, *, is_keeper: bool = False
     ) -> None:
-        """Look after a rental whose lock this process has; `is_keeper` if it was started for that, in the background."""
+        """Manage a rental whose lock this process has.
+
+        `is_keeper`: it was started for that, in the background.
+        """
         self.renter, self.lock = account, held.lock
         self.is_keeper = is_keeper
         self.nonce, self.record = held.rental.nonce, record
@@ -72,7 +81,7 @@ class Lease:
         self._said: set[str] = set()
         self.is_released = False
         self.is_home = False
-        """Whether all that its run made is here, so that only the machine is left to end."""
+        """Whether all files of the run are here, so that only the termination is left."""
         self._download = DownloadDeadline(
             self._limits, account.clock, lambda until: note_downloading(self.nonce, until)
         )
@@ -84,90 +93,93 @@ class Lease:
 
     @property
     def rental(self) -> Rental:
-        """The rental as the ledger has it now, or as it was last known here."""
+        """The rental's current entry in the ledger, or the last one known to this process."""
         self._known = self.renter.known(self._known)
         return self._known
 
     @property
     def cost(self) -> str:
-        """What all machines of the run that it was rented for have cost until now, at most."""
+        """The maximum cost so far of all machines of the run that it was rented for."""
         return self.renter.cost(self.rental)
 
     @property
     def price(self) -> str:
-        """What an hour costs."""
+        """The price per hour."""
         return self.rental.price
 
     def _limits(self) -> Limits:
-        """Return when its run stops by itself, so that what it made is home at the limit, and when the machine is ended."""
+        """Return when the run must stop, to leave time for downloads, and when the machine is terminated."""
         rental = self.rental
         home_s, deadline = rental.home_s, rental.intent.deadline
         return Limits(deadline - home_s, deadline - min(LAST_S, home_s / 10))
 
     @property
     def is_due(self) -> bool:
-        """Whether what is left of its time is for bringing home."""
+        """Whether the time reserved for downloads has begun."""
         return self._download.is_due
 
     @property
     def is_overdue(self) -> bool:
-        """Whether half of that has passed: a run that has not stopped is left, and what it has made until now comes home."""
+        """Whether half of that time has passed. A run that has not stopped by then is no longer waited for.
+
+        Its files up to now are downloaded.
+        """
         return self.is_due and self.renter.clock.now() >= sum(self._limits()) / 2
 
     @property
     def is_past(self) -> bool:
-        """Whether its time is all but up: it is ended, whether or not its files are home."""
+        """Whether the machine must be terminated now, even if files are missing here."""
         return self.left_s <= 0
 
     @property
     def left_s(self) -> float:
-        """How many seconds are left until then."""
+        """The seconds left until then."""
         return self._limits().ends - self.renter.clock.now()
 
     @property
     def due_s(self) -> float:
-        """How many seconds its run may still go on; less than none once it `is_due`."""
+        """The seconds that its run may continue. Negative once it `is_due`."""
         return self._limits().due - self.renter.clock.now()
 
     def opening(self, host: Host) -> HostClient:
-        """Connect to its machine; once there is no more time to bring anything home the connection is cut.
+        """Connect to the machine. The connection is cut at the download deadline.
 
-        Raises HostError, and ServiceError `limit` after that.
+        Raises HostError, and ServiceError `limit` after the deadline.
         """
         if self._download.is_over:
             raise self.over(RentalReason.LIMIT, "its time was up")
-        from launcher.transport import connecting  # few commands come here
+        from launcher.transport import connecting  # few commands need it
 
         return self._download.guarded(connecting.connect(host))
 
     def guard(self, desk: HostClient | None) -> None:
-        """Cut an open connection to its machine then too."""
+        """Cut an open connection to the machine at the download deadline too."""
         if desk is not None:
             self._download.guarded(desk)
 
     def extend_download(self, seconds: float) -> None:
-        """Have so much more time, as for asking what has not come home."""
+        """Allow this many more seconds, e.g. to list the missing files."""
         self._download.extend(seconds)
 
     @property
     def still_rented(self) -> str:
-        """What is said when this process ends, and the rent does not."""
+        """The message for a process that ends before the rental does."""
         return f"{self.host.name}: its machine is still rented: {self.cost} so far, {self.price}   launch reconcile"
 
     @property
     def until(self) -> str:
-        """When the rent is over at the latest, in this machine's time zone."""
+        """The limit of the rental, in this machine's time zone."""
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(self.rental.intent.deadline))
 
     @property
     def cron_note(self) -> str:
-        """What is said of the end of the rent from another machine."""
+        """The message on how to end the rental from another machine."""
         return f"in case this machine goes down, a line for crontab -e on another one that has the API key; it goes once the machine has gone:   {cron_line(self.rental)}"
 
     def take_in(self, run: str, runs: str) -> None:
-        """Have the machine be for another run from now on, which is not on it yet; `runs` is the folder of its mirror.
+        """Use the machine for another run, which is not on it yet. `runs` is the folder of its local copy.
 
-        Raises RefusedError if that cannot be recorded; it is for the same run as before then.
+        Raises RefusedError if that cannot be recorded; the machine then stays with its old run.
         """
         if run == self.record.run:
             return
@@ -180,13 +192,13 @@ class Lease:
             ) from error
         self.record = record
 
-    # while its run goes on
+    # While the run continues
 
     def watch(self, view: Teller, error: UnreachableError | None = None) -> None:
-        """Look whether the machine is still there, if its link is lost, and whether its time is up.
+        """Check whether the time is up and, after a lost link, whether the machine still exists.
 
-        Raises ServiceError, with what was paid, once the rent is over: the run goes no further on this machine. With the
-        reason `limit` it has still to be ended.
+        Raises ServiceError, with the cost, once the rental is over and the run can no longer continue on this
+        machine. With the reason `limit` the machine must still be terminated.
         """
         self.renter.learn_time()
         self._check_hold()
@@ -199,7 +211,7 @@ class Lease:
             self.look(view, is_silent=True)
 
     def _check_hold(self) -> None:
-        """Raise ServiceError if another command has taken the machine, as it may while this process was stopped."""
+        """Raise ServiceError if another command took the machine while this process was stopped."""
         if self.lock.is_valid:
             return
         self._close()
@@ -209,9 +221,9 @@ class Lease:
         )
 
     def look(self, view: Teller, *, is_silent: bool = False) -> None:
-        """Ask the provider whether a machine is still there that nobody uses, or that `is_silent`, which is said.
+        """Ask the provider whether an unused or silent machine still exists. Report a silent one's state.
 
-        Raises ServiceError, with what was paid, if it is gone. A provider that does not answer changes nothing.
+        Raises ServiceError, with the cost, if it is gone. A provider that does not answer changes nothing.
         """
         try:
             found = self.renter.find(self.rental)
@@ -235,7 +247,7 @@ class Lease:
             )
 
     def over(self, reason: str, why: str) -> ServiceError:
-        """Return the error that says why a run goes no further on this machine."""
+        """Return the error that explains why a run cannot continue on this machine."""
         run, short, name = self.record.run, self.record.short, self.host.name
         words = f"{name}: {run}: {why}; it cost at most {self.cost}"
         if self.record.has_checkpoint:
@@ -245,7 +257,10 @@ class Lease:
         return ServiceError(name, reason, f"{words}\n  {mend}")
 
     def is_left_alone_until(self, condition: Callable[[], bool]) -> bool:
-        """Wait for a condition; return False as soon as the rent is over, or another command looks after the machine."""
+        """Wait for a condition.
+
+        Return False once the rental is over or another command manages the machine.
+        """
         while not condition():
             if not self.lock.is_valid:
                 self._close()
@@ -256,7 +271,10 @@ class Lease:
         return True
 
     def _gives_up(self) -> bool:
-        """Let the command that asks for the machine have it; look after it again, and return False, if that has ended before."""
+        """Release the machine for the command that asks for it. Return whether that command has taken it.
+
+        If the command ended first, manage the machine again and return False.
+        """
         book, until = self.renter.ledger, time.monotonic() + 2 * YIELD_S
         self.lock.release()
         while book.is_asked_for(self.nonce) and time.monotonic() < until:
@@ -269,27 +287,30 @@ class Lease:
         return True
 
     def is_left_alone_for(self, seconds: float) -> bool:
-        """Do the same for so long."""
+        """Wait this many seconds, under the same conditions."""
         clock = self.renter.clock
         until = clock.now() + seconds
         return self.is_left_alone_until(lambda: clock.now() >= until)
 
     def note_refused(self) -> None:
-        """Let other commands know that the account refuses the key of this process. Raises OSError."""
+        """Record for other commands that the account refuses this process's key. Raises OSError."""
         self.renter.ledger.note_refused(self.nonce)
 
     @property
     def is_left_by_run(self) -> bool:
-        """Whether another command just moves its run to another host, and needs it for that."""
+        """Whether another command is moving the run to another host and still needs this machine."""
         return self.renter.ledger.is_left_by_run(self.nonce)
 
-    # its end
+    # The end of the rental
 
     def end(self, why: str, view: Teller) -> None:
-        """End the rent; return once the provider does not list the machine any more. Raises ServiceError if it still does."""
+        """Terminate the machine.
+
+        Return once the provider no longer lists it. Raises ServiceError if it stays listed.
+        """
         try:
             self._end_as_stage(why, view)
-        except OSError:  # of a terminal that was closed, or a log on a full disk: it is ended all the same
+        except OSError:  # from a closed terminal or a log on a full disk: terminate it anyway
             self._end(why)
         forget_key(self.renter)
 
@@ -307,10 +328,11 @@ class Lease:
             stage.text = f"the machine is gone: {minutes_text(minutes / 60)}, at most {self.cost}"
 
     def give_up(self, view: Teller) -> None:
-        """End the rent after the failure that is being handled, say what was paid, and look after it no more.
+        """Terminate the machine after the failure being handled, report the cost, and release the lease.
 
-        If that fails too it is only said, since the first failure is raised. Raises ServiceError if the first one was an
-        interrupt, or another one comes: who interrupts is not to believe that nothing is left.
+        If that fails too, only report it, since the first failure is raised. Raises ServiceError if the first
+        failure was an interrupt, or a second interrupt comes, so that the user does not believe that nothing
+        is left.
         """
         try:
             if self.rental.is_open:
@@ -319,7 +341,7 @@ class Lease:
             self.release()
 
     def _give_up(self, view: Teller) -> None:
-        words, failure = self.still_rented, sys.exception()  # if it is interrupted
+        words, failure = self.still_rented, sys.exception()  # in case of an interrupt
         try:
             self.end("the launch failed", view)
             words = ""
@@ -335,7 +357,7 @@ class Lease:
         return self.renter.end(self.rental, why)
 
     def release(self) -> None:
-        """Look after it no more. Once is enough."""
+        """Release the lease. Repeated calls do nothing."""
         if not self.is_released:
             self.lock.release()
             self._close()
@@ -347,7 +369,10 @@ class Lease:
 
 
 def cron_line(rental: Rental) -> str:
-    """Return the line of a crontab that ends a rent, once it is over, from a machine without our ledger, and then removes itself."""
+    """Return a crontab line that ends a rental after its limit, from a machine without this ledger.
+
+    The line then removes itself.
+    """
     instance, until = rental.instance, rental.intent.deadline + GRACE_S
     after = time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime(until + 60))
     return (

@@ -1,6 +1,7 @@
-"""Rent an instance, wait until it is ready, end it: each step is in the ledger before the provider is asked for it.
+"""Rent an instance, wait until it is ready, terminate it. Each step is in the ledger before the call.
 
-Whatever happens in between, to the answers or to this process, `reconcile` can tell from the ledger what is ours.
+Whatever happens in between, to the answers or to this process, `reconcile` can find this user's instances
+through the ledger.
 """
 
 from __future__ import annotations
@@ -31,36 +32,36 @@ from launcher.rental.service_clock import clock_of
 from launcher.rental.verdict import SETTLE_S, UNMARKED, first_of, is_late, is_of
 
 LAUNCHES = 3
-"""How many launches without an answer, and without an instance, are made for one rental."""
+"""The maximum number of launches for one rental that get no answer and create no instance."""
 NOT_SENT = "it was interrupted before it was sent"
-"""Why a launch made nothing."""
+"""The reason of a launch that was interrupted before the request."""
 POLL_S, BOOT_POLL_S = 5.0, 10.0
 END_S = 600.0
-"""How long an instance may be listed after its end was asked for."""
+"""The seconds that an instance may stay listed after its termination was requested."""
 
 
 class RentalClock(Protocol):
-    """The time by which rentals end: see ServiceClock."""
+    """The time that decides when rentals end: see ServiceClock."""
 
     def now(self) -> float:
         """Return the time, in seconds since 1970."""
 
     def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
+        """Sleep for this many seconds."""
 
     def learn(self, ask: Callable[[], object]) -> None:
         """Learn the service's time by a call, unless it is known."""
 
 
 class Rented(NamedTuple):
-    """A rental, and the lock that says that this process looks after it: another process may inherit it."""
+    """A rental and the lock by which this process manages it. Another process may inherit the lock."""
 
     rental: Rental
     lock: RentalLock
 
 
 class Termination(NamedTuple):
-    """An instance to be ended. `rental` is None for one of another client's that the user named."""
+    """An instance to terminate. `rental` is None for another client's instance that the user named."""
 
     instance: str
     why: str
@@ -68,7 +69,7 @@ class Termination(NamedTuple):
 
     @property
     def cents(self) -> int | None:
-        """What the instance has cost, as far as that is on record by now."""
+        """The recorded cost of the instance, or None if none is recorded yet."""
         if self.rental is None:
             return None
         extras = {extra.id: extra.cents for extra in self.rental.extras}
@@ -76,24 +77,27 @@ class Termination(NamedTuple):
 
 
 def open_account(settings: RentalSettings) -> Renter:
-    """Return the account of this person's key at a provider, which is not asked yet. Raises BadFileError, ServiceAuthError."""
+    """Return the account of this user's key at a provider. No call is made yet.
+
+    Raises BadFileError, ServiceAuthError.
+    """
     clock = clock_of(settings.provider)
     provider = module_of(settings.provider).connect(settings.api, clock.note)
     return Renter(provider, RentalLedger(usual_folder()), clock, platform.node() or "client")
 
 
 class Renter:
-    """An account at a provider, and what this user has rented there."""
+    """An account at a provider, and this user's rentals there."""
 
     def __init__(self, provider: Provider, ledger: RentalLedger, clock: RentalClock, client: str) -> None:
-        """`client` is what this machine is called in the tags of its instances."""
+        """Use this account. `client` is this machine's name in the tags of its instances."""
         self.provider, self.ledger, self.clock = provider, ledger, clock
         self._client = client
         self._unwritten: dict[str, Rental] = {}
 
     @property
     def page(self) -> str:
-        """Where a person sees what the account has, and can end it."""
+        """The web page where users see the account's instances and can terminate them."""
         return module_of(self.provider.name).INSTANCES_PAGE
 
     def learn_time(self) -> None:
@@ -101,15 +105,18 @@ class Renter:
         self.clock.learn(self.provider.instances)
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         self.provider.close()
 
     def rentals(self) -> tuple[Rental, ...]:
-        """Return this user's rentals at the provider, the oldest first: another provider's may have instances of the same ids."""
+        """Return this user's rentals at the provider, oldest first.
+
+        Other providers' instances may have the same ids.
+        """
         return tuple(one for one in self.ledger.rentals() if one.intent.provider == self.provider.name)
 
     def known(self, rental: Rental) -> Rental:
-        """Return a rental as the ledger has it now, or as it is known here if that cannot be read or written any more."""
+        """Return a rental's entry in the ledger, or the last known one if the ledger fails."""
         if rental.nonce in self._unwritten:
             return self._unwritten[rental.nonce]
         with contextlib.suppress(OSError, BadFileError):
@@ -117,29 +124,32 @@ class Renter:
         return rental
 
     def cost(self, rental: Rental) -> str:
-        """Return what all machines that were rented for a rental's run have cost until now, at most."""
+        """Return the maximum cost so far of all machines rented for the rental's run."""
         others = [one for one in self.ledger.rentals() if one.nonce != rental.nonce]
         return dollars(run_cents([rental, *others], rental.intent.run, self.clock.now()))
 
     def find(self, rental: Rental) -> Instance | None:
-        """Return a rental's instance; None if the account has it no more. Raises ServiceError."""
+        """Return a rental's instance, or None if the account no longer has it. Raises ServiceError."""
         found = first_of(rental, self.provider.instances())
         if found is None and rental.instance is not None:
-            found = self.provider.instance(rental.instance)  # a list may lack what is there
+            found = self.provider.instance(rental.instance)  # a list may lack existing instances
         self._note_price(rental, found)
         return found
 
     def _note_price(self, rental: Rental, found: Instance | None) -> None:
-        """Record that an hour costs more by now: all of the time is counted at that price, so the figure is never too low."""
+        """Record a higher price per hour.
+
+        The whole rental is counted at that price, so the cost is never too low.
+        """
         if found is not None and (found.cents_per_hour or 0) > self.known(rental).intent.cents_per_hour:
             with contextlib.suppress(OSError, BadFileError):
                 self.ledger.note_price(rental.nonce, found.cents_per_hour or 0)
 
     def rent(self, offer: InstanceOffer, region: str, run: str, deadline: float, setup: Setup) -> Rented:
-        """Launch an instance for a run, and return it as soon as the provider has accepted it.
+        """Launch an instance for a run. Return it as soon as the provider has accepted it.
 
-        Raises ServiceError if it was refused: then nothing is rented. Raises UnsettledError if that is not known, and
-        RefusedError if the ledger cannot be written.
+        Raises ServiceError if the launch was refused; nothing is rented then. Raises UnsettledError if the
+        outcome is unknown, and RefusedError if the ledger cannot be written.
         """
         for _ in range(LAUNCHES):
             intent = Intent(
@@ -178,9 +188,10 @@ class Renter:
     def wait_until_ready(
         self, rental: Rental, limit_s: float, report: Callable[[Rental, Instance | None], None]
     ) -> Instance:
-        """Wait until an instance can be logged in to; `report` is called at each look.
+        """Wait until an instance accepts logins. `report` is called at each check.
 
-        One that is not ready in time, or is taken away, is ended. Raises ServiceError with what it has cost.
+        An instance that is not ready in time, or is taken away, is terminated. Raises ServiceError with its
+        cost.
         """
         until = min(self.clock.now() + limit_s, rental.intent.deadline)
         seen: Instance | None = None
@@ -210,7 +221,7 @@ class Renter:
             self.clock.sleep(min(BOOT_POLL_S, max(0.0, until - now)))
 
     def end(self, rental: Rental, why: str) -> Rental:
-        """End the instances of a rental, and return once the provider does not list them any more.
+        """Terminate a rental's instances. Return once the provider no longer lists them.
 
         Raises ServiceError if one is still billed.
         """
@@ -245,11 +256,11 @@ class Renter:
         raise ServiceError(name, RentalReason.STILL_BILLED, f"{name}: {words}\n  {mend}")
 
     def end_all(self, endings: Iterable[Termination]) -> tuple[Termination, ...]:
-        """End some instances; return those that are still listed when the time is up.
+        """Terminate some instances. Return those still listed after END_S.
 
-        An answer to a call is not believed: the list says when an instance has gone, and one that has not begun to end is
-        asked for again. One that is refused, or a ledger that cannot be written, keeps none of the others. Raises
-        ServiceError once nothing is left but what the account may not end.
+        The answer to a terminate call is not enough: an instance is gone when the list says so, and the call
+        is repeated until it begins to end. A refused instance, or a ledger that cannot be written, does not
+        stop the others. Raises ServiceError once only instances are left that the account may not terminate.
         """
         left = {ending.instance: self._begin(ending) for ending in endings}
         until = self.clock.now() + END_S
@@ -260,7 +271,7 @@ class Renter:
                 try:
                     self.provider.terminate(instance_id)
                     is_known.add(instance_id)
-                except ServiceError as error:  # another one than these may be over in a moment
+                except ServiceError as error:  # other errors may pass
                     if error.reason in REFUSED:
                         forbidden[instance_id] = error
             if forbidden and forbidden.keys() == left.keys():
@@ -277,7 +288,7 @@ class Renter:
         return tuple(left.values())
 
     def _launch(self, intent: Intent, setup: Setup) -> Rental | None:
-        """Make one launch, which is on disk; return None if it made no instance in the time that it had."""
+        """Make one launch, whose intent is on disk. Return None if no instance appeared in time."""
         try:
             ids = self.provider.launch(intent, setup)
         except UnsettledError as error:
@@ -300,14 +311,14 @@ class Renter:
             raise RefusedError(f"{self.ledger.words(error)}\n  what was rented is gone again") from error
 
     def _note_unsent(self, intent: Intent) -> None:
-        """Record that a launch was interrupted before the provider was asked for it, if it is on record at all."""
+        """Record that a launch was interrupted before the request, if its intent is on disk."""
         with contextlib.suppress(OSError, BadFileError):
             self.ledger.step(intent.nonce, RentalState.REFUSED, self.clock.now(), why=NOT_SENT)
 
     def _settle(self, intent: Intent, lost: UnsettledError) -> Rental | None:
-        """Look for the instance of a launch without an answer; return None once it has had its time.
+        """Look for the instance of a launch without an answer. Return None if none appears in SETTLE_S.
 
-        Only a list that was read after that time settles it. Raises `lost` if there is none.
+        Only a list read after that time proves it. Raises `lost` if no such list can be read.
         """
         began = self.clock.now()
         while True:
@@ -326,7 +337,10 @@ class Renter:
             self.clock.sleep(POLL_S)
 
     def _look_for(self, rental: Rental) -> Instance | None:
-        """Return a rental's instance as it is listed now; end others of its nonce, and late ones of other rentals."""
+        """Return a rental's instance from the current list.
+
+        Terminate its extra instances, and late instances of other rentals.
+        """
         rentals = self.rentals()
         while (instances := self._listed()) is None:
             if self.clock.now() >= rental.intent.deadline:
@@ -344,7 +358,7 @@ class Renter:
         return first if first is None or first.is_billed else None
 
     def _listed(self) -> tuple[Instance, ...] | None:
-        """Return the account's instances; None if the provider does not answer as it should just now."""
+        """Return the account's instances, or None if the provider gives no usable answer now."""
         try:
             return self.provider.instances()
         except ServiceError as error:
@@ -353,7 +367,7 @@ class Renter:
             return None
 
     def _terminate(self, instance_id: str) -> None:
-        """Ask for the end of an instance; a later look asks again if there is no answer."""
+        """Ask for the termination of an instance. Without an answer, a later check asks again."""
         try:
             self.provider.terminate(instance_id)
         except ServiceError as error:
@@ -361,7 +375,7 @@ class Renter:
                 raise
 
     def _end_others(self, rental: Rental, first: Instance | None, listed: Iterable[Instance]) -> None:
-        """Ask for the end of the instances of a launch that are not its first one."""
+        """Ask for the termination of all instances of a launch except its first one."""
         for other in listed:
             is_other = is_of(other, rental) and (first is None or other.id != first.id)
             if is_other and other.is_billed and other.state is not InstanceState.ENDING:
@@ -369,20 +383,20 @@ class Renter:
                 self._terminate(other.id)
 
     def _note_gone_extras(self, run: str, listed: Iterable[Instance]) -> None:
-        """Record what other instances of a run's launches have cost, once they are not listed any more."""
+        """Record the cost of the extra instances of a run's launches once they are no longer listed."""
         billed, now = {one.id for one in listed if one.is_billed}, self.clock.now()
-        with contextlib.suppress(OSError, BadFileError):  # a later command finds out again
+        with contextlib.suppress(OSError, BadFileError):  # a later command will find out
             for rental in self.rentals():
                 for extra in rental.extras if rental.intent.run == run else ():
                     if extra.cents is None and extra.id not in billed:
                         self.ledger.note_extra(rental.nonce, extra.id, rental.time_cents(now))
 
     def _begin(self, ending: Termination) -> Termination:
-        """Record that an instance is to be ended."""
+        """Record that an instance is about to be terminated."""
         if ending.rental is None:
             return ending
         rental = ending.rental
-        with contextlib.suppress(OSError, BadFileError):  # it is ended all the same
+        with contextlib.suppress(OSError, BadFileError):  # it is terminated anyway
             rental = self.ledger.step(
                 rental.nonce,
                 RentalState.ENDING,
@@ -395,7 +409,7 @@ class Renter:
         return ending._replace(rental=rental)
 
     def _finish(self, ending: Termination) -> None:
-        """Record that an instance has gone, and what it has cost at most."""
+        """Record that an instance is gone, and its maximum cost."""
         rental, now = ending.rental, self.clock.now()
         if rental is None:
             return
@@ -405,13 +419,13 @@ class Renter:
                 self.ledger.step(rental.nonce, RentalState.ENDED, now, cents=cost)
             else:
                 self.ledger.note_extra(rental.nonce, ending.instance, cost)
-        except (OSError, BadFileError):  # a later command finds out again
+        except (OSError, BadFileError):  # a later command will find out
             over = {"state": RentalState.ENDED, "ended": now, "cents": cost, "why": ending.why}
             if rental.instance == ending.instance:
                 self._unwritten[rental.nonce] = rental.model_copy(update=over)
 
     def _given_up(self, rental: Rental, reason: RentalReason, why: str) -> ServiceError:
-        """End a rental that came to nothing; return the error that says so."""
+        """Terminate a failed rental. Return the error to raise."""
         cost = self.cost(self.end(rental, reason))
         words = f"{self.provider.name}: {rental.intent.type} for {rental.intent.run}: {why}; it was ended, and cost at most {cost}"
         words += "\n  nothing is rented for it now: the same command tries again; another type or region   launch offers"

@@ -1,1 +1,1 @@
-"""One module a provider."""
+"""One module per provider."""

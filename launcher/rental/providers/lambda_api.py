@@ -1,6 +1,6 @@
-"""Lambda Cloud's API: what its service answers, and its error codes with our reasons.
+"""Lambda Cloud's API: the service's answers, and its error codes with their `ProviderReason`.
 
-Names and limits are those of its OpenAPI description 1.10.0. Nothing here has been compared with the real service.
+Names and limits follow its OpenAPI description 1.10.0. Nothing here was checked against the real service.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from launcher.rental.provider import ProviderReason as Reason
 from launcher.values.base import Record
 
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
-"""An id, or a name of the service's own, which is shown, typed in commands and sent back: no other characters are read."""
+"""An id or a name from the service.
+
+It is shown, used in commands and sent back, so no other characters are accepted.
+"""
 Address = Annotated[str, Field(pattern=r"^[0-9A-Fa-f.:]{2,45}$")]
 MostCents = Annotated[int, Field(gt=0, le=100_000_000)]
 MostCards = Annotated[int, Field(ge=0, le=4096)]
 Size = Annotated[int, Field(ge=0, le=1_000_000_000)]
 UPSTREAM = "provider/"
-"""The prefix of a code that comes from a service behind Lambda's own: its outages, quotas and empty racks."""
+"""The prefix of a code that comes from a service behind Lambda's own: outages, quotas, missing capacity."""
 
 
 class Meaning(NamedTuple):
-    """The reason that a code stands for, and what the user can do about it; empty if nothing."""
+    """The reason for an error code, and the user's remedy. The remedy may be empty."""
 
     reason: Reason
     mend: str = ""
@@ -55,18 +58,18 @@ CODES = {
     "global/object-does-not-exist": Meaning(Reason.NOT_FOUND),
     "global/quota-exceeded": Meaning(Reason.QUOTA, "end an instance, or ask Lambda's support for more"),
 }
-"""The codes that Lambda documents. Its messages may change, so only these are compared."""
+"""The codes that Lambda documents. Only codes are compared, since messages may change."""
 
 
 def meaning_of(code: str) -> Meaning | None:
-    """Return what a code means; None if it is not documented."""
+    """Return the meaning of a code, or None if it is not documented."""
     if code.startswith(UPSTREAM):
         return Meaning(Reason.UPSTREAM, "wait, then try again")
     return CODES.get(code)
 
 
 class Region(Record):
-    """A place where Lambda has machines."""
+    """A region of Lambda's."""
 
     name: Word
 
@@ -81,7 +84,7 @@ class Specs(Record):
 
 
 class InstanceType(Record):
-    """A type of instance. `gpu_description` is the card with its memory, e.g. `H100 (80 GB SXM5)`."""
+    """An instance type. `gpu_description` is the card with its memory, e.g. `H100 (80 GB SXM5)`."""
 
     name: Word
     description: str = ""
@@ -91,7 +94,7 @@ class InstanceType(Record):
 
 
 class TypeOffer(Record):
-    """A type of instance, and the regions that have one free."""
+    """An instance type, and the regions that have one free."""
 
     instance_type: InstanceType
     regions_with_capacity_available: list[Region] = []
@@ -105,16 +108,16 @@ class Tag(Record):
 
 
 class TypeName(Record):
-    """What an instance says of its type."""
+    """The type and price in an instance's entry."""
 
     name: Word | Literal[""] = ""
     price_cents_per_hour: MostCents | None = None
 
 
 class ListedInstance(Record):
-    """An instance. Its status is the service's own word, which may be one that is not documented.
+    """An instance. Its status is the service's own word, which may be undocumented.
 
-    The token and address of its Jupyter, which are credentials, are not read.
+    The token and address of its Jupyter server are credentials and are not read.
     """
 
     id: Word
@@ -134,7 +137,7 @@ class LambdaFileSystem(Record):
 
 
 class LambdaImage(Record):
-    """An image in a region. An instance is launched with the newest of a family."""
+    """An image in a region. A launch uses the newest image of a family."""
 
     family: str = ""
     region: Region | None = None

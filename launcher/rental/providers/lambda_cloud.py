@@ -1,7 +1,7 @@
-"""Lambda Cloud as a provider of machines by the hour: a typed method for each call, a named reason for each way to fail.
+"""Lambda Cloud as a provider: a typed method for each call, and a named reason for each failure.
 
-Routes and bodies are those of its OpenAPI description 1.10.0. Nothing has been tried against the real service. Every call
-waits for its turn, see rate_limit.py, and one that is refused with 429 has not been acted on, so it is made again, a few
+Routes and bodies follow its OpenAPI description 1.10.0. Nothing was tried against the real service. Every
+call waits for its turn, see rate_limit.py. A call refused with 429 had no effect, so it is repeated a few
 times. No other call is repeated here.
 """
 
@@ -44,7 +44,7 @@ SETTINGS = LambdaSettings
 NAME = SETTINGS.provider
 INSTANCES_PAGE = f"{PAGE}/instances"
 TRIES = 6
-"""How often a call is made that is answered with 429."""
+"""How often a call is tried that is answered with 429."""
 STATUS = {
     401: Reason.UNAUTHORIZED,
     403: Reason.FORBIDDEN,
@@ -57,7 +57,7 @@ MENDS = {
     Reason.UNAUTHORIZED: f"make a new key at {KEYS_PAGE}, and set {VARIABLE}",
     Reason.RATE_LIMIT: "another machine or program may be using the same account: wait, then try again",
 }
-"""For answers without a documented code."""
+"""The remedies for answers without a documented code."""
 STATES = {
     "booting": InstanceState.BOOTING,
     "active": InstanceState.ACTIVE,
@@ -66,27 +66,30 @@ STATES = {
     "terminated": InstanceState.GONE,
     "preempted": InstanceState.PREEMPTED,
 }
-"""Ours for each status that is documented. Any other is UNKNOWN: still billed, and never ready."""
+"""The `InstanceState` of each documented status.
+
+Any other status is UNKNOWN: still billed, and never ready.
+"""
 NONCE_TAG = TAGS[1]
 MOST_WORDS = 100
-"""So many characters of the service's own words are shown."""
+"""How many characters of the service's own texts are shown."""
 A = TypeVar("A", bound=Record)
 
 
 def person_key() -> LambdaKey | None:
-    """Return this person's key; None without one. Raises BadFileError for a file that others can read."""
+    """Return this user's key, or None. Raises BadFileError for a file that others can read."""
     return find_key(os.environ, Path.home())
 
 
 def connect(api: str, hears: Callable[[float], object]) -> LambdaAccount:
-    """Return the account of this person's key, which is not asked yet. Raises BadFileError or ServiceAuthError."""
+    """Return the account of this user's key. No call is made yet. Raises BadFileError or ServiceAuthError."""
     cloud = log_in(os.environ, Path.home(), usual_pace(api, SystemClock()), api)
     cloud.hears = hears
     return cloud
 
 
 def log_in(variables: Mapping[str, str], home: Path, pace: CallPace, api: str = API) -> LambdaAccount:
-    """Return the account of a person's key, which is not asked yet. Raises BadFileError or ServiceAuthError."""
+    """Return the account of a user's key. No call is made yet. Raises BadFileError or ServiceAuthError."""
     key = find_key(variables, home)
     if key is None:
         files = " or ".join(str(path) for path in key_files(variables, home))
@@ -105,18 +108,21 @@ class LambdaAccount:
     name = NAME
 
     def __init__(self, key: LambdaKey, wire: ServiceWire, pace: CallPace, api: str = API) -> None:
-        """Use this key over this wire, at this pace."""
+        """Use this key over this wire, with this rate limit."""
         self._key, self._wire, self._pace = key, wire, pace
         self._draw = random.Random()  # noqa: S311 — it only spreads calls
         self.account = f"{NAME}-{key.fingerprint(api)}"
         self.has_sent_launch = False
-        """Whether the last launch may have reached the service: one that was interrupted before its turn has not."""
+        """Whether the last launch may have reached the service.
+
+        False if it was interrupted before its turn.
+        """
         self.waits: Waits = say_nothing
         self.hears: Callable[[float], object] = lambda _date: None
         """Called with the `Date` of each answer, in seconds since 1970."""
 
     def offers(self) -> tuple[InstanceOffer, ...]:
-        """Return the types with their prices, and the regions that have one free. One that cannot be read is left out."""
+        """Return the types with their prices, and the regions that have one free. Skip unreadable types."""
         what = "listing the instance types"
         data = self._get("instance-types", what)
         items = list(data.values()) if isinstance(data, dict) else []
@@ -128,8 +134,8 @@ class LambdaAccount:
     def launch(self, intent: Intent, setup: Setup) -> tuple[str, ...]:
         """Launch an instance that carries the intent's nonce in its name and a tag.
 
-        Call it once for an intent, whatever comes back. Raises UnsettledError if it may have been accepted: look for it in
-        `instances`. Other errors say that it was not.
+        Call it only once per intent, whatever the outcome. Raises UnsettledError if the launch may have been
+        accepted; look for the instance in `instances`. After any other error it was not accepted.
         """
         what = f"launching {intent.type} in {intent.region}"
         self.has_sent_launch = False
@@ -151,13 +157,16 @@ class LambdaAccount:
             raise self._unsettled(what, Reason.MALFORMED, "its answer names no instance") from None
 
     def instances(self) -> tuple[Instance, ...]:
-        """Return the account's instances. A wrong field is ignored; one without an id makes the whole list an error."""
+        """Return the account's instances.
+
+        Ignore a wrong field. An entry without an id makes the whole list an error.
+        """
         return tuple(
             _instance(one) for one in self._list(ListedInstance, "instances", "listing the instances")
         )
 
     def instance(self, instance_id: str) -> Instance | None:
-        """Return one instance of the account; None if there is none."""
+        """Return one instance of the account, or None if it does not exist."""
         what = f"the instance {instance_id}"
         try:
             data = self._get(f"instances/{quote(instance_id, safe='')}", what)
@@ -168,7 +177,10 @@ class LambdaAccount:
         return _instance(self._read(ListedInstance, data, what))
 
     def terminate(self, instance_id: str) -> None:
-        """Ask for the end of an instance, which also ends its bill. One that does not exist is no error."""
+        """Ask for the termination of an instance, which also ends its billing.
+
+        An unknown instance is no error.
+        """
         body = {"instance_ids": [instance_id]}
         try:
             self._answer(
@@ -179,20 +191,20 @@ class LambdaAccount:
                 raise
 
     def ssh_keys(self) -> tuple[SshKey, ...]:
-        """Return the public keys that the account holds."""
+        """Return the account's public keys."""
         return self._list(SshKey, "ssh-keys", "listing the SSH keys")
 
     def add_key(self, name: str, public_key: str) -> None:
-        """Add a public key; DUPLICATE if there is one of that name."""
+        """Add a public key. The reason is DUPLICATE if the name exists."""
         body = {"name": name, "public_key": public_key}
         self._answer("POST", "ssh-keys", body, f"adding the SSH key {name}")
 
     def delete_key(self, key_id: str) -> None:
-        """Remove a public key from the account; instances that have it keep it."""
+        """Remove a public key from the account. Existing instances keep it."""
         self._answer("DELETE", f"ssh-keys/{quote(key_id, safe='')}", None, f"removing the SSH key {key_id}")
 
     def images(self) -> tuple[Placed, ...]:
-        """Return the families of the images, each once for a region."""
+        """Return the image families, each once per region."""
         found = self._list(LambdaImage, "images", "listing the images")
         return tuple(Placed(one.family, one.region.name if one.region else None) for one in found)
 
@@ -207,7 +219,7 @@ class LambdaAccount:
         return tuple(one.id for one in found)
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         self._wire.close()
 
     def __repr__(self) -> str:
@@ -223,7 +235,7 @@ class LambdaAccount:
         return tuple(self._read(kind, item, what) for item in items)
 
     def _answer(self, method: str, path: str, body: Mapping[str, Any] | None, what: str) -> ServiceReply:
-        """Make a call that may be repeated; return its good answer."""
+        """Make a call that may be repeated. Return its answer. Raise its error."""
         try:
             reply = self._call(method, path, body)
         except WireError as error:
@@ -234,7 +246,7 @@ class LambdaAccount:
     def _call(
         self, method: str, path: str, body: Mapping[str, Any] | None, *, is_launch: bool = False
     ) -> ServiceReply:
-        """Make a call in its turn, again if it is refused with 429. Raises WireError."""
+        """Make a call in its turn. Repeat it if it is refused with 429. Raises WireError."""
         for refusals in range(1, TRIES + 1):
             with self._pace.turn(is_launch=is_launch, waits=self.waits) as turn:
                 self.has_sent_launch |= is_launch
@@ -246,7 +258,7 @@ class LambdaAccount:
                 self.has_sent_launch &= not is_launch
                 turn.hold_off(back_off_s(refusals, reply.retry_s, self._draw))
             if (reply.retry_s or 0.0) > MOST_WAIT_S:
-                break  # the caller says so, instead of a wait of hours
+                break  # the caller raises the error, instead of a wait of hours
         return reply
 
     def _data(self, reply: ServiceReply, what: str) -> Any:
@@ -286,7 +298,7 @@ class LambdaAccount:
         return ServiceError(NAME, Reason.MALFORMED, f"{NAME}: {what}: its answer cannot be read")
 
     def _lost(self, what: str, error: WireError) -> ServiceError:
-        """Return what a call without an answer raises."""
+        """Return the error for a call without an answer."""
         kind = ServiceError if error.failure is CallFailure.TOO_LARGE else ServiceUnreachableError
         return kind(NAME, Reason(error.failure), f"{NAME}: {what}: {error}")
 
@@ -295,7 +307,7 @@ class LambdaAccount:
 
 
 def _launch_body(intent: Intent, setup: Setup) -> Mapping[str, object]:
-    """Return the body of a launch. A `quantity` is not part of it: the service refuses more than one."""
+    """Return the body of a launch. It has no `quantity`, because the service accepts only one."""
     optional = {
         "image": {"family": setup.image} if setup.image else None,
         "file_system_names": list(setup.file_systems),
@@ -313,7 +325,7 @@ def _launch_body(intent: Intent, setup: Setup) -> Mapping[str, object]:
 
 
 def _refusal(reply: ServiceReply) -> dict[str, str]:
-    """Return what a refusal says that is text: its code, message and suggestion."""
+    """Return the text fields of a refusal: its code, message and suggestion."""
     said = reply.json()
     error = said.get("error") if isinstance(said, dict) else None
     values = error if isinstance(error, dict) else {}
@@ -321,7 +333,7 @@ def _refusal(reply: ServiceReply) -> dict[str, str]:
 
 
 def _meaning(reply: ServiceReply) -> Meaning | None:
-    """Return what the code of a refusal means; None for a good answer and for a code that is not documented."""
+    """Return the meaning of a refusal's code. None for a good answer or an undocumented code."""
     return meaning_of(_refusal(reply).get("code", "")) if reply.status >= 300 else None
 
 

@@ -1,4 +1,7 @@
-"""A person's key for Lambda Cloud. It opens the whole account, so its value is in no repr, error, record or argv."""
+"""A user's API key for Lambda Cloud.
+
+It opens the whole account, so no repr, error, record or argv contains it.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ _LINE = re.compile(r"""\s*api_key\s*=\s*(["']?)(.*?)\1\s*""")
 
 
 class LambdaKey:
-    """A key, and where it was found."""
+    """A key and its origin."""
 
     __slots__ = ("_secret", "origin")
 
     def __init__(self, secret: str, origin: str) -> None:
-        """Raises BadFileError if the key could not stand in a header."""
+        """Use this key. Raises BadFileError if it is not valid in an HTTP header."""
         if not secret.isascii() or not secret.isprintable() or " " in secret:
             raise BadFileError(f"lambda: what {origin} holds is not a key: it has other characters")
         self._secret, self.origin = secret, origin
@@ -34,15 +37,15 @@ class LambdaKey:
         return f"Bearer {self._secret}"
 
     def redact(self, text: str) -> str:
-        """Return a text without the key, in case that the service repeats it."""
+        """Return a text without the key, in case the service repeats it."""
         return text.replace(self._secret, "***")
 
     def is_in(self, text: str) -> bool:
-        """Whether a text holds the key."""
+        """Whether a text contains the key."""
         return self._secret in text
 
     def fingerprint(self, base: str) -> str:
-        """Return eight digits that stand for this key at a service: no call tells the name of its account."""
+        """Return eight hex digits that identify this key at a service. No call returns the account's name."""
         return hashlib.sha256(f"launcher\0{base}\0{self._secret}".encode()).hexdigest()[:8]
 
     def __repr__(self) -> str:
@@ -53,10 +56,10 @@ class LambdaKey:
 
 
 def find_key(variables: Mapping[str, str], home: Path) -> LambdaKey | None:
-    """Return the key of this person: a variable's, else that of the first of two files; None if there is none.
+    """Return this user's key: from the variable, else from the first existing file of two. None without one.
 
-    The first file is the one that SkyPilot reads, with a line `api_key = …`; ours may hold the bare key. Raises BadFileError
-    for a file that others can read, or without a key.
+    The first file is SkyPilot's, with a line `api_key = …`; the second is launcher's, and may hold the bare
+    key. Raises BadFileError for a file that others can read, or without a key.
     """
     if value := variables.get(VARIABLE, "").strip():
         return LambdaKey(value, VARIABLE)
@@ -68,7 +71,7 @@ def find_key(variables: Mapping[str, str], home: Path) -> LambdaKey | None:
 
 
 def key_files(variables: Mapping[str, str], home: Path) -> tuple[Path, Path]:
-    """Return the files that may hold the key, the first one first."""
+    """Return the files that may hold the key, in the order they are read."""
     settings = Path(variables.get("XDG_CONFIG_HOME") or home / ".config")
     return home / ".lambda_cloud" / "lambda_keys", settings / "launch" / "lambda_key"
 
@@ -84,10 +87,10 @@ def _key_in(text: str, path: Path) -> str:
 
 
 def _private_text(path: Path) -> str | None:
-    """Return the text of a file that only its owner can read; None if it is missing."""
+    """Return the text of a file that only its owner can read, or None if it is missing."""
     try:
         if path.exists() and not path.is_file():
-            raise BadFileError(f"lambda: {path} is not a regular file")  # a pipe could keep one waiting
+            raise BadFileError(f"lambda: {path} is not a regular file")  # reading a pipe could block
         with path.open() as file:
             about = os.fstat(file.fileno())
             if stat.S_IMODE(about.st_mode) & 0o077:

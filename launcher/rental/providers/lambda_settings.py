@@ -1,4 +1,4 @@
-"""How machines are rented from an account at Lambda Cloud: the keys of a `[hosts.NAME]` table with `kind = "lambda-cloud"`."""
+"""The settings of an account at Lambda Cloud: a `[hosts.NAME]` table with `kind = "lambda-cloud"`."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from launcher.rental.rental_settings import OWN_MACHINE, RentalSettings
 
 API = "https://cloud.lambda.ai/api/v1"
 SECOND_API = "https://cloud.lambdalabs.com/api/v1"
-"""The service's older address, which it calls deprecated, and which other tools still use."""
+"""The service's older address. Lambda calls it deprecated, and other tools still use it."""
 
 
 class LambdaSettings(RentalSettings):
-    """What is rented at Lambda Cloud, and how much it may cost."""
+    """The machine to rent at Lambda Cloud, and its cost limits."""
 
     provider: ClassVar[str] = "lambda"
     variable: ClassVar[str] = "LAMBDA_API_KEY"
@@ -22,5 +22,5 @@ class LambdaSettings(RentalSettings):
 
     @property
     def is_lambdas_own(self) -> bool:
-        """Whether a person's key goes to Lambda itself, or stays on this machine."""
+        """Whether the user's key goes to Lambda itself, or stays on this machine."""
         return self.api in (API, SECOND_API) or urlsplit(self.api).hostname in OWN_MACHINE
