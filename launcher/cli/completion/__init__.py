@@ -1,4 +1,4 @@
-"""Completion in a shell: which words may follow.
+"""Shell completion.
 
-`completing` is the front door; each word loads only what its own answers need.
+`completing` is the entry point. Each kind of word imports only the modules for its answers.
 """

@@ -1,4 +1,4 @@
-"""Completion: what a word on the command line may become."""
+"""The completions of a word on the command line."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _NAMES = {
 }
 """The completions of an argument or option, by its metavar."""
 _RUNS = {"RUN": "", "[RUN]": "", "RUN…": "", "RUN:PATH": ":", "FILE|-|RUN": ""}
-"""The metavars of a run, with what follows its id."""
+"""The metavars of a run, each with the text after the run's id."""
 _SETTING = "KEY=VALUE"
 
 
 def let_values_complete(group: Any) -> None:
-    """Make every option and argument complete its names or choices, in all verbs. What was typed stays as it is.
+    """Make every option and argument of all commands complete its names or choices. Typed values stay unprocessed.
 
-    typer would check it with pydantic, which takes longer than all else, and call what acts on it: `--version` prints.
+    typer would validate them with pydantic, which takes longer than the rest, and call their callbacks: `--version` prints.
     """
     for param in group.params:
         param.process_value = _as_typed
@@ -59,7 +59,7 @@ def let_values_complete(group: Any) -> None:
         for param in command.params:
             param.process_value = _as_typed
             if param.metavar in (*_NAMES, *_RUNS, _SETTING) or param.type_descriptor.is_choice:
-                param._custom_shell_complete = _complete  # noqa: SLF001 - a built parameter has no public way
+                param._custom_shell_complete = _complete  # noqa: SLF001 - typer has no public way for an existing parameter
 
 
 def _as_typed(_ctx: Any, value: Any) -> Any:
@@ -67,7 +67,7 @@ def _as_typed(_ctx: Any, value: Any) -> Any:
 
 
 def _complete(ctx: Any, param: Any, incomplete: str) -> Sequence[Completion]:
-    """Return the completions of a word; none if one of the user's files is invalid, which the command itself reports."""
+    """Return the completions of a word; none if a user's file is invalid. The command itself reports that."""
     try:
         offers = _offers(ctx, param, incomplete)
     except (LaunchError, OSError, ValueError):

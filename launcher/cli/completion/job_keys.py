@@ -1,4 +1,4 @@
-"""The keys that `--set` takes, in one line each, for a shell that completes one: docs/jobs.md says more of them."""
+"""The keys for `--set`, each with a line of help for shell completion. See docs/jobs.md for their full description."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ ABOUT = {
     "slurm.image": "on a Slurm cluster: an image that Apptainer runs the command in",
     "slurm.build": "on a Slurm cluster: login or job, who makes environments",
 }
-"""The keys of a job in the order in which they are offered: those that people change come first."""
+"""The keys of a job with their help, in the order of completion: the keys most often changed come first."""
 TABLES = {
     "settings": "of the script",
     "verify": "of the script, while launch verify tries it",
     "variables": "of the job's processes",
 }
-"""The tables whose keys the job itself names."""
+"""The tables whose keys depend on the job."""
 VALUES = {
     "method": ("lora", "qlora", "full"),
     "attention": ("sdpa", "eager", "flash_attention_2"),
@@ -68,7 +68,7 @@ VALUES = {
     "checkpointing": ("auto", *_FLAG),
     **dict.fromkeys(("compile", "restart", "adapt", "inject"), _FLAG),
 }
-"""The keys that have a fixed choice of values."""
+"""The keys with a fixed set of values."""
 RESUMED = (
     *(
         "steps",
@@ -83,4 +83,4 @@ RESUMED = (
     *("outputs", "pull_limit", "writable", "guard", "adapt", "inject", "on_end"),
     *(key for key in ABOUT if key.startswith("slurm.")),
 )
-"""The keys that `launch resume` takes; a resumed run keeps the others."""
+"""The keys that `launch resume` can change. A resumed run keeps the others."""

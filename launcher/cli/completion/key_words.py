@@ -1,4 +1,4 @@
-"""The keys of a job, and their values where there is a choice, that a shell offers after `--set`."""
+"""The completions after `--set`: the keys of a job, and the values of keys with a fixed set."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from launcher.cli.completion.shell_answers import Completion
 from launcher.errors import LaunchError
 
 _LONGEST = 40
-"""Letters of a value that are shown."""
+"""Characters of a value that are shown."""
 
 
 class _Written(NamedTuple):
-    """A job's tables as they are written, and whose they are."""
+    """A job's tables as written in its file, and the name of the job or run."""
 
     tables: Mapping[str, object]
     title: str
@@ -31,7 +31,7 @@ class _Written(NamedTuple):
 
 
 def offered_keys(verb: str, params: Mapping[str, Any], word: str) -> list[Completion]:
-    """Return what a word `KEY` or `KEY=VALUE` may become. `params` are the verb's other arguments, which name the job."""
+    """Return the completions of a word `KEY` or `KEY=VALUE`. `params` are the command's other arguments: they name the job."""
     key, has_value, _ = word.partition("=")
     if has_value:
         return [
@@ -66,7 +66,7 @@ def _values(verb: str, params: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 def _job(verb: str, params: Mapping[str, Any]) -> _Written:
-    """Return the job that a command line means; an empty one if its file cannot be read, which the command itself reports."""
+    """Return the job of a command line; an empty one if its file cannot be read. The command itself reports that."""
     try:
         run = params.get("run")
         if isinstance(run, str) and verb in ("resume", "rerun"):
@@ -99,6 +99,6 @@ def _toml(path: Path) -> TomlTable:
 
 
 def _text(value: object) -> str:
-    """Return a value as TOML has it, about: `true`, `"auto"`, `1e-05`."""
+    """Return a value roughly as TOML writes it: `true`, `"auto"`, `1e-05`."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

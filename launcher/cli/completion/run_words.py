@@ -1,4 +1,4 @@
-"""The runs that a shell offers for a word: those that the verb can act on, by what this machine knows of them."""
+"""The completions of a run: the runs that the command can act on, by their last state known here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from launcher.copy.known_runs import KnownRun
 
 _LAST_LETTERS = 4
-"""So many letters at the end of an id name a run in a glance."""
+"""Length of a run id's last letters, by which a run can be named."""
 _ACTS_ON: dict[str, Callable[[KnownRun], bool]] = {
     "stop": lambda run: not run.has_ended,
     "forward": lambda run: not run.is_freed,
@@ -25,14 +25,14 @@ _ACTS_ON: dict[str, Callable[[KnownRun], bool]] = {
     "exec": lambda run: not run.is_freed,
     "shell": lambda run: not run.is_freed,
 }
-"""Which runs a verb can act on; one that is not here can act on any."""
+"""The runs that a command can act on. A command missing here can act on any run."""
 
 
 def offered_runs(verb: str, word: str, before: Collection[str] = ()) -> list[Completion]:
-    """Return the runs that a word may become, the newest first; those named `before` it are left out.
+    """Return the runs that match a word, the newest first, without those named `before` it.
 
-    A word is the start of an id, of its last part or of its name, or else the start of its last four letters. What a shell
-    gets begins with the word, where an id does. Raises OSError or UsageError if there are no runs.
+    A word is the start of an id, of its last part or of its name, or else the start of its last four letters. If the id or
+    its last part starts with the word, the completion does too. Raises OSError or UsageError if no runs can be read.
     """
     from launcher.copy.known_runs import known_runs
 
@@ -53,7 +53,7 @@ def _any(_run: KnownRun) -> bool:
 
 
 def _last(acts_on: Callable[[KnownRun], bool], word: str, before: Collection[str]) -> list[Completion]:
-    """Return the word `last` if it fits, and the verb can act on that run."""
+    """Return the word `last` if it matches `word` and the command can act on the newest run."""
     from launcher.copy.known_runs import known_runs
 
     if before or not "last".startswith(word):
@@ -63,7 +63,7 @@ def _last(acts_on: Callable[[KnownRun], bool], word: str, before: Collection[str
 
 
 def _forms(run: str, word: str) -> str:
-    """Return the form of an id that a word begins: the whole or its last part; empty if it begins none."""
+    """Return the form of an id that starts with the word: the complete id or its last part; empty if neither does."""
     short = run.rpartition("-")[2]
     if run.startswith(word):
         return run
@@ -72,7 +72,7 @@ def _forms(run: str, word: str) -> str:
     if run.partition("-")[2].startswith(word):
         return (
             short if asking_shell() == "bash" else run
-        )  # bash replaces a word by what all answers begin with
+        )  # bash replaces the word by the common start of all answers
     return ""
 
 

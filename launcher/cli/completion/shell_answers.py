@@ -1,4 +1,4 @@
-"""What a shell is told of the words that it may offer, and the scripts by which it asks."""
+"""Completions in the format of each shell, and the shells' completion scripts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Completion(NamedTuple):
-    """A word that a shell may put in the place of what was typed, and what it shows beside it."""
+    """A word that may replace the typed one, and the help that a shell shows beside it."""
 
     value: str
     help: str = ""
@@ -18,9 +18,9 @@ class Completion(NamedTuple):
 
 
 _OPEN = ("=", ":", ".")
-"""How a word ends that goes on, so that no space follows it."""
+"""Last characters of a word that continues: the shell adds no space after it."""
 _PLAIN_WORD = re.compile(r"[\w@%+=:,./-]+")
-"""What bash takes as it is. It does not quote what it is offered, and a name may be a cloned repository's."""
+"""Words that are safe in bash. It does not quote completions, and a cloned repository may choose a name."""
 _BASH = """\
 _launch_completion() {
     local IFS=$'\\n'
@@ -49,9 +49,10 @@ _FISH = (
 
 
 def use_our_scripts() -> None:
-    """Let `--show-completion` and `--install-completion` give our scripts: in our order, no space after `=`, no errors.
+    """Make `--show-completion` and `--install-completion` use our scripts: our order, no space after `=`, no errors.
 
-    typer has no public way. Where it keeps its scripts elsewhere, they stay: they ask the same, and sort the answers.
+    typer has no public way for it. In a typer version that keeps its scripts elsewhere, typer's scripts stay in use: they
+    work, but sort the answers.
     """
     try:
         scripts = importlib.import_module("typer._completion_shared")._completion_scripts  # noqa: SLF001
@@ -61,18 +62,20 @@ def use_our_scripts() -> None:
 
 
 def asking_shell() -> str:
-    """Return the shell that asks: `bash`, `zsh`, `fish` or `powershell`; empty if none does."""
+    """Return the shell that asks for completions: `bash`, `zsh`, `fish` or `powershell`; empty outside a completion."""
     return os.environ.get("_LAUNCH_COMPLETE", "").removeprefix("complete_")
 
 
 def tell(offers: Sequence[Completion], word: str) -> Sequence[Completion]:
-    """Print what the asking shell needs and end, or return the offers to typer, which prints them without what they say.
+    """Print the completions for zsh or fish and exit, or return them to typer, which prints their values without help.
 
-    Raises SystemExit.
+    Raises SystemExit after printing.
     """
     shell = asking_shell()
     if shell == "bash":
-        start = len((re.match(r".*[=:]", word) or [""])[0])  # bash replaces what follows the last of these
+        start = len(
+            (re.match(r".*[=:]", word) or [""])[0]
+        )  # bash replaces only the text after the last of these
         safe = [offer for offer in offers if _PLAIN_WORD.fullmatch(offer.value)]
         return [offer._replace(value=offer.value[start:]) for offer in safe]
     if shell not in ("zsh", "fish") or not offers:
@@ -89,9 +92,9 @@ def _for_fish(offer: Completion) -> str:
 
 
 def _for_zsh(offers: Sequence[Completion], word: str) -> str:
-    """Return the commands that zsh runs: words in our order, each on a line of its own with what it is.
+    """Return the zsh commands that show the words in our order, each on a separate line with its help.
 
-    Words that do not begin with what was typed replace it, the first one at once and the next ones at the next Tab.
+    If a word does not start with the typed text, the words replace it: the first one at once, the next one at each Tab.
     """
     width = max(len(offer.value) for offer in offers)
     shown = [f"{offer.value:<{width}}  {_plain(offer.help)}".rstrip() for offer in offers]
@@ -113,7 +116,7 @@ def _plain(text: str) -> str:
 
 
 def _zsh_word(text: str) -> str:
-    r"""Quote a text as $'…' without spaces: zsh splits what we print, and joins it again with single spaces."""
+    r"""Quote a text as $'…' without spaces: zsh splits our output, and joins it again with single spaces."""
     letters = (
         letter if not letter.isascii() or re.match(r"[\w=:.,/@+-]", letter) else f"\\x{ord(letter):02x}"
         for letter in text
@@ -122,13 +125,13 @@ def _zsh_word(text: str) -> str:
 
 
 def _option_prefix() -> str:
-    """Return the `--host=` of a word `--host=la`: zsh and fish replace the whole word."""
+    """Return the `--host=` of a word such as `--host=la`: zsh and fish replace the complete word."""
     option, is_joined, _ = os.environ.get("_TYPER_COMPLETE_ARGS", "").rpartition(" ")[2].partition("=")
     return f"{option}=" if is_joined and option.startswith("--") else ""
 
 
 def rejoin_words() -> None:
-    """Join again the words that bash splits at `=` and `:`: `--set`, `batch.micro`, `=`, `4` are two words of a person."""
+    """Join the words that bash splits at `=` and `:`: `--set`, `batch.micro`, `=`, `4` were typed as two words."""
     if "COMP_WORDS" not in os.environ or not os.environ.get("COMP_CWORD", "").isdigit():
         return
     words, joined, is_joined = os.environ["COMP_WORDS"].split("\n"), [""], False

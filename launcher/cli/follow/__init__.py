@@ -1,4 +1,4 @@
-"""The views of a run that is followed: live in a terminal, plain lines in a pipe, JSON lines for scripts.
+"""The views of a followed run: live in a terminal, plain lines in a pipe, JSON lines for scripts.
 
-`screens` chooses the view, `follow` follows with it, `ending` says how the run ended.
+`screens` chooses the view, `follow` follows a run with it, `ending` has the lines for the run's end.
 """

@@ -1,4 +1,4 @@
-"""How a run ended, in lines: the outcome, what is at home, and the next command to type."""
+"""The lines for a run's end: its outcome, the files here, and the next command to type."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from launcher.values.record import RunState
 from launcher.values.states import Reason
 
 LARGEST = 3
-"""So many of the files at home are named."""
+"""Number of downloaded files that are named."""
 LINE_CELLS = 200
-"""What is shown of a line that a training printed."""
+"""Maximum length of a printed line in the report."""
 OWN_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-"""The folder of a checkpoint that a script saves by itself."""
+"""The folder name of a checkpoint that the script saves itself, without the launcher's worker."""
 _RECOVER = {
     "interrupted": "goes on from the last checkpoint",
     "card": "goes on once a card that it may have is free",
@@ -31,7 +31,7 @@ _RECOVER = {
     "job": "submits a new job",
     "rent": "goes on elsewhere from the checkpoint that is here",
 }
-"""What `launch recover` does for a run, by what it waits for."""
+"""The effect of `launch recover`, by the reason for which a run waits."""
 
 
 class StyledLine(NamedTuple):
@@ -44,7 +44,7 @@ class StyledLine(NamedTuple):
 def ending(
     run: str, state: RunState, result: Result, progress: Progress, not_shown: list[str]
 ) -> Iterator[StyledLine]:
-    """Yield the lines for the end of a run; `not_shown` are the last lines that it printed, if nobody has seen them."""
+    """Yield the lines for the end of a run. `not_shown` are its last printed lines, if the view has hidden them."""
     short = run.rpartition("-")[2]
     took = clock_text(result.seconds) if result.seconds is not None else ""
     rehearsed = ["rehearsed on a CPU"] if result.is_rehearsed else []
@@ -85,9 +85,9 @@ def ending(
 
 
 def _at_home(run: str, result: Result) -> Iterator[StyledLine]:
-    """Yield where the run's folder is, and what in it people look for."""
+    """Yield the path of the run's folder, then its weights, curve, downloaded files, rental cost and metrics."""
     yield StyledLine(f"  run      {run if result.folder is None else shown_path(result.folder)}")
-    weights = result.adapter.name if result.adapter is not None else ""  # the folder is `adapter` or `model`
+    weights = result.adapter.name if result.adapter is not None else ""  # the label: `adapter` or `model`
     best = result.metrics.get("best_step")
     which = "" if best is None else f"   of step {value_text(best)}, the best"
     for label, path, note in ((weights, result.adapter, which), ("curve", result.picture, "")):
@@ -141,7 +141,7 @@ def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> It
 
 
 def _from_start(short: str, host: str, result: Result) -> Iterator[StyledLine]:
-    """Yield the command that begins anew, and where the newest checkpoint is that the script saved by itself."""
+    """Yield the command that starts from step 0, and the path of the newest checkpoint that the script saved itself."""
     saved = {
         folder: int(found[1])
         for path in result.home
@@ -157,7 +157,7 @@ def _from_start(short: str, host: str, result: Result) -> Iterator[StyledLine]:
 
 
 def home_lines(run: str, files: Mapping[Path, int]) -> Iterator[str]:
-    """Yield a line for each of the largest files that came home, with its size; the last line counts the others."""
+    """Yield a line for each of the largest downloaded files, with its size, then a line that counts the others."""
     largest = sorted(files, key=lambda path: (-files[path], path))[:LARGEST]
     for number, path in enumerate(largest):
         yield f"  {'came home' if number == 0 else '':<9} {shown_path(path)} ({size_text(files[path])})"
@@ -167,7 +167,7 @@ def home_lines(run: str, files: Mapping[Path, int]) -> Iterator[str]:
 
 
 def shown_path(path: Path) -> str:
-    """Return a path as people type it: from the working directory if it is in there, else whole."""
+    """Return a path relative to the working directory if it lies below it, else the complete path."""
     here = Path(os.path.realpath("."))
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
@@ -181,7 +181,7 @@ def _outcome(progress: Progress, result: Result) -> list[str]:
         for name in ("accuracy", "answer_rate")
         if name in result.metrics
     ]
-    if "perplexity_best" in result.metrics:  # of the student that is at home
+    if "perplexity_best" in result.metrics:  # of the student whose weights are downloaded
         best = f"best perplexity {value_text(result.metrics['perplexity_best'])}"
         step = result.metrics.get("best_step")
         words.append(best if step is None else f"{best} at step {value_text(step)}")

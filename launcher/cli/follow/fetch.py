@@ -1,4 +1,4 @@
-"""Bring a run's mirror up to date before it is shown, if its host can be reached."""
+"""Update a run's local copy before it is shown, if its host can be reached."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ EARLIER = "showing what was fetched earlier"
 
 
 def fetch(run: str, host: str | None) -> Mirror:
-    """Return the copy of a run, brought up to date; unchanged if the host is not asked, cannot be reached, or was freed of it."""
+    """Return a run's local copy, updated from its host.
+
+    The copy stays unchanged if the host is not asked, does not answer, or no longer has the run.
+    """
     place, mirror = locate_to_read(run, host)
     if place is None:
         complain_not_asked(mirror)
@@ -26,13 +29,13 @@ def fetch(run: str, host: str | None) -> Mirror:
             refresh(desk, mirror)
     except UnreachableError as error:
         complain_unreached(error, mirror)
-    except AgentError as error:  # the host has removed the run
+    except AgentError as error:  # the host no longer has the run
         complain(f"{error}\n  · {EARLIER}")
     return mirror
 
 
 def complain_not_asked(mirror: Mirror) -> None:
-    """Say on standard error that the copy of a foreign run, or of one on another machine, is shown as it is."""
+    """Print on standard error why the host is not asked: a foreign run, or a run that only its own machine can reach."""
     entry = mirror.entry
     if entry is not None:
         complain(f"{mirror.run} is on {entry.elsewhere}, which is asked there alone\n  · {EARLIER}")
@@ -44,7 +47,7 @@ def complain_not_asked(mirror: Mirror) -> None:
 
 
 def complain_unreached(error: UnreachableError, mirror: Mirror) -> None:
-    """Say on standard error that a host does not answer, or is gone, and from when what is shown is."""
+    """Print on standard error that a host does not answer or is gone, and the date of the local copy."""
     if isinstance(error, MachineGoneError):
         complain(f"{str(error).splitlines()[0]}\n  · showing what came home")
         return

@@ -34,10 +34,10 @@ def follow_to_end(
 ) -> None:
     """Follow a run to its end and exit with its code. Ctrl-C detaches and exits with 0, SIGTERM with 143.
 
-    If its machine is rented and `lease` looks after it, its files come home and the rent is ended then. Who detaches
-    leaves that to a process in the background.
+    With a `lease` on a rented machine, download the run's files at its end, then end the rental. On a detach, a process
+    in the background takes that over.
     """
-    gc.freeze()  # what is loaded by now stays: to look for garbage in it, too, takes a quarter of a fast run's time
+    gc.freeze()  # objects loaded so far live on: collecting among them takes a quarter of a fast run's time
     with contextlib.closing(view), _ensured(lease, view):
         try:
             state = _follow(host, mirror, view, desk, lease)
@@ -47,7 +47,7 @@ def follow_to_end(
 
                 try:
                     end_rent(lease, RunOnMachine(mirror, host, view), view, state.state)
-                except ServiceError as error:  # the rent goes on, and the run has ended
+                except ServiceError as error:  # the run has ended, and the rental has not
                     if isinstance(error, ServiceAuthError):
                         with contextlib.suppress(OSError):
                             lease.note_refused()
@@ -65,7 +65,7 @@ def follow_to_end(
         except MachineGoneError as error:
             if lease is not None:
                 raise
-            # The process that looked after it has brought the run home meanwhile.
+            # Another process, which held the lease, has downloaded the run and ended the rental.
             state = _known_end(mirror, str(error))
             show_more(mirror, state, view)
         except (KeyboardInterrupt, Terminated) as error:
@@ -75,7 +75,7 @@ def follow_to_end(
                 hand_off(lease, view)
             view.note(detached(mirror, is_home=lease is not None and lease.is_home))
             raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 0) from None
-        except BrokenPipeError:  # the reader has closed the pipe, as `launch … | head` does
+        except BrokenPipeError:  # the reader has closed the pipe, e.g. `launch … | head`
             if lease is not None:
                 from launcher.rental.lease.handoff import hand_over
 
@@ -85,7 +85,9 @@ def follow_to_end(
         finish(mirror, state, view)
         if lease is None and records.is_looked_after(mirror.run):
             view.note("another process here brings its files home and ends the rent   launch hosts")
-        elif lease is None and records.open_for(mirror.run) is not None:  # the process that did was killed
+        elif (
+            lease is None and records.open_for(mirror.run) is not None
+        ):  # the process with the lease was killed
             from launcher.runs.rented.rented_runs import end_rent_later
 
             end_rent_later(mirror, view)
@@ -93,9 +95,9 @@ def follow_to_end(
 
 
 def show_end(mirror: Mirror, view: View, why_gone: str) -> NoReturn:
-    """Show how a run ended from what is here, without its host, and exit with its code.
+    """Show a run's end from its local copy, without its host, and exit with its code.
 
-    Raises MachineGoneError if its end is not here: it had not ended when its machine went.
+    Raises MachineGoneError if the local copy has no end: the run had not ended when its machine was terminated.
     """
     state = _known_end(mirror, why_gone)
     with contextlib.closing(view):
@@ -116,14 +118,14 @@ def _known_end(mirror: Mirror, why_gone: str) -> RunState:
 
 
 def _leave(state: RunState) -> None:
-    """Exit with the code of a run's end, if that is not 0."""
+    """Exit with the code for a run's final state, unless it is 0."""
     code = 1 if doubt(state.evidence) else _EXIT.get(state.state, 1)
     if code:
         raise typer.Exit(code)
 
 
 def _follow(host: Host, mirror: Mirror, view: View, desk: HostClient | None, lease: Lease | None) -> RunState:
-    """Follow a run; if this process looks after its rented machine, no longer than that is rented."""
+    """Follow a run. With a lease on a rented machine, stop at the rental's limit."""
     if lease is None:
         return follow_sessions(host, mirror, view, desk)
     lease.guard(desk)
@@ -134,7 +136,7 @@ def _follow(host: Host, mirror: Mirror, view: View, desk: HostClient | None, lea
         mirror,
         view,
         desk,
-        pulls=lease.record.keeps,  # else the end of the rent brings everything
+        pulls=lease.record.keeps,  # otherwise the end of the rental downloads all files
         watch=watch,
         opening=lease.opening,
         is_seen=is_seen,
@@ -142,7 +144,7 @@ def _follow(host: Host, mirror: Mirror, view: View, desk: HostClient | None, lea
 
 
 def _ensured(lease: Lease | None, view: View) -> contextlib.AbstractContextManager[None]:
-    """See to it that a rent ends, whatever ends this process."""
+    """Return a context that ensures the rental's end, even if this process fails."""
     if lease is None:
         return contextlib.nullcontext()
     from launcher.rental.lease.release import ensure_release
@@ -151,7 +153,7 @@ def _ensured(lease: Lease | None, view: View) -> contextlib.AbstractContextManag
 
 
 def detached(mirror: Mirror, *, is_home: bool = False) -> str:
-    """Return what to say when a follower leaves: the run goes on, or it has ended and its files were on their way."""
+    """Return the message for a detach: the run continues, or it has ended with or without all of its files here."""
     state = mirror.state()
     if state is not None and is_home:
         how = "has" if is_terminal(state.state) else "is"

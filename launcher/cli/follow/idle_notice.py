@@ -1,4 +1,4 @@
-"""How long a run has been without news, and what to say about it."""
+"""The notice about a run without news: its duration, CPU and card use, and the last printed line."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _CARD_USE = re.compile(r"gpu\d{1,3}\.use_percent")
 
 
 class Silence:
-    """The time since a run last printed or measured something. The host's own figures do not count as news.
+    """The time since a run last printed or measured something. The host's figures do not count as news.
 
-    A line about it is due after 10 s, 20 s, 40 s and so on, and then every ten minutes.
+    A notice is due after 10 s, 20 s, 40 s and so on, and then every ten minutes.
     """
 
     def __init__(self) -> None:
@@ -33,12 +33,12 @@ class Silence:
         self._due_after_s = QUIET_S
 
     def begin(self, began: float | None) -> None:
-        """Begin to listen to a run; `began` is the host's clock at its first event, if that is known."""
+        """Start the clock for a run. `began` is the time of its first event by the host's clock, if known."""
         self._began = time.time() if began is None else began
         self._heard_s = time.monotonic()
 
     def hear(self, news: News) -> None:
-        """Notice whether an answer has brought something to show."""
+        """Reset the clock if an answer has brought something to show."""
         start = readable(news.unfinished)
         figures = [event.values for event in news.events if event.kind == "host"]
         self._figures = figures[-1] if figures else self._figures
@@ -49,24 +49,24 @@ class Silence:
 
     @property
     def seconds(self) -> float:
-        """How long there has been no news."""
+        """Seconds since the last news."""
         return time.monotonic() - self._heard_s
 
     def is_due(self) -> bool:
-        """Whether it is time to say so again."""
+        """Whether a notice is due. If so, schedule the next one."""
         if self.seconds < self._due_after_s:
             return False
         self._due_after_s = self.seconds + min(self._due_after_s, LONGEST_S)
         return True
 
     def text(self) -> str:
-        """Return how long the run has gone on, and what `words` returns."""
+        """Return the run's elapsed time and the text of `words`."""
         return f"{clock_text(max(0.0, time.time() - self._began))}   {self.words()}"
 
     def words(self) -> str:
-        """Return how long the run has said nothing, the use of CPU and cards, and its last line."""
+        """Return the time without news, the use of CPU and cards, and the last printed line."""
         words = [f"nothing new for {clock_text(self.seconds)}"]
-        if self._waits:  # nothing of it runs, which had figures or a last line
+        if self._waits:  # no process of the run exists, so no figures and no line
             return "   ".join([*words, self._waits])
         words += _use(self._figures)
         if self.last_line.strip():
@@ -75,7 +75,7 @@ class Silence:
 
 
 def _use(figures: dict[str, Any]) -> list[str]:
-    """Return the use of the CPUs and of each card, as far as the host has reported it."""
+    """Return the use of the CPUs and of each card that the host has reported."""
     cards = sorted(name for name in figures if _CARD_USE.fullmatch(name))
     labels = {
         "cpu_percent": "CPU",

@@ -42,12 +42,12 @@ from launcher.values.upload_selection import Cargo
 
 
 class JsonView(PlainView):
-    """One JSON object a line."""
+    """Prints one JSON object per line."""
 
     def __init__(self, *, is_quiet: bool = False) -> None:
         super().__init__(is_quiet=is_quiet)
         self._metric_lines: list[str] = []
-        """The metric lines of an answer that are not yet written: one by one that takes as long as to make them."""
+        """The metric lines of an answer, written together: one write per line takes as long as making the lines."""
 
     def _put(self, shape: type[LaunchLine], **values: Any) -> None:
         self._write_metrics()
@@ -58,10 +58,10 @@ class JsonView(PlainView):
         self._metric_lines.clear()
 
     def hear(self, news: News) -> None:
-        """Do nothing: a script has its own clock."""
+        """Do nothing: a script needs no notice about a run without news."""
 
     def printed(self, printed: Printed, text: str) -> None:
-        """Put a record for each line that the training printed."""
+        """Print a record for each line that the training printed."""
         self._write_metrics()
         sys.stdout.write(log_records(self.progress.run, printed, text, rehearsed=self.rehearsed))
 
@@ -69,21 +69,21 @@ class JsonView(PlainView):
         """Do nothing: plain lines are not part of the JSON output."""
 
     def head(self, plan: Plan) -> None:
-        """Put the plan."""
+        """Print the plan."""
         self.rehearsed = plan.rehearsed
         self._put(PlanLine, plan=plan, digest=plan.digest)
 
     def cargo(self, cargo: Cargo) -> None:
-        """Put the cargo."""
+        """Print the upload selection."""
         self._put(CargoLine, **cargo.shown())
 
     def agrees(self, question: str) -> bool | None:
-        """Return None: a script is not asked."""
+        """Return None: a script is never asked."""
         return None
 
     @contextmanager
     def stage(self, name: str) -> Iterator[PlainStage]:
-        """Put a stage when it is done."""
+        """Print a stage when it is done, and its progress before."""
 
         def put(text: str, **values: Any) -> None:
             self._put(ProgressLine, name=name, text=text, **values)
@@ -98,29 +98,29 @@ class JsonView(PlainView):
         self._put(StageLine, name=name, seconds=round(time.monotonic() - began, 3), text=stage.text)
 
     def note(self, text: str) -> None:
-        """Put a note."""
+        """Print a note."""
         self._put(NoteLine, text=text)
 
     def finding(self, finding: Finding) -> None:
-        """Put a finding."""
+        """Print a finding."""
         self._put(FindingLine, **dict(finding))
 
     def started(self, run: str, job_id: str | None, *, is_asked: bool) -> None:
-        """Put the id of the run that the client detaches from."""
+        """Print the id of the run from which the client detaches."""
         self._put(StartedLine, run=run, job_id=job_id)
 
     def continues(self, run: str, parent: Parent) -> None:
-        """Put which run this one continues."""
+        """Print the parent run and its step."""
         self._put(ParentLine, run=run, parent=parent)
 
     def news(self, news: News) -> None:
-        """Put the events of an answer, with one flush."""
+        """Print the events of an answer, with one flush."""
         super().news(news)
         self._write_metrics()
         sys.stdout.flush()
 
     def event(self, event: Event) -> None:
-        """Put metrics as metric lines, other events unchanged."""
+        """Print metrics as metric lines, other events unchanged."""
         if event.kind == "metric":
             run, rehearsed = self.progress.run, self.rehearsed
             for point in points(event):
@@ -132,20 +132,20 @@ class JsonView(PlainView):
             self._put(EventLine, **{**vars(event), "version": 1}, run=self.progress.run)
 
     def lost(self, error: HostError, tries: int, wait_s: float) -> None:
-        """Put the loss of the link."""
+        """Print the loss of the link."""
         found = {"host": error.host, "tries": tries, "wait_s": round(wait_s, 1), "why": str(error)}
         self._put(LinkLine, state="lost", **found)
 
     def back(self) -> None:
-        """Put the link's return."""
+        """Print the link's return."""
         self._put(LinkLine, state="back")
 
     def came_home(self, run: str, files: Mapping[Path, int]) -> None:
-        """Put which files of a run are here."""
+        """Print the downloaded files of a run."""
         self._put(HomeLine, run=run, files={str(path): size for path, size in files.items()})
 
     def end(self, run: str, state: RunState, result: Result) -> None:
-        """Put the end."""
+        """Print the run's end."""
         paths = {"adapter": result.adapter, "picture": result.picture}
         self._put(
             EndLine,

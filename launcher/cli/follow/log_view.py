@@ -1,4 +1,4 @@
-"""A run as its log alone, for `launch logs -f`."""
+"""The view of a run's log without other lines, for `launch logs -f`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from launcher.runs.follow.evidence import why_waiting
 from launcher.values.record import Parent, RunState
 
 _PIECE = 1 << 20
-"""Bytes of a log that are shown at a time, cut between lines: a log may be of any size."""
+"""Bytes of a log that are read at a time and cut between lines. A log has no size limit."""
 _UNPRINTED = 3
-"""So many metrics in a row that come while nothing is printed show that the training prints none."""
+"""After this many consecutive metrics without printed output, the training is taken to print none."""
 
 
 class LogView(PlainView):
-    """Only the log, read from the mirror, so that nothing is shown twice or left out.
+    """Shows only the log. It reads the local copy, so that each line is shown exactly once.
 
-    Where the metrics are reported and not printed, a note on standard error says once where they are.
+    If a training reports metrics and does not print them, one note on standard error names the commands for them.
     """
 
     def __init__(self, mirror: Mirror, starts: Mapping[str, int] | None = None) -> None:
@@ -40,7 +40,7 @@ class LogView(PlainView):
         """Do nothing: the parent run is not part of the log."""
 
     def news(self, news: News) -> None:
-        """Show the next piece of the log, which is in the mirror already."""
+        """Show the next piece of the log, which is already in the local copy."""
         before = sum(self._shown.values())
         self.show()
         self.waits(news.state)
@@ -52,19 +52,19 @@ class LogView(PlainView):
             self.say_where_metrics_are()
 
     def waits(self, state: RunState | None) -> None:
-        """Say why a run waits to be started, and prints nothing meanwhile; once, until that changes."""
+        """Note why a run waits for its start. Repeat the note only when the reason changes."""
         words = None if state is None else why_waiting(state)
         if words is not None and words != self._said_of_wait:
             self.note(words)
         self._said_of_wait = words
 
     def say_where_metrics_are(self) -> None:
-        """Say which verbs show the steps of this run."""
+        """Note the commands that show the steps of this run."""
         short = self._mirror.short
         self.note(f"its steps are reported, not printed   launch attach {short} · launch metrics {short}")
 
     def show(self) -> None:
-        """Show what is new in all attempts; an incomplete character is held back until its rest arrives."""
+        """Show the new output of all attempts. An incomplete character waits for its remaining bytes."""
         for path in self._mirror.record.logs():
             with self._mirror.record.opened(path) as file:
                 file.seek(self._shown.get(path, 0))
@@ -79,7 +79,7 @@ class LogView(PlainView):
         sys.stdout.flush()
 
     def _put(self, path: str, data: bytes) -> int:
-        """Show the next bytes of a log; return how many of them were shown."""
+        """Show the next bytes of a log. Return the number of bytes shown."""
         del path
         text, size = codecs.utf_8_decode(data, "replace")
         sys.stdout.write(without_escapes(text))
@@ -87,7 +87,7 @@ class LogView(PlainView):
 
 
 class JsonLogView(LogView):
-    """The same log as JSON, a record for each line."""
+    """Shows the log as JSON, a record for each line."""
 
     def __init__(self, mirror: Mirror, starts: Mapping[str, int] | None = None) -> None:
         """Begin each log where `starts` says, in bytes; by default at its beginning."""
@@ -96,15 +96,15 @@ class JsonLogView(LogView):
         self._is_rehearsed = mirror.record.plan().rehearsed
 
     def close(self) -> None:
-        """Show the last line, if it has no end."""
+        """Show the last line, if it lacks a newline."""
         self._print(self._lines.finish())
         super().close()
 
     def say_where_metrics_are(self) -> None:
-        """Do nothing: who reads records does not wait at a terminal."""
+        """Do nothing: a script needs no note."""
 
     def _put(self, path: str, data: bytes) -> int:
-        """Show the lines that the next bytes complete; the rest of them is kept."""
+        """Show the lines that the next bytes complete. Keep the start of an unfinished line."""
         self._print(self._lines.take(path, data))
         return len(data)
 

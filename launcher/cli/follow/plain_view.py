@@ -1,6 +1,6 @@
-"""A run as plain lines, for a pipe or a file. The other views build on it.
+"""The view of a run as plain lines, for a pipe or a file. The other views build on it.
 
-Standard output has what the training prints, and nothing else. Stages, notes and progress go to standard error.
+Standard output gets only the training's output. Stages, notes and progress go to standard error.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 LOG_TAIL = 15
 MOST_SURPRISES = 5
 _SAVES = (State.STOPPING, Reason.SESSION_LIMIT)
-"""How a run is whose session is about to end."""
+"""State and reason of a run whose session is about to end."""
 _SUMMARY = ("train_", "total_", "epoch")  # a Trainer's closing metrics are recorded, but not shown here
 
 
 class PlainStage:
-    """A step of a launch while it runs: the text shown when it is done, and how to show its progress.
+    """A stage of a launch. `text` is shown when it is done, and `progress` shows one of its steps.
 
-    Bytes that move are shown every `transfer_every_s` seconds: a line for each megabyte would bury the rest.
+    A transfer is shown every `transfer_every_s` seconds: a line for each megabyte would bury the other output.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class PlainStage:
         self._shown_at = time.monotonic()
 
     def moved(self, moved: Moved) -> None:
-        """Show how far a transfer has come, unless that was shown just now."""
+        """Show the progress of a transfer, unless the last one was shown less than `transfer_every_s` seconds ago."""
         now = time.monotonic()
         if now - self._shown_at >= self._every_s:
             self._shown_at = now
@@ -65,7 +65,7 @@ class PlainStage:
 
 
 class PlainView:
-    """Plain lines, for a pipe or a file. A quiet one shows stages, notes and the end only."""
+    """Prints plain lines, for a pipe or a file. A quiet view shows only stages, notes and the end."""
 
     transfer_every_s = 3.0
 
@@ -79,7 +79,7 @@ class PlainView:
         self._state: list[Any] = []
         self._said_of_session: str | None = None
         self._trouble: str | None = None
-        self._warnings: list[str] = []  # of the guard, shown at the end; its training has printed them
+        self._warnings: list[str] = []  # the guard's, shown at the end; the training has printed them too
         self._not_shown: deque[str] = deque(maxlen=LOG_TAIL)
 
     def write(self, text: str, style: str = "") -> None:
@@ -87,7 +87,7 @@ class PlainView:
         say(text, file=sys.stderr)
 
     def write_wrapped(self, text: str, style: str = "") -> None:
-        """Write a text; here a line has no end."""
+        """Write a text as one line: a pipe has no width."""
         self.write(text, style)
 
     def head(self, plan: Plan) -> None:
@@ -97,7 +97,7 @@ class PlainView:
         self.write_wrapped(headline(plan), "bold")
 
     def cargo(self, cargo: Cargo) -> None:
-        """Name what does not travel although a user may count on it."""
+        """Name excluded files that a user may expect on the host."""
         from launcher.upload.excluded_text import surprises  # only a launch sends files
 
         named = list(surprises(cargo))
@@ -107,7 +107,7 @@ class PlainView:
             self.note(f"not sent: {len(named) - MOST_SURPRISES} more like these")
 
     def agrees(self, question: str) -> bool | None:
-        """Ask the user at the terminal; None if standard input or standard error is none."""
+        """Ask the user and return the answer; None if standard input or standard error is not a terminal."""
         return agrees(question)
 
     @contextmanager
@@ -122,7 +122,7 @@ class PlainView:
 
     @contextmanager
     def busy(self, name: str) -> Iterator[Callable[[str], None]]:
-        """Show that work is in progress. Yield a function that shows one step of it, with the elapsed time of a long one."""
+        """Show work in progress. Yield a function that shows a step of it, with the elapsed time after 10 s."""
         last = ""
         began_s = time.monotonic()
 
@@ -145,18 +145,18 @@ class PlainView:
         self.write_wrapped(f"  ! {finding.message}")
 
     def started(self, run: str, job_id: str | None, *, is_asked: bool) -> None:
-        """Print the run's id alone on standard output, for scripts. After a Ctrl-C, only the note has it."""
+        """With `is_asked`, print the run's id on standard output, for scripts. After a Ctrl-C, only the note has it."""
         if is_asked:
             say(run)
 
     def ahead(self, summary: Summary, plan: PlanSummary) -> None:
-        """Remember where a run is now: its history is read next."""
+        """Store the run's current state. Its history is read next."""
         self.plan = plan
         self.progress = Progress(summary.run, plan.steps or summary.steps)
         self.progress.attempt = summary.attempt
 
     def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:
-        """Begin to show a run."""
+        """Start to show a run. `events` were fetched before."""
         known = self.progress if self.progress.is_held and self.progress.run == run else Progress(run, None)
         self.progress = Progress(run, plan.steps or known.steps)
         if known.is_held:
@@ -171,11 +171,11 @@ class PlainView:
         self.silence.begin(events[0].time if events else None)
 
     def continues(self, run: str, parent: Parent) -> None:
-        """Show which run this one continues."""
+        """Show the parent run and its step."""
         self.write(f"  · continues {parent.run} from step {parent.step}", "dim")
 
     def news(self, news: News) -> None:
-        """Show what the training printed and the events of an answer."""
+        """Show the events and the printed lines of an answer."""
         self.rehearsed = news.state.rehearsed
         silence = evidence.why_silent(news.state)
         state = [news.state.state, news.state.attempt, silence]
@@ -193,7 +193,7 @@ class PlainView:
         self._show_session(news.state)
         self._show_trouble(news.state)
         items: list[Event | Printed] = [*news.events, *news.log]
-        if news.log:  # else they are in order
+        if news.log:  # events alone are already in order
             items.sort(key=lambda item: item.attempt or 0)
         for item in items:
             if isinstance(item, Event):
@@ -205,7 +205,7 @@ class PlainView:
         self.hear(news)
 
     def _show_session(self, state: RunState) -> None:
-        """Show what a service says of the session of a run that is not over, when that changes."""
+        """Show a service's message about the session of an unfinished run, when it changes."""
         said = (
             None
             if state.state == State.INTERRUPTED or is_terminal(state.state)
@@ -216,7 +216,7 @@ class PlainView:
         self._said_of_session = said
 
     def hear(self, news: News) -> None:
-        """Notice whether there was any news, and say so if there has been none for long."""
+        """Check an answer for news, and show a notice after a long time without any."""
         self.silence.hear(news)
         if not self.is_quiet and self.silence.is_due():
             self.note(self.silence.text())
@@ -235,7 +235,7 @@ class PlainView:
         sys.stdout.flush()
 
     def _show_trouble(self, state: RunState) -> None:
-        """Show what keeps the run from going on when that begins, and that it is over, unless the attempt is."""
+        """Show a trouble that blocks the run when it begins, and its end while the attempt still runs."""
         trouble = state.trouble
         what = trouble.what if trouble else None
         if trouble is not None and what != self._trouble:
@@ -246,7 +246,7 @@ class PlainView:
 
     def event(self, event: Event) -> None:
         """Show one event."""
-        if event.kind == "metric":  # as nearly all are
+        if event.kind == "metric":  # most events are metrics
             self._take_metric(event)
             return
         if event.kind == "state" and event.values.get("state") == "running" and (event.attempt or 1) > 1:
@@ -274,12 +274,12 @@ class PlainView:
             self.phase()
 
     def _take_metric(self, event: Event) -> None:
-        """Take a metric, and show it unless the training prints it itself."""
+        """Record a metric, and show it unless the training prints it itself."""
         if self.progress.take(event) and event.source is None and not self.is_quiet:
             self.metric(event)
 
     def remedy(self, event: Event) -> None:
-        """Show why an attempt ended, and what the next attempt changes."""
+        """Show why an attempt ended, and the change for the next attempt."""
         values = event.values
         where = "before its first step" if event.step is None else f"at step {event.step}"
         self.write(
@@ -288,7 +288,7 @@ class PlainView:
         self.write(f"    remedy: {values.get('text')}")
 
     def observed(self, event: Event) -> None:
-        """Show what the start-up hook observes, when its training begins."""
+        """Show the training loop that the start-up hook observes, when the training begins."""
         if what := evidence.observed(event):
             self.note(f"steps and metrics come from the {what}, by the start-up hook")
 
@@ -316,7 +316,7 @@ class PlainView:
         return f"step {self.progress.place(event.step):>9}"
 
     def lost(self, error: HostError, tries: int, wait_s: float) -> None:
-        """Show that the link is lost, and again if it stays so."""
+        """Show the loss of the link. Repeat the note while it lasts."""
         self.link_loss = self.link_loss or LinkLoss()
         self.link_loss.tried(error, tries, wait_s)
         if self.link_loss.is_due():
@@ -329,12 +329,12 @@ class PlainView:
         self.note(f"the link is back after {clock_text(lost_s)}")
 
     def came_home(self, run: str, files: Mapping[Path, int]) -> None:
-        """Show the largest of the files that came home."""
+        """Show the largest of the downloaded files."""
         for line in home_lines(run, files):
             self.write(line)
 
     def end(self, run: str, state: RunState, result: Result) -> None:
-        """Show how the run ended and what it left."""
+        """Show the guard's warnings and the run's end."""
         for warning in self._warnings[-3:]:
             self.write_wrapped(f"  ! the guard warned: {warning}")
         for line in ending(run, state, result, self.progress, list(self._not_shown)):

@@ -1,4 +1,4 @@
-"""How far a run has come, gathered from its events."""
+"""The progress of a run, computed from its events."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _MOST_WEIGHT = 9
 
 
 class Figure(NamedTuple):
-    """A figure to watch. Where there is no room for all, those of the least weight are left out."""
+    """A figure in the live bar. If room is short, figures of the least weight are left out."""
 
     text: str
     weight: int
 
 
 class Progress:
-    """The step, the values and the pace of a run, gathered from its events."""
+    """The step, the values and the pace of a run, computed from its events."""
 
     def __init__(self, run: str, steps: int | None) -> None:
         self.run = run
@@ -34,33 +34,33 @@ class Progress:
         self.phase: str | None = None
         self.phase_share = 0.0
         self.attempt: int | None = None
-        self.purpose: str | None = None  # of the attempt, if it does not run for the training itself
+        self.purpose: str | None = None  # of a trial in a verification; None for the training itself
         self._first: tuple[float, int] | None = None
         self._last_time = 0.0
         self._span: tuple[float, float] | None = None  # first and last event, by the host's clock
         self._heard_s = time.monotonic()
         self._behind: tuple[int | None, dict[str, float]] | None = (
-            None  # while the history is read: where it is
+            None  # step and values of the history while it is read
         )
 
     def hold(self, step: int | None, values: dict[str, float]) -> None:
-        """Show where the run is now, and not where its history has got to, until `release`."""
+        """Keep the run's current step and values until `release`, while its history is read."""
         self.step, self.values, self._behind = step, values, (None, {})
 
     @property
     def is_held(self) -> bool:
-        """Whether it shows where the run is now, while its history is read."""
+        """Whether the current step and values are kept while the history is read."""
         return self._behind is not None
 
     def release(self) -> None:
-        """Go on from where the history ends."""
+        """Continue with the step and values at the end of the history."""
         if self._behind is not None:
             (step, values), self._behind = self._behind, None
             self.step = self.step if step is None else step
             self.values.update(values)
 
     def take(self, event: Event) -> bool:
-        """Take an event; return whether it was a metric of the training."""
+        """Update the progress by an event. Return whether it was a metric of rank 0."""
         self._span = (self._span[0] if self._span else event.time, event.time)
         self._heard_s = time.monotonic()
         if event.kind == "begin" and (steps := count(event.values.get("steps"))):
@@ -93,23 +93,26 @@ class Progress:
         return True
 
     def elapsed_s(self) -> float:
-        """Return the seconds since the run's first event: by the host's clock up to the last one, by this machine's since."""
+        """Return the seconds since the run's first event.
+
+        The host's clock counts up to the last event, this machine's clock after it.
+        """
         began, last = self._span or (0.0, 0.0)
         return min(max(0.0, last - began), MOST_S) + time.monotonic() - self._heard_s
 
     def eta_s(self) -> float | None:
-        """Return the seconds to the last step at the pace so far, None while unknown."""
+        """Return the seconds to the last step at the average pace so far, None while unknown."""
         if self._first is None or self.step is None or not self.steps or self.step <= self._first[1]:
             return None
         pace = (self._last_time - self._first[0]) / (self.step - self._first[1])
         return max(0.0, pace * (self.steps - self.step))
 
     def words(self, *more: str) -> list[str]:
-        """Return the values to watch while training, each with its label; `more` stands before the time left."""
+        """Return the values with their labels, then `more`, then the time left."""
         return [*(figure.text for figure in self._values()), *more, *(figure.text for figure in self._left())]
 
     def figures(self) -> list[Figure]:
-        """Return the step, the values, the use of the cards, and the time left, which comes last."""
+        """Return the step, the values, the use of the cards, and the time left."""
         cards = map(Figure, self.card_words(), _CARD_WEIGHTS)
         return [Figure(self.where(), _MOST_WEIGHT), *self._values(), *cards, *self._left()]
 
@@ -125,7 +128,7 @@ class Progress:
         return [Figure(f"eta {clock_text(eta)}", _MOST_WEIGHT)] if eta is not None else []
 
     def card_words(self) -> list[str]:
-        """Return the mean use of the run's cards and their memory in use together."""
+        """Return the mean use of the run's cards and their total memory in use."""
         host = self._host()
         uses = [value for name, value in host.items() if name.endswith(".use_percent")]
         sizes = [value for name, value in host.items() if name.endswith(".memory_gb")]
@@ -145,7 +148,7 @@ class Progress:
         return "-" if self.step is None else self.place(self.step)
 
     def place(self, step: int) -> str:
-        """Return any step of the run in the same way."""
+        """Return a step with the number of steps, if known."""
         return f"{step}/{self.steps}" if self.steps else str(step)
 
 

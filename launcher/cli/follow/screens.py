@@ -1,4 +1,4 @@
-"""The view that fits: live in a terminal, plain lines, or JSON."""
+"""The choice of a view: live in a terminal, plain lines in a pipe, or JSON."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from launcher.cli.signals import spinner
 from launcher.runs.follow.view import View
 
 COUNTED_S = 3.0
-"""How often a pipe gets a line of progress that differs from the last one in its figures alone."""
+"""Seconds between two lines of progress in a pipe that differ only in their figures."""
 _FIGURES = re.compile(r"[\d.,]+")
 
 
 class _PipedProgress:
-    """Progress for a pipe: a line for each new step, and now and then one for a step that only counts on."""
+    """Progress for a pipe: a line for each new step, and a line every `COUNTED_S` seconds for a step whose figures change."""
 
     def __init__(self) -> None:
         self._last, self._at = "", 0.0
@@ -38,11 +38,11 @@ class _PipedProgress:
 def make_view(as_json_lines: bool, *, is_quiet: bool = False) -> View:
     """Return the JSON view if requested, the live view if standard error is a terminal, else the plain one."""
     if as_json_lines:
-        from launcher.cli.follow.json_view import JsonView  # each view loads what only it needs
+        from launcher.cli.follow.json_view import JsonView  # imported here: each view has its own imports
 
         return JsonView(is_quiet=is_quiet)
     if not streams.is_terminal(stderr=True):
-        return PlainView(is_quiet=is_quiet)  # which does without rich
+        return PlainView(is_quiet=is_quiet)  # it does not need rich
     from launcher.cli.follow.terminal_view import TerminalView
 
     return TerminalView(streams.console(stderr=True), is_quiet=is_quiet)
@@ -50,7 +50,7 @@ def make_view(as_json_lines: bool, *, is_quiet: bool = False) -> View:
 
 @contextmanager
 def make_stage(name: str) -> Iterator[PlainStage]:
-    """Yield a stage that is shown on standard error while it lasts, and not when it is done."""
+    """Yield a stage whose progress is shown on standard error. It leaves no line when it is done."""
     from rich.text import Text
 
     console, lines = streams.console(stderr=True), _PipedProgress()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def start_and_follow(start: Callable[[], Started], view: View, *, detach: bool) -> None:
-    """Start a run, then follow it to its end or detach. Ctrl-C before it has begun leaves nothing behind."""
+    """Start a run, then follow it to its end or detach. A Ctrl-C before the run begins leaves nothing behind."""
     try:
         started = start()
     except (KeyboardInterrupt, Terminated) as error:

@@ -1,4 +1,4 @@
-"""A run in a terminal: lines that stay, and a live bar below them."""
+"""The view of a run in a terminal: permanent lines, and a live bar below them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BELL_AFTER_S = 10.0
 
 
 class _Work:
-    """What a stage works on, and for how long it has: drawn anew with each turn of the spinner."""
+    """The current step of a stage and its elapsed time. The spinner redraws it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -41,11 +41,11 @@ class _Work:
         self._began_s = time.monotonic()
 
     def show(self, step: str) -> None:
-        """Show another step."""
+        """Set the current step."""
         self._step = step
 
     def __rich__(self) -> Text:
-        """Return the line."""
+        """Return the line to draw."""
         words = [f"{self._name:<10}"]
         elapsed_s = time.monotonic() - self._began_s
         if elapsed_s >= CLOCK_AFTER_S:
@@ -54,9 +54,9 @@ class _Work:
 
 
 class TerminalView(PlainView):
-    """Lines that stay, and a live bar below them.
+    """Prints permanent lines, and draws a live bar below them.
 
-    What the training prints goes to standard output: above the bar if that is the terminal too, and thinned.
+    The training's output goes to standard output. If that is the terminal too, it is thinned and printed above the bar.
     """
 
     transfer_every_s = 0.0
@@ -79,7 +79,7 @@ class TerminalView(PlainView):
         self._console.print(line, soft_wrap=True)
 
     def write_wrapped(self, text: str, style: str = "") -> None:
-        """Write a text in lines of the terminal's width."""
+        """Write a text, wrapped to the terminal's width."""
         for line in wrapped_lines([text], self._console.width):
             self.write(line, style)
 
@@ -92,13 +92,13 @@ class TerminalView(PlainView):
             yield work.show
 
     def ahead(self, summary: Summary, plan: PlanSummary) -> None:
-        """Begin the live region with where a run is now."""
+        """Start the live region with the run's current step and loss."""
         super().ahead(summary, plan)
         self.progress.hold(summary.step, numbers({"loss": summary.loss}))
         self._draw()
 
     def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:
-        """Begin the live region."""
+        """Start the live region."""
         super().begin(run, plan, events)
         self._draw()
 
@@ -117,17 +117,17 @@ class TerminalView(PlainView):
         self._drawn.enter_context(bar)
 
     def news(self, news: News) -> None:
-        """Show what an answer brought; the start of a line is shown above the bar until the line is complete."""
+        """Show an answer's events and lines. An unfinished line is shown above the bar until it is complete."""
         super().news(news)
         self._write_printed(self._thinning.take([], self._all_lines()))
         self._unfinished = readable(news.unfinished)
 
     def hear(self, news: News) -> None:
-        """Notice whether there was any news; the line above the bar says so if there has been none for long."""
+        """Check an answer for news. After a long time without any, a line above the bar shows a notice."""
         self.silence.hear(news)
 
     def printed(self, printed: Printed, text: str) -> None:
-        """Show complete lines that the training printed, above the bar."""
+        """Show complete printed lines above the bar."""
         if not self._prints_above:
             super().printed(printed, text)
             return
@@ -142,7 +142,7 @@ class TerminalView(PlainView):
             super().metric(event)
 
     def lost(self, error: HostError, tries: int, wait_s: float) -> None:
-        """Show that the link is lost: in one line below, which counts, if that is drawn."""
+        """Show the loss of the link: in a live line above the bar if that is drawn, else as a note."""
         if self._is_drawn:
             self.link_loss = self.link_loss or LinkLoss()
             self.link_loss.tried(error, tries, wait_s)
@@ -150,14 +150,14 @@ class TerminalView(PlainView):
             super().lost(error, tries, wait_s)
 
     def end(self, run: str, state: RunState, result: Result) -> None:
-        """End the bar and show the end; ring the bell if someone has waited for it."""
+        """Remove the bar and show the run's end. Ring the bell if the view has lasted 10 s or more."""
         self.close()
         super().end(run, state, result)
         if time.monotonic() - self._began_s >= BELL_AFTER_S:
             self._console.bell()
 
     def close(self) -> None:
-        """End the bar, which shows the cursor again."""
+        """Remove the bar. The cursor appears again."""
         self._write_printed(self._thinning.release(self._all_lines()))
         self._is_drawn = False
         self._drawn.close()
@@ -170,7 +170,7 @@ class TerminalView(PlainView):
         return f"launch logs {self.progress.run.rpartition('-')[2]}"
 
     def _below(self) -> Group:
-        """Return what is below the lines that stay: what is held back, the unfinished line, what is wrong, the bar."""
+        """Return the live region: held lines, the unfinished line, a notice about link or silence, and the bar."""
         lines = [*self._thinning.pending(self._all_lines()), *filter(None, [self._unfinished])]
         if self.link_loss is not None:
             lines.append(f"  · {self.link_loss.text()}")
