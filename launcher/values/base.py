@@ -1,4 +1,4 @@
-"""The two kinds of value, and the one way to write them as JSON."""
+"""The two base classes of values, and their canonical JSON."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 _LAZY = ConfigDict(defer_build=True)
-"""A command uses few of the models: each is built when it is first used, not when it is imported (0.1 s in all)."""
+"""A command uses few of the models. Each is built on first use, not on import, which saves 0.1 s in all."""
 
 
 class Written(BaseModel):
-    """A value that a person wrote or that we derived. It is frozen; unknown keys are errors."""
+    """A value from user input or derived by launcher. It is frozen; unknown keys are errors."""
 
     model_config = ConfigDict(**_LAZY, frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Record(BaseModel):
-    """A value that a run left behind. It is frozen; unknown fields are ignored.
+    """A value that a run recorded. It is frozen; unknown fields are ignored.
 
-    A run of a week may be read by a newer or an older client, so neither may fail on the other's fields. Numbers are finite.
+    A newer or an older client may read a run that lasts a week, so neither may fail on the other's fields.
+    Numbers are finite.
     """
 
     model_config = ConfigDict(**_LAZY, frozen=True, extra="ignore", allow_inf_nan=False)
 
     @classmethod
     def lenient(cls, values: object) -> Self:
-        """Return the record that another machine sent; a field of the wrong type is ignored.
+        """Return the record that another machine sent; fields of the wrong type are ignored.
 
         Raises ValidationError if a required field is missing or wrong.
         """
@@ -43,6 +44,8 @@ class Record(BaseModel):
 
 
 def canonical_json(value: BaseModel | dict[str, Any]) -> str:
-    """Write a value so that equal values give equal bytes: sorted keys, no spaces, no non-finite numbers."""
+    """Return the JSON of a value, the same bytes for equal values: sorted keys, no spaces, no non-finite
+    numbers.
+    """
     plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

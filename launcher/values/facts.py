@@ -1,4 +1,4 @@
-"""Facts: what a probe found on a host. They change at any time and are never part of a plan."""
+"""Facts: the results of probing a host. They can change at any time and are never part of a plan."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from launcher.values.reported.cluster import Cluster
 class Holder(Record):
     """A process that holds a card, according to the driver and the process table. `None` is unknown.
 
-    `start` is the process table's text for the start time, `age_s` the age by the boot clock. `state` is the process
-    table's letter; `means` explains T, D, Z, and a process that is not visible. `ownership` is `ours-live`,
-    `ours-leftover`, `handed-over` or `stranger`; `run` is the id of the run that owns it, or has handed it over to the
-    `receiver`, e.g. `slurmstepd (pid 4242)`.
+    `start` is the start time as the process table writes it, `age_s` the age by the boot clock. `state` is
+    the letter in the process table; `means` explains T, D, Z, and a process that is not visible. `ownership`
+    is `ours-live`, `ours-leftover`, `handed-over` or `stranger`. `run` is the id of the run that owns the
+    process, or that has handed it over to the `receiver`, e.g. `slurmstepd (pid 4242)`.
     """
 
     pid: int
@@ -34,12 +34,14 @@ class Holder(Record):
 
     @property
     def is_stranger(self) -> bool:
-        """Whether nothing proves that it belongs to a run of ours, or the run has handed it over."""
+        """Whether the process is not proven to belong to a launcher run, or its run has handed it over."""
         return not self.ownership.startswith("ours-")
 
     @property
     def title(self) -> str:
-        """Its pid, owner and command, e.g. `pid 50213 (eve, python eval.py)`, without figures that change every second."""
+        """The pid, owner and command, e.g. `pid 50213 (eve, python eval.py)`, without figures that change
+        every second.
+        """
         owner = self.user or (f"uid {self.uid}" if self.uid is not None else "another user")
         words = [owner, self.command, f"container {self.container}" if self.container else None]
         return f"pid {self.pid} ({', '.join(filter(None, words))})"
@@ -93,18 +95,19 @@ class Python(Record):
 
 
 class Uv(Record):
-    """The program uv, which makes environments and installs Pythons."""
+    """The program uv, which makes environments and installs Python versions."""
 
     path: str
     version: str | None = None
 
 
 class FileSystem(Record):
-    """The file system of the root. `error` says why it did not answer, or why a test file could not be written.
+    """The file system of the root.
 
-    `is_shared`: a network or cluster file system, so other machines may see the same files; `locks_cross`: and each other's
-    locks on them, by its kind and options, `None` if that is not known. `quota_free_gb` is `None`
-    without a quota, or if `quota` cannot read it; `free_inodes` is `None` if the file system does not count inodes.
+    `error` says why it did not answer, or why a test file could not be written. `is_shared`: it is a network
+    or cluster file system, so other machines may see the same files. `locks_cross`: locks also apply across
+    machines, judged by its kind and mount options; `None` if unknown. `quota_free_gb` is `None` without a
+    quota, or if `quota` cannot read it. `free_inodes` is `None` if the file system does not count inodes.
     """
 
     kind: str | None = None
@@ -118,7 +121,7 @@ class FileSystem(Record):
 
 
 class Engine(Record):
-    """A container engine: its program and socket, if present, and why this user cannot use it."""
+    """A container engine: its program and socket, if present, and the reason why this user cannot use it."""
 
     name: str
     program: str | None = None
@@ -128,10 +131,11 @@ class Engine(Record):
 
 
 class Measured(Record):
-    """What `launch verify` has measured of a precision; None where it could not.
+    """The measurements of a precision by `launch verify`; None where a measurement was not possible.
 
-    `workload` is that of the plan's verification. Speed and `peak_gb` are those of `micro_batch`; `fits` is the largest
-    micro-batch that worked, `too_large` the smallest that did not. `cosine` is the least of a step's gradient to fp32's.
+    `workload` is the one of the plan's verification. The speeds and `peak_gb` belong to `micro_batch`. `fits`
+    is the largest micro-batch that worked, `too_large` the smallest that did not. `cosine` is the smallest
+    cosine of a step's gradient to the fp32 gradient.
     """
 
     workload: str
@@ -146,11 +150,11 @@ class Measured(Record):
 
 
 class PrecisionEvidence(Record):
-    """How a precision did in an earlier run on this host, with the job's model and the present driver; on a cluster, with any.
+    """The outcome of a precision in an earlier run on this host, with the job's model and the present driver.
 
-    `card` is a profile's name, `precision` a `Precision.digest`. `torch` is `None` if the run ended before it reported
-    its version. `failed` is the class of the failure; `None` means that the first steps were good. `measured` is from
-    `launch verify`.
+    On a cluster, the driver may be any. `card` is a profile's name, `precision` a `Precision.digest`. `torch`
+    is `None` if the run ended before it reported its version. `failed` is the class of the failure; `None`
+    means that the first steps were good. `measured` comes from `launch verify`.
     """
 
     card: str
@@ -167,12 +171,14 @@ class PrecisionEvidence(Record):
 class Facts(Record):
     """The result of one probe: the host, its cards, disk space, container engines and interpreters.
 
-    `pythons` and `uv` are what could make an environment; `pythons` is `None` if the probe did not search. `model_values` is
-    the `config.json` of the job's model, if it is on the host. `precision_evidence` is what earlier runs showed about
-    precisions with that model. `other_gpus` are those of makers for which no plan is made, in words. `holders_error` says why the holders of the cards are unknown. `nvidia_mps`: NVIDIA's MPS
-    daemon runs, which lets one user's processes share an exclusive card. `ends_with_logout`: logind ends this user's
-    processes when the session ends. `slurm` is the cluster whose login node this is, if the probe asked for it; `has_slurm`: it
-    is one, by its programs and its configuration, asked for or not.
+    `pythons` and `uv` could make an environment; `pythons` is `None` if the probe did not search.
+    `model_values` is the `config.json` of the job's model, if it is on the host. `precision_evidence` lists
+    the outcomes of precisions with that model in earlier runs. `other_gpus` describes GPUs of makers that
+    launch cannot plan for. `holders_error` says why the holders of the cards are unknown. `nvidia_mps`:
+    NVIDIA's MPS daemon runs, which lets one user's processes share an exclusive card. `ends_with_logout`:
+    logind ends this user's processes when the session ends. `slurm` is the cluster if this is a login node
+    and the probe asked for it. `has_slurm`: the host is a Slurm login node by its programs and its
+    configuration, whether the probe asked or not.
     """
 
     host_id: str
@@ -212,7 +218,7 @@ class Facts(Record):
 
     @property
     def for_precision(self) -> Platform:
-        """What precisions depend on there; text that is not a version is dropped."""
+        """The host's part of a choice of precision; text that is not a version is dropped."""
         torch = self.interpreter.packages.get("torch") if self.interpreter else None
         versions = {"torch": torch, "macos": self.macos}
         valid = {key: value for key, value in versions.items() if numbers(value)}
@@ -220,25 +226,29 @@ class Facts(Record):
 
     @property
     def has_apple_gpu(self) -> bool:
-        """Whether this is a Mac with an Apple processor, and so an Apple GPU."""
+        """Whether the host is a Mac with an Apple processor, and so has an Apple GPU."""
         return self.platform == "darwin" and self.machine == "arm64"
 
     @property
     def no_card(self) -> str:
-        """What a host without a card of NVIDIA's or Apple's has, e.g. `no GPU`, or `1 x AMD GPU 1002:74a1 (206 GB), not planned for`."""
+        """A description for a host without an NVIDIA or Apple GPU, e.g. `no GPU`, or `1 x AMD GPU 1002:74a1
+        (206 GB), not planned for`.
+        """
         names = self.other_gpus
         words = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
         return f"{words}, not planned for" if words else "no GPU"
 
     @property
     def room_gb(self) -> float | None:
-        """What can be written below the root, in GB: the smaller of the disk's and the quota's free space."""
+        """The space for new files below the root, in GB: the smaller of the disk's and the quota's free
+        space.
+        """
         limits = [free for free in (self.free_gb, self.file_system.quota_free_gb) if free is not None]
         return min(limits, default=None)
 
     @property
     def room_title(self) -> str:
-        """How much may be written below the root, e.g. `83 GB free`."""
+        """The space for new files below the root in words, e.g. `83 GB free`."""
         if self.room_gb is None:
             return "free space unknown"
         has_quota = self.room_gb == self.file_system.quota_free_gb
@@ -252,6 +262,6 @@ class Facts(Record):
 
     @property
     def cards_with_held(self) -> str:
-        """The cards, and how many of them are held, e.g. `2 x NVIDIA L40S, 1 held`."""
+        """The cards and the number of held ones, e.g. `2 x NVIDIA L40S, 1 held`."""
         held = sum(gpu.is_held for gpu in self.gpus)
         return f"{self.cards}, {held} held" if held else self.cards

@@ -24,7 +24,7 @@ from launcher.values.base import Written
 from launcher.values.software.image import Build
 
 HOLD_S, MOST_HOLD_S = 60, 3600
-"""How long a connection is kept for the next command, in seconds, by default and at most."""
+"""The default and the maximum time for which a connection is kept for the next command, in seconds."""
 
 
 def _engine(written: str) -> str:
@@ -40,11 +40,12 @@ def _root(written: str) -> str:
 
 
 class MachineKeys(Written):
-    """How one logs in to a machine and runs jobs there, as written in a `[hosts.NAME]` table.
+    """The login to a machine and the way to run jobs on it, as written in a `[hosts.NAME]` table.
 
-    `python` is the agent's interpreter; `environment` is the job's: an environment's folder, or its interpreter. `runtime`
-    is one of `RUNTIMES` in backends/kinds.py, or `auto`: a container if another machine has a usable engine. `engine` is
-    docker or the path of a socket; `sudo` means that it is reached with `sudo -n`.
+    `python` is the agent's interpreter; `environment` is the job's: an environment's folder, or its
+    interpreter. `runtime` is one of `RUNTIMES` in backends/kinds.py, or `auto`: a container if another
+    machine has a usable engine. `engine` is docker or the path of a socket; `sudo` means that it is reached
+    with `sudo -n`.
     """
 
     user: Annotated[str, AfterValidator(login_text.user)] | None = None
@@ -68,19 +69,21 @@ class MachineKeys(Written):
 
 
 class Host(MachineKeys):
-    """A machine; a subclass is another kind of host, with the settings of its kind in a field of its own. Backends have those.
+    """A machine. A subclass is another kind of host, defined by its backend, with the kind's settings in one
+    field.
 
-    `address` None means this machine, if it is one. An alias of ~/.ssh/config is a host whose address is the alias.
-    `variables`: which of this process's variables a run on this machine gets. `hold`: how many seconds a connection over SSH
-    is kept for the next command, 0 for not at all. What is read as a `Host` becomes one of its kind.
+    `address` None means this machine, if the kind is a machine. An alias of ~/.ssh/config is a host whose
+    address is the alias. `variables`: which variables of this process a run on this machine gets. `hold`: how
+    many seconds an SSH connection is kept for the next command, 0 to close it at once. Validating values as a
+    `Host` returns an instance of their kind.
     """
 
     why_own_runtime: ClassVar[str] = ""
-    """Why hosts of this kind have a runtime of their own, if they do."""
+    """The reason why hosts of this kind have a runtime that only they use; empty if they do not."""
     has_queue: ClassVar[bool] = False
-    """Whether a scheduler starts its runs: they may wait in a queue."""
+    """Whether a scheduler starts the runs of this kind, so that they may wait in a queue."""
     has_login: ClassVar[bool] = True
-    """Whether one can log in to a host of this kind."""
+    """Whether hosts of this kind accept a login."""
 
     name: Annotated[str, Field(min_length=1)]
     kind: str = "machine"
@@ -114,7 +117,7 @@ class Host(MachineKeys):
 
     @model_serializer(mode="wrap")
     def _without_defaults_of_later_keys(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write a host without the keys that older versions would refuse in a run's record, where they say nothing."""
+        """Write a host without keys at their defaults that older versions would refuse in a run's record."""
         values: dict[str, Any] = write(self)
         if self.kind == "machine":
             del values["kind"]
@@ -124,7 +127,7 @@ class Host(MachineKeys):
 
     @classmethod
     def runtime_objection(cls, runtime: str) -> str | None:
-        """Return why a host of this kind cannot have a runtime; None if it can."""
+        """Return the reason why a host of this kind cannot have a runtime; None if it can."""
         own = own_runtime(cls.model_fields["kind"].default)
         if own is not None and runtime not in ("auto", own):
             return f"{cls.why_own_runtime}: expected auto or {own}"
@@ -134,22 +137,26 @@ class Host(MachineKeys):
 
     @property
     def is_local(self) -> bool:
-        """Whether this is the machine that `launch` itself runs on, or the cluster of which it is a login node."""
+        """Whether the host is the machine that runs `launch`, or a cluster with this machine as its login
+        node.
+        """
         return self.has_login and self.address is None
 
     @property
     def way(self) -> tuple[object, ...]:
-        """What a connection to the host depends on: hosts with the same way may share one."""
+        """The values that a connection to the host depends on; hosts with equal values may share a
+        connection.
+        """
         keys = ("name", "address", "port", "user", "identity_file", "known_hosts", "root", "python")
         return tuple(getattr(self, key) for key in keys)
 
     def by_hand(self, command: str) -> str:
-        """Return the shell command that runs a command there, with ssh itself if that is another machine."""
+        """Return a shell command that runs `command` on the host: over ssh if the host is another machine."""
         if self.address is None:
             return command
         words = ["-i", self.identity_file] if self.identity_file else []
         if self.known_hosts:
-            # ssh takes several files, with spaces between.
+            # ssh takes several files, separated by spaces.
             file = f'"{self.known_hosts}"' if " " in self.known_hosts else self.known_hosts
             words += ["-o", f"UserKnownHostsFile={file}"]
         words += ["-p", str(self.port)] if self.port else []

@@ -1,4 +1,4 @@
-"""What a kind of host allows in its `[hosts.NAME]` table. Each backend has one; the default is a machine's."""
+"""The `[hosts.NAME]` table of each kind of host. Each backend has one; the default is the table of a machine."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 class HostKind:
-    """The table of a kind of host: its keys, which of them need trust, and the host that it becomes.
+    """The table of a kind of host: its keys, the keys that need trust, and the resulting host.
 
-    `host` is the class of its hosts, which have the settings of the kind in the field `key`. `foreign` are keys of a machine
-    that this kind does not have, each with the reason. `free` are keys that never need trust: they lead to no machine or service, and choose no program.
+    `host` is the class of its hosts, which have the settings of the kind in the field `key`. `foreign` are
+    keys of a machine that this kind does not have, each with the reason. `free` are keys that never need
+    trust: they lead to no machine or service, and choose no program.
     """
 
     title: ClassVar[str] = "a machine"
@@ -28,11 +29,11 @@ class HostKind:
     foreign: ClassVar[Mapping[str, str]] = {}
     free: ClassVar[Collection[str]] = ("kind",)
     has_runtimes: ClassVar[bool] = True
-    """Whether the table may name a runtime besides the one of its kind."""
+    """Whether the table may name a runtime other than the kind's default."""
     implicit: ClassVar[Host | None] = None
     """The host of this kind that needs no table."""
     offering: ClassVar[Host | None] = None
-    """The account whose offers are listed if no table has one; None for a kind that rents nothing."""
+    """The account whose offers are listed if no table has one; None for a kind that rents no machines."""
 
     @property
     def setting_keys(self) -> Collection[str]:
@@ -52,11 +53,16 @@ class HostKind:
         return self.host.model_validate({"name": name, self.key: settings, **values})
 
     def project_objection(self, host: Host) -> tuple[str, str] | None:
-        """Return a key that a project's file may not set, and why: where credentials go, or how much is spent. None if there is none."""
+        """Return a key that a project's file may not set, and the reason; None if all its keys are allowed.
+
+        Such keys decide where credentials are sent, or how much money is spent.
+        """
         del host
         return None
 
     def without_table(self, name: str, user_folder: str) -> str | None:
-        """Return what to write for a host of this name that has no table; None if the name means nothing special."""
+        """Return the table to write for a host of this name that has none; None if the name has no special
+        meaning.
+        """
         del name, user_folder
         return None

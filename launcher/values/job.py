@@ -38,7 +38,9 @@ class BatchSize(Written):
 
 
 class Data(Written):
-    """The job's data: a path on this machine (`./x`, `/x`, `~/x`), `host:PATH` on the host, or a name that the script resolves."""
+    """The job's data: a path on this machine (`./x`, `/x`, `~/x`), `host:PATH` on the host, or a name that
+    the script resolves.
+    """
 
     train: str | None = None
     eval: str | None = None
@@ -47,19 +49,22 @@ class Data(Written):
 class Job(Written):
     """A job, as written in its TOML file or as the words after `--`.
 
-    Paths are relative to the file that contains them; `code` is the folder that is sent (default: the working folder).
-    `save_every_steps` and `save_every_minutes` set when a checkpoint is saved; the last `keep_checkpoints` and the best are
-    kept; with 0 the old one goes before the new one is written. `checkpoints`: whether a client that follows the run keeps the newest one too (`pull`). A training that is silent for `hang_minutes`
-    counts as hung (None: for many times the length of a step, or without steps an hour in which nothing is used). After
-    `time_limit_minutes` the run ends with a checkpoint. `image` replaces the image that launch would build. `teacher` is the model that `model` learns from. `checkpointing`: the
-    backward pass computes activations again, which saves memory (`auto`: if nothing fits without it). `settings` are
-    passed to the script unchanged; those of `verify` replace them while `launch verify` tries the job. `variables` are those of its processes, which are recorded; `secrets` are names of
-    variables whose values are never part of a job. `outputs` are
-    patterns of the files that come home at the end (without any: all that the run wrote), up to `pull_limit` bytes.
-    `writable` names large files that the job changes in place. `inject`: the start-up hook observes its Python processes.
-    `adapt`: the hook gives them the plan's precision, resume, checkpoints and guard. `guard`: whether it ends a training
-    that looks sick, or only says so. `on_end`: what is run, or called, when the run ends. `slurm` has the keys of a cluster's
-    table that are others for this job.
+    Paths are relative to the file that contains them; `code` is the folder that is sent (default: the working
+    folder). `save_every_steps` and `save_every_minutes` set when a checkpoint is saved. The last
+    `keep_checkpoints` and the best are kept; with 0 the old checkpoint is removed before the new one is
+    written. `checkpoints`: whether a client that follows the run also downloads the newest one (`pull`). A
+    training that is silent for `hang_minutes` counts as hung (None: after many times the length of a step, or
+    without steps after an hour without any use of the hardware). After `time_limit_minutes` the run ends with
+    a checkpoint. `image` replaces the image that launch would build. `teacher` is the model that `model`
+    learns from. `checkpointing`: the backward pass computes activations again, which saves memory (`auto`: if
+    no plan fits without it). `settings` are passed to the script unchanged; those of `verify` replace them
+    while `launch verify` tries the job. `variables` are set for its processes, and recorded. `secrets` are
+    names of variables whose values are never part of a job. `outputs` are patterns of the files to download
+    at the end (without any: all files that the run wrote), up to `pull_limit` bytes. `writable` names large
+    files that the job changes in place. `inject`: the start-up hook observes its Python processes. `adapt`:
+    the hook applies the plan's precision, resume, checkpoints and guard. `guard`: whether the guard ends a
+    training that looks sick, or only warns. `on_end` is a command to run, or a webhook to call, when the run
+    ends. `slurm` has the keys of a cluster's table that this job changes.
     """
 
     name: Name
@@ -111,4 +116,4 @@ class Job(Written):
 
 
 OF_ONE_KIND = {"slurm": SlurmSettings}
-"""The tables of a job that are for one kind of host alone, by that kind's name."""
+"""The tables of a job that apply to one kind of host only, by that kind's name."""

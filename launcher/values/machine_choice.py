@@ -1,4 +1,4 @@
-"""The machine that a run asks a backend for, where the backend lets one choose before anything is probed."""
+"""The machine that a run requests, for backends that let the client choose one before any probe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from launcher.values.profile import Profile
 
 
 class MachineChoice(NamedTuple):
-    """The machine to ask for, by the backend's name, the profiles of what may come, of which the first is planned, and what to tell the user."""
+    """The machine to request, by the backend's name, the profiles that it may have, and notes for the user.
+
+    The plan is made for the first profile.
+    """
 
     machine: str
     profiles: tuple[Profile, ...]

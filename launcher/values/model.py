@@ -1,4 +1,4 @@
-"""What a plan needs to know about a model, read from its `config.json`."""
+"""The facts about a model that a plan needs, read from its `config.json`."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from launcher.values.precision import Dtype
 
 Size = Annotated[int, Field(ge=1, le=2**40)]
 Mlp = Literal["gated", "plain", "gelu_new"]
-"""How an MLP computes: with a gate, without one, or without one and with a GELU that is composed of many operations."""
+"""The kind of MLP: with a gate, without one, or without one and with a GELU that is composed of many
+operations.
+"""
 
 
 OptionalSize = Annotated[Size | None, Field(exclude_if=lambda value: value is None)]
-"""A size that is left out of JSON if there is none: plans of other models keep their bytes."""
+"""A size that is left out of JSON if it is None, so that plans of other models keep their bytes."""
 QUANT_METHOD = r"^[a-z0-9_-]{1,32}$"
 
 
 class Model(Written):
     """A model: the dtype that it was saved in, its number of parameters, and its shape.
 
-    The parameters are computed from the shape of a decoder, which may be wrong by a tenth. `weight_bits` are those of a weight
-    in the linear layers of a base that was saved quantized, with its share of the scales. `query_size`, `key_value_size` and `mlp_size` are what a token has of queries, of keys
-    (as many values), and inside an MLP (of all experts that it passes); `None` where an older plan does not say.
-    `expert_parameters` are those of all routed experts, and `layer_embeddings` those of embeddings that each layer has of its
-    own (Gemma 3n); `quant_method` is how the base was saved quantized. Each is None in a model that has none.
+    The parameters are computed from the shape of a decoder, which may be wrong by a tenth. `weight_bits` are
+    the bits of a weight in the linear layers of a base that was saved quantized, including its share of the
+    scales. `query_size`, `key_value_size` and `mlp_size` are the elements per token of the queries, of the
+    keys (the values have as many), and inside an MLP (of all experts that the token passes); `None` in older
+    plans, which do not have them. `expert_parameters` are those of all routed experts, and `layer_embeddings`
+    those of embeddings that belong to single layers (Gemma 3n). `quant_method` is the method by which the
+    base was saved quantized. Each of these three is None in a model without such parts.
     """
 
     dtype: Dtype | None = None
@@ -51,28 +55,32 @@ class Model(Written):
 
     @property
     def queries(self) -> int:
-        """Elements of a token's queries in one layer."""
+        """The elements of a token's queries in one layer."""
         return self.query_size or self.hidden_size
 
     @property
     def keys(self) -> int:
-        """Elements of a token's keys in one layer; its values have as many."""
+        """The elements of a token's keys in one layer; its values have as many."""
         return self.key_value_size or self.queries
 
     @property
     def mlp_width(self) -> int:
-        """Elements inside an MLP for one token."""
+        """The elements inside an MLP for one token."""
         return self.mlp_size or 4 * self.hidden_size
 
     @property
     def embeddings(self) -> int:
-        """The parameters of all embeddings, and of the head if it has its own: a quantized base has them in full."""
+        """The parameters of all embeddings, and of the head if it is not tied: a quantized base keeps them
+        unquantized.
+        """
         of_tokens = self.vocab_size * self.hidden_size * (1 if self.is_tied else 2)
         return min(of_tokens + (self.layer_embeddings or 0), self.parameters)
 
     @property
     def multiplied(self) -> int:
-        """The parameters that a token is multiplied by: all but an input embedding that is not the output's too."""
+        """The parameters that a token is multiplied by: all but the input embedding, unless the output shares
+        it.
+        """
         parameters = self.parameters - (self.layer_embeddings or 0)
         return parameters - (0 if self.is_tied else min(self.vocab_size * self.hidden_size, parameters // 2))
 
@@ -83,7 +91,9 @@ class Model(Written):
 
 
 class _Config(Record):
-    """The keys of a `config.json` that we read, as transformers 5 names them; `torch_dtype` is the old name of `dtype`."""
+    """The keys of a `config.json` that launch reads, as transformers 5 names them; `torch_dtype` is the old name
+    of `dtype`.
+    """
 
     dtype: str | None = None
     torch_dtype: str | None = None
@@ -116,14 +126,14 @@ _OF_GPT2 = {
     "n_inner": "intermediate_size",
     "n_positions": "max_position_embeddings",
 }
-"""The names that GPT-2 and its kin have for some keys."""
+"""GPT-2's names for some keys, which similar models use too."""
 
 CONFIG_KEYS = (*_Config.model_fields, *_OF_GPT2)
 """The keys of a `config.json` that a host returns."""
 
 
 def read_model(config: JsonObject | None) -> Model | None:
-    """Return the model that a `config.json` describes; None without one, or if it lacks a needed key."""
+    """Return the model that a `config.json` describes; None if it is missing or lacks a needed key."""
     if config is None:
         return None
     inner = config.get("text_config")
@@ -170,7 +180,7 @@ def read_model(config: JsonObject | None) -> Model | None:
                 "quant_method": _quant_method(parsed.quantization_config),
             }
         )
-    except ValidationError:  # sizes beyond any model
+    except ValidationError:  # sizes larger than any model has
         return None
 
 
@@ -182,13 +192,19 @@ def _mlp(parsed: _Config) -> Mlp:
 
 BITSANDBYTES = "bitsandbytes"
 NF4_BITS = 4 + 8 / 64 + 32 / (64 * 256)
-"""The bits of a weight in bitsandbytes' NF4 with double quantization: blocks of 64 have a scale of 8 bits, 256 scales one of 32."""
+"""The bits of a weight in bitsandbytes' NF4 with double quantization.
+
+A block of 64 weights has a scale of 8 bits; 256 scales have one of 32 bits.
+"""
 _NF4_PLAIN_BITS = 4 + 32 / 64
-"""The same without double quantization: the scale of a block has 32 bits."""
+"""The bits without double quantization: the scale of a block has 32 bits."""
 
 
 def _bits(quantization: JsonObject | None) -> float | None:
-    """Return the bits of a weight in a quantized base, with its share of the scales: as bitsandbytes writes it, or as GPTQ and AWQ do."""
+    """Return the bits of a weight in a quantized base, including its share of the scales.
+
+    Reads the settings of bitsandbytes, or those of GPTQ and AWQ.
+    """
     if quantization is None or _quant_method(quantization) == DEQUANTIZED:
         return None
     if quantization.get("load_in_4bit"):
@@ -202,11 +218,15 @@ def _bits(quantization: JsonObject | None) -> float | None:
 
 
 DEQUANTIZED = "mxfp4"
-"""What transformers dequantizes at loading, unless the package `kernels` is there; it can be trained only so."""
+"""The method that transformers dequantizes on loading if the package `kernels` is missing. Only then can it
+be trained.
+"""
 
 
 def _quant_method(quantization: JsonObject | None) -> str | None:
-    """Return how a base was saved quantized, as transformers names it; `unknown` if it does not say."""
+    """Return the quantization method of a saved base, as transformers names it; `unknown` if its settings do
+    not name one.
+    """
     if quantization is None:
         return None
     if quantization.get("load_in_4bit") or quantization.get("load_in_8bit"):

@@ -1,4 +1,4 @@
-"""What is told of a run's end, and to whom: a command on the host, or a webhook's address."""
+"""The notification at a run's end: a command on the host, or a webhook's address."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SECRET = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
 def _words(written: Any) -> Any:
-    """Return a webhook's address as the one word that it is; a list of words is a command."""
+    """Return a webhook's address as a tuple of one word; a list of words is a command."""
     if not isinstance(written, str):
         return tuple(written) if isinstance(written, list) else written
     if not _ADDRESS.fullmatch(written):
@@ -32,14 +32,14 @@ def _checked(words: tuple[str, ...]) -> tuple[str, ...]:
 OnEnd = Annotated[
     tuple[Annotated[str, Field(max_length=4000)], ...], BeforeValidator(_words), AfterValidator(_checked)
 ]
-"""A command's words, or the one word of a webhook: its address, in which `$NAME` stands for a secret."""
+"""The words of a command, or the one word of a webhook: its address, in which `$NAME` stands for a secret."""
 
 
 def is_webhook(words: Sequence[str]) -> bool:
-    """Whether these words are a webhook's address."""
+    """Return whether these words are a webhook's address."""
     return len(words) == 1 and _ADDRESS.fullmatch(words[0]) is not None
 
 
 def secrets_of(words: Sequence[str]) -> list[str]:
-    """Return the names of the secrets in a webhook's address; a command has them as variables."""
+    """Return the names of the secrets in a webhook's address. A command gets its secrets as variables."""
     return [first or second for first, second in _SECRET.findall(words[0])] if is_webhook(words) else []

@@ -1,4 +1,4 @@
-"""Turn TOML that people write into frozen values. Each error names file, key, value and what to change."""
+"""Turn the user's TOML into frozen values. Each error names file, key, value and the change to make."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from launcher.errors import BadFileError, UnknownNameError
 Model = TypeVar("Model", bound=BaseModel)
 
 MOST_MEANT = 3
-"""How many names are proposed in place of an unknown one."""
+"""The maximum number of suggestions for an unknown name."""
 _WORDS = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -30,7 +30,7 @@ _WORDS = {
 }
 
 _NOT_IN_TABLES = ("name", "slurm")
-"""What a value has besides the keys of its table: the table's name, and what is derived from its keys."""
+"""Fields that are not keys of a value's table: the table's name, and values derived from the keys."""
 
 
 def build(
@@ -44,8 +44,8 @@ def build(
 ) -> Model:
     """Build a value from the tables of `file`; `prefix` is the table that contains it, e.g. `hosts.lambda.`.
 
-    The `unoffered` keys are not named to who writes an unknown one: they would be refused there.
-    Types are strict: text is not accepted as a number. Raises BadFileError that names every wrong key.
+    The error for an unknown key does not suggest the `unoffered` keys, because they would be refused. Types
+    are strict: text is not accepted as a number. Raises BadFileError that names every wrong key.
     """
     try:
         return model.model_validate_json(json.dumps(data, default=str), strict=True)
@@ -55,7 +55,7 @@ def build(
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return `: did you mean 'x'?` for the nearest known word, else nothing."""
+    """Return `: did you mean 'x'?` for the nearest known word, else an empty text."""
     by_letters = {name.casefold(): name for name in known}
     match = difflib.get_close_matches(word.casefold(), by_letters, n=1, cutoff=0.5)
     return f": did you mean '{by_letters[match[0]]}'?" if match else ""
@@ -64,7 +64,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def unknown_name(
     noun: str, word: str, known: Iterable[str], *, looked_in: str, meant: Sequence[str] = ()
 ) -> UnknownNameError:
-    """Return the error for an unknown name, with all known names, and those that may be `meant`, else the nearest."""
+    """Return the error for an unknown name. It lists all known names, and suggests the `meant` ones, else the
+    nearest.
+    """
     names = sorted(set(known))
     listing = f"\n  known: {', '.join(names)}" if names else ""
     proposed = " or ".join(f"'{name}'" for name in meant[:MOST_MEANT])
@@ -98,7 +100,7 @@ def _explain(
         return f"{file}: {key} {error['msg']}{place}"
     shown = json.dumps(error["input"], default=str, ensure_ascii=False)
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
-    if where[:1] == ["checkpointing"]:  # of a union pydantic has an error for each part
+    if where[:1] == ["checkpointing"]:  # pydantic reports one error for each part of a union
         return f'{file}: {key} = {shown}: expected true, false or "auto"{place}'
     if error["type"] in _WORDS:
         return (
@@ -123,13 +125,13 @@ def _kind(value: Any) -> str:
 
 def _allowed_keys(model: type[BaseModel], path: list[str]) -> list[str]:
     for part in path:
-        if part.isdigit():  # of a list of tables
+        if part.isdigit():  # the number of a table in a list
             continue
         field = model.model_fields.get(part)
         inner = field.annotation if field else None
         if get_origin(inner) is tuple:
             inner = get_args(inner)[0]
-        if get_origin(inner) in (UnionType, Union):  # or None
+        if get_origin(inner) in (UnionType, Union):  # an optional field
             inner = get_args(inner)[0]
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
             return []
@@ -138,7 +140,10 @@ def _allowed_keys(model: type[BaseModel], path: list[str]) -> list[str]:
 
 
 def line_near(dotted: str, text: str) -> int | None:
-    """Find the line of a dotted key, else that of the nearest table above it: a table may be written on one line."""
+    """Return the line of a dotted key, or else of the nearest table above it; None if neither is found.
+
+    The nearest table helps where a table is written on one line.
+    """
     while dotted:
         if line := line_of(dotted, text):
             return line
@@ -147,9 +152,11 @@ def line_near(dotted: str, text: str) -> int | None:
 
 
 def line_of(dotted: str, text: str) -> int | None:
-    """Find the line on which a dotted key is written, by its table header and its last part.
+    """Return the line on which a dotted key is written, by its table header and its last part; None if not
+    found.
 
-    The number of a table of a list, from 1, is part of its key: `run.2.name` is in the second `[[run]]`, and `run.2` its header.
+    A key contains the number of its table in a list, from 1: `run.2.name` is in the second `[[run]]`, and
+    `run.2` is its header.
     """
     table, _, key = dotted.rpartition(".")
     current = ""

@@ -47,16 +47,21 @@ class Split(Written):
 
 
 class Node(Written):
-    """One machine of a run, and how many processes train on it: one for each card, or one. The first of a plan's nodes leads the others."""
+    """One machine of a run, and its number of training processes: one for each card, or one in all.
+
+    The first of a plan's nodes leads the others.
+    """
 
     ranks: Count = 1
 
 
 class Allocation(Written):
-    """How a run gets its cards, and what it asks for: a number of cards of one kind, never which ones.
+    """The way in which a run gets its cards, and the request: a number of cards of one kind, never particular
+    cards.
 
-    `leased` from the other runs of a host, `scheduled` by a cluster's scheduler, `rented` with a cloud machine, or `given`:
-    the place has what is needed, and nothing is reserved. Example: two cards of profile l40s, leased.
+    `leased` from the other runs of a host, `scheduled` by a cluster's scheduler, `rented` with a cloud
+    machine, or `given`: the host has the cards, and none are reserved. Example: two cards of profile l40s,
+    leased.
     """
 
     how: Literal["leased", "scheduled", "rented", "given"]
@@ -65,11 +70,11 @@ class Allocation(Written):
 
 
 Checkpointing = Annotated[bool, Field(exclude_if=lambda value: not value)]
-"""Whether activations are computed again in the backward pass; plans without have no such key."""
+"""Whether the backward pass computes activations again. The key is left out of plans that do not."""
 
 
 class CardPlan(Written):
-    """What takes the place of a plan's values if other cards come than those that it was made for."""
+    """The values that replace the plan's if the run gets other cards than planned."""
 
     profile: Profile
     ladder: Annotated[tuple[Precision, ...], Field(min_length=1)]
@@ -80,9 +85,10 @@ class CardPlan(Written):
 
 
 class SegmentCards(Written):
-    """Cards that may come: `count` of one of these names, with a memory in MiB between two limits, or any.
+    """Possible cards: `count` of one of these names, with a memory in MiB between two limits; None for no
+    limits.
 
-    `plan` has the values that take the place of those in plan.json; None if it was made for these cards.
+    `plan` has the values that replace those in plan.json; None if plan.json was made for these cards.
     """
 
     names: tuple[str, ...]
@@ -93,11 +99,12 @@ class SegmentCards(Written):
 
 
 class Submission(Written):
-    """What Slurm is asked for, and what may come on each node: `cards`, none for a plan without.
+    """The request to Slurm, and the possible `cards` on each node; empty for a plan without cards.
 
-    `flags` are those of sbatch but for what launcher sets for each run, `time_s` is the limit of one start among them. `build`: the environment is made on the login node,
-    or in the job. `modules` are loaded in the job before the agent. `container` is what the command begins with if it runs
-    in an image; in plans without one there is no such key.
+    `flags` are sbatch's, except those that launcher sets for each run. `time_s` is the limit of one start,
+    which is also among the flags. `build`: the environment is made on the login node, or in the job.
+    `modules` are loaded in the job before the agent. `container` is the beginning of the command if it runs
+    in an image; plans without an image do not have this key.
     """
 
     flags: tuple[str, ...]
@@ -110,7 +117,7 @@ class Submission(Written):
 
 
 class TorchWheel(Written):
-    """A torch for cards of one capability: its requirement for pip, and the URL of the index that has it."""
+    """A torch build for cards of one capability: its requirement for pip, and the URL of its package index."""
 
     capability: Capability
     requirement: str
@@ -118,10 +125,10 @@ class TorchWheel(Written):
 
 
 class Session(Written):
-    """What a cloud service is asked for, by its own name for the machine, and what may come.
+    """The request to a cloud service: the machine by the service's name, and its possible cards.
 
-    `others` are for the cards that may come besides the plan's own. `torch` is installed where the one that is there has no
-    code for the card. Example: Kaggle's NvidiaTeslaT4, which is two T4.
+    `others` are plans for possible cards other than the plan's. `torch` is installed if the service's torch
+    has no kernels for the card. Example: Kaggle's NvidiaTeslaT4, which is two T4.
     """
 
     machine: str
@@ -130,16 +137,20 @@ class Session(Written):
 
 
 class Source(Written):
-    """Where a model or a file comes from: `local` is sent with the run, `host` is on the host, `name` is left to the script."""
+    """The source of a model or a file: `local` is sent with the run, `host` is on the host, `name` is
+    resolved by the script.
+    """
 
     kind: Literal["local", "host", "name"]
     value: str
 
 
 class Verification(Written):
-    """A plan whose attempts are trials of `launch verify`: so many steps each, the first `held` ones with held weights.
+    """A plan whose attempts are trials of `launch verify`: the number of steps of each, and of those with
+    held weights.
 
-    `workload` is the digest of what speed and memory depend on besides card, software and precision.
+    The first `held` steps keep the weights. `workload` is the digest of everything that speed and memory
+    depend on, other than card, software and precision.
     """
 
     steps: Count
@@ -148,14 +159,17 @@ class Verification(Written):
 
 
 PlanValue = Literal["base", "checkpointing", "precision", "split"]
-"""A value of the plan that a training may take, or decide itself. `base`: a frozen model is not quantized by the script."""
+"""A value of the plan that a training may take from the plan or decide itself.
+
+A script that takes `base` loads a frozen model in the plan's precision, and does not quantize it.
+"""
 
 
 class RankUse(Written):
-    """What a job's script does about ranks, by its source; `why` names what shows it.
+    """The way in which a job's script handles ranks, judged by its source; `why` names the evidence.
 
-    `taken`: it takes its rank from the environment, and is started once for each card. `started`: it is started once, and
-    starts the processes for its cards itself. `none`: it is one process, which sees all cards.
+    `taken`: it takes its rank from the variables, and is started once for each card. `started`: it is started
+    once, and starts the processes for its cards. `none`: it is one process, which sees all cards.
     """
 
     kind: Literal["taken", "started", "none"]
@@ -163,7 +177,7 @@ class RankUse(Written):
 
 
 class ScriptUse(NamedTuple):
-    """What a job's script takes from a plan, and what it does about ranks; None for what is not known."""
+    """The values that a job's script takes from a plan, and how it handles ranks; None if unknown."""
 
     takes: tuple[PlanValue, ...] | None = None
     ranks: RankUse | None = None
@@ -175,14 +189,15 @@ UNREAD = ScriptUse()
 class Plan(Written):
     """The intent of a run: frozen, canonical, free of ids, times, ports and volatile facts.
 
-    `takes` is what the job's script takes from the plan, by its source; None in plans of older versions, which did not look.
-    `rank_use` is what it does about ranks; plans of older versions do not have the key, nor have commands that are not `python`.
-    `environment` is made on the host for a native run; None if the host's own Python, or `host_environment`, has the
-    packages. `packages_from` says where requirements are from that the job does not name. `rehearsed`: the card's precision
-    and split are tried on a CPU; speed and kernels are not. `inject`: the start-up hook observes the Python processes of
-    the training. `adapt`: the hook gives them the values that the plan `takes`. `verification`: this is a plan of
-    `launch verify`, which trains nothing to the end. `session`: this is what the sessions of a cloud service are given.
-    `slurm`: this is what Slurm is asked for; plans for other hosts do not have the key.
+    `takes` lists the values that the job's script takes from the plan, judged by its source; None in plans of
+    older versions, which did not look. `rank_use` is how the script handles ranks; plans of older versions
+    and commands other than `python` do not have the key. `environment` is made on the host for a native run;
+    None if the host's Python, or `host_environment`, has the packages. `packages_from` is the source of
+    requirements that the job does not name. `rehearsed`: the card's precision and split are tried on a CPU,
+    but not its speed and kernels. `inject`: the start-up hook observes the Python processes of the training.
+    `adapt`: the hook passes them the values that the plan `takes`. `verification` is set for a plan of
+    `launch verify`, which never trains to the end. `session` is the request for the sessions of a cloud
+    service. `slurm` is the request to Slurm; plans for other hosts do not have the key.
     """
 
     version: Literal[1] = 1
@@ -250,16 +265,16 @@ class Plan(Written):
 
     @property
     def card_title(self) -> str:
-        """The card, and that it is only rehearsed if it is."""
+        """The card's title, marked if the card is only rehearsed."""
         return f"{self.profile.title}, rehearsed on a CPU" if self.rehearsed else self.profile.title
 
     @property
     def script_use(self) -> ScriptUse:
-        """What is known of the job's script."""
+        """The known use of the plan by the job's script."""
         return ScriptUse(self.takes, self.rank_use)
 
     def hands_out(self, value: PlanValue) -> bool:
-        """Whether the script takes this value, as far as is known."""
+        """Return whether the script takes this value; True if unknown."""
         return self.takes is None or value in self.takes
 
     @property
@@ -272,7 +287,7 @@ class Plan(Written):
         return f"{self.to_json()}\n".encode()
 
     def to_json(self) -> str:
-        """Write the plan as its canonical JSON, one line. The same inputs give the same bytes."""
+        """Return the plan as canonical JSON, one line. The same inputs give the same bytes."""
         return canonical_json(self)
 
     @property
@@ -282,7 +297,7 @@ class Plan(Written):
 
 
 class Finding(Written):
-    """A finding of the gate: `refuse` stops the launch, `note` is only shown. `mend` is what to do about it."""
+    """A finding of the gate: `refuse` stops the launch, `note` is only shown. `mend` is the suggested fix."""
 
     level: Literal["refuse", "note"]
     code: str

@@ -1,4 +1,6 @@
-"""A precision: one consistent choice of dtypes, autocast and scaler; and what it depends on besides the card."""
+"""A precision, which is one consistent choice of dtypes, autocast and scaler, and its dependencies other than
+the card.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,16 @@ from pydantic import Field, model_validator
 from launcher.values.base import Written, canonical_json
 
 Mode = Literal["fp32", "bf16", "bf16-weights", "fp16", "fp16-native"]
-"""`fp16-native`, all in float16 without a scaler, is what a script of its own may do; no plan is made for it any more."""
+"""`fp16-native`, all in float16 without a scaler, may occur in a user's script; plans no longer use it."""
 PrecisionChoice = Literal["auto", "bf16", "bf16-weights", "fp16", "fp32"]
 PrecisionRequest = PrecisionChoice | Literal["fp16-native"]
-"""What a launch asks for; `fp16-native` may be in requests on record, and is refused with `NO_NATIVE`."""
+"""The precision that a launch requests. `fp16-native` may occur in recorded requests, and is refused with
+`NO_NATIVE`.
+"""
 Dtype = Literal["float32", "float16", "bfloat16"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
 Quantization = Literal["nf4"]
-"""How the linear layers of a frozen base are quantized: NF4 is the 4-bit form of QLoRA (arXiv:2305.14314)."""
+"""The quantization of a frozen base's linear layers: NF4 is the 4-bit format of QLoRA (arXiv:2305.14314)."""
 CAPABILITY = r"^\d{1,2}\.\d$"
 Capability = Annotated[str, Field(pattern=CAPABILITY)]
 Version = Annotated[str, Field(pattern=r"^\d+(\.\d+)*")]
@@ -30,9 +34,11 @@ AMPERE = (8, 0)
 SMALLEST_NORMAL_FP16 = 2.0**-14
 """Smaller numbers lose digits in float16; below 6e-8 they are zero."""
 FP16_SQUARED_GRADIENT = 5.5e-3
-"""Below it Adam's mean of squared gradients is zero in float16, so that its step is the gradient divided by eps.
+"""Below this gradient Adam's mean of squared gradients is zero in float16, and its step is the gradient
+divided by eps.
 
-It is the root of 2**-25 / (1 - beta2); larger steps than float32's by this, divided by eps, were measured.
+It is the root of 2**-25 / (1 - beta2). Runs measured steps larger than float32's by this value divided by
+eps.
 """
 NO_NATIVE = (
     "fp16-native is no choice any more: Adam over float16 weights takes steps up to 55 times too large, and no eps mends that\n"
@@ -41,10 +47,10 @@ NO_NATIVE = (
 
 
 class Platform(Written):
-    """What precisions depend on besides the card: the versions of torch and macOS, and the processor. `None` is unknown.
+    """The dependencies of precisions other than the card: the versions of torch and macOS, and the processor.
 
-    `apple_chip` is the processor's name, such as `Apple M1 Pro`. `has_cpu_bf16`: the processor computes bf16 in hardware
-    (AVX512-BF16, AMX-BF16, or Arm's BF16).
+    `None` is unknown. `apple_chip` is the processor's name, such as `Apple M1 Pro`. `has_cpu_bf16`: the
+    processor computes bf16 in hardware (AVX512-BF16, AMX-BF16, or Arm's BF16).
     """
 
     torch: Version | None = None
@@ -53,21 +59,22 @@ class Platform(Written):
     has_cpu_bf16: bool = False
 
     def has_torch(self, *least: int) -> bool:
-        """Whether torch is known to have at least this version."""
+        """Return whether torch is known to have at least this version."""
         return numbers(self.torch) >= least
 
     def has_macos(self, *least: int) -> bool:
-        """Whether macOS is known to have at least this version."""
+        """Return whether macOS is known to have at least this version."""
         return numbers(self.macos) >= least
 
 
 class Precision(Written):
-    """One consistent choice of dtypes, autocast and scaler. A choice that would crash or not learn cannot be built.
+    """One consistent choice of dtypes, autocast and scaler. A choice that would crash or not learn cannot be
+    built.
 
-    `capability` is a CUDA card's. `platform` is given on devices whose rules depend on it. `why` is the reason for its
-    place on the ladder. With a `quantization` the linear layers of the frozen base are quantized; `base_dtype` is then that of
-    its other weights: embedding, head and norms. Sources of the rules: the source code of torch 2.13, transformers 5.23 and
-    bitsandbytes 0.50.2, and our own runs.
+    `capability` is a CUDA card's. `platform` is given on devices whose rules depend on it. `why` is the
+    reason for its place on the ladder. With a `quantization` the linear layers of the frozen base are
+    quantized; `base_dtype` is then the dtype of its other weights: embedding, head and norms. Sources of the
+    rules: the source code of torch 2.13, transformers 5.23 and bitsandbytes 0.50.2, and measured runs.
     """
 
     mode: Mode
@@ -98,40 +105,47 @@ class Precision(Written):
         return self
 
     def model_copy(self, *, update: Any = None, deep: bool = False) -> Self:
-        """Return a changed copy, validated; pydantic's own method does not validate."""
+        """Return a changed copy, validated; pydantic's method does not validate."""
         return type(self).model_validate({**self.model_dump(), **(update or {})})
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of its canonical JSON without `why`, in hex: hosts keep evidence of a precision under it."""
+        """The SHA-256 of the canonical JSON without `why`, in hex. Hosts store evidence of a precision under
+        it.
+        """
         return hashlib.sha256(
             canonical_json(self.model_dump(mode="json", exclude={"why"})).encode()
         ).hexdigest()
 
     @property
     def fuses_adamw(self) -> bool:
-        """Whether a training that takes its optimizer from the plan gets torch's fused AdamW: one kernel, no square roots kept.
+        """Whether a training that takes its optimizer from the plan gets torch's fused AdamW: one kernel, no
+        stored square roots.
 
-        Not with a scaler: it then skips a step inside the kernel, and neither accelerate nor a schedule of the learning rate
-        learns of it. Not over float16 weights: there its results are others.
+        Not with a scaler: fused AdamW would skip a step inside the kernel, unseen by accelerate and by
+        learning-rate schedules. Not over float16 weights: its results differ there.
         """
         return self.device == "cuda" and self.trainable_dtype == "float32" and not self.scaler
 
     @property
     def compute_dtype(self) -> Dtype:
-        """In which dtype matrices are multiplied; quantized weights are dequantized to it."""
+        """The dtype of matrix products; quantized weights are dequantized to it."""
         return self.autocast_dtype or self.base_dtype
 
     @property
     def base_title(self) -> str:
-        """The base in a few words, e.g. `bf16`; `nf4` where what is not quantized has the dtype of the products, else e.g. `nf4 and fp32`."""
+        """A short name of the base, e.g. `bf16`.
+
+        It is `nf4` if the unquantized weights have the dtype of the products, else e.g. `nf4 and fp32`.
+        """
         return base_title(self.base_dtype, self.mode, self.quantization)
 
     @property
     def rounds_stochastically(self) -> bool:
         """Whether bf16 weights are trained: 6 bytes a parameter, by an optimizer that rounds stochastically.
 
-        Rounded to the nearest number, they would lose each update smaller than half the distance between two numbers.
+        Rounding to the nearest number would lose each update smaller than half the distance between two
+        numbers.
         """
         return self.mode == "bf16-weights"
 
@@ -226,7 +240,7 @@ class Precision(Written):
 
     @property
     def products_title(self) -> str:
-        """How products are computed, e.g. `fp16 autocast`."""
+        """The precision of matrix products, e.g. `fp16 autocast`."""
         return self.title.split(",")[0].removesuffix(" + scaler")
 
     @property
@@ -250,7 +264,7 @@ SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 def base_title(base_dtype: Dtype, mode: Mode, quantization: Quantization | None) -> str:
-    """Describe the base of a precision: see `Precision.base_title`."""
+    """Return a short name of a precision's base: see `Precision.base_title`."""
     rest = SHORT[base_dtype]
     if quantization is None:
         return rest

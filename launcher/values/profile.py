@@ -1,4 +1,4 @@
-"""Profiles of cards. What a card can do is derived from its capability; a profile cannot claim it."""
+"""Profiles of cards. A card's abilities are derived from its capability; a profile cannot claim them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ NAME = r"^[a-z0-9][a-z0-9_.-]{0,47}$"
 Name = Annotated[str, Field(pattern=NAME)]
 """A name that is safe in a path, a command and a label."""
 LEAST_SHARE = 0.9
-"""The share of a card's nominal memory that its driver reports at least: ECC takes a sixteenth of GDDR memory."""
+"""The smallest share of a card's nominal memory that its driver reports: ECC takes a sixteenth of GDDR
+memory.
+"""
 DERIVED = "(derived)"
-"""How the title of a profile ends that was made from a probe: no file has it."""
+"""The end of the title of a profile that was made from a probe and is in no file."""
 
 
 class Peak(Written):
@@ -32,10 +34,10 @@ class Peak(Written):
 class Profile(Written):
     """A card: capability, memory, peak rates, and the names under which a probe may report it.
 
-    `count` is how many of these cards a run uses on one host; memory and rates are those of one card. `memory_gb` is the
-    nominal size, for titles and names. `memory_mib` is what the driver reports as total: that of the smallest card of the
-    name, or in a plan made from a probe that of the smallest card there. `unified`: it is the host's memory, which its
-    processor uses too, and the driver reports none.
+    `count` is the number of these cards that a run uses on one host; memory and rates are per card.
+    `memory_gb` is the nominal size, for titles and names. `memory_mib` is the total that the driver reports:
+    for the smallest card of the name, or, in a plan made from a probe, for the smallest card on the host.
+    `unified`: the memory is the host's, which its processor uses too, and the driver reports none.
     """
 
     name: Name
@@ -67,19 +69,21 @@ class Profile(Written):
 
     @property
     def is_derived(self) -> bool:
-        """Whether it was made from a probe of a card that no profile names."""
+        """Whether the profile was made from a probe, for a card that no profile names."""
         return self.title.endswith(DERIVED)
 
     @property
     def memory_bytes(self) -> int | None:
-        """The memory of one card in bytes, by its driver if that is known, else by its nominal size; None if unknown."""
+        """The memory of one card in bytes: the driver's figure if known, else the nominal size; None if
+        unknown.
+        """
         if self.memory_mib is not None:
             return int(self.memory_mib * 2**20)
         return None if self.memory_gb is None else int(self.memory_gb * 1e9)
 
     @property
     def compute(self) -> tuple[int, int] | None:
-        """The compute capability as numbers, e.g. (7, 5); None off CUDA."""
+        """The compute capability as numbers, e.g. (7, 5); None for devices without CUDA."""
         if self.capability is None:
             return None
         major, minor = numbers(self.capability)
@@ -87,9 +91,10 @@ class Profile(Written):
 
     @property
     def has_bf16(self) -> bool:
-        """Whether the card computes bf16 itself: capability 8.0 and up.
+        """Whether the card computes bf16 in hardware: capability 8.0 and up.
 
-        Never `torch.cuda.is_bf16_supported()`, which counts emulation and says True on Turing and Pascal.
+        Never use `torch.cuda.is_bf16_supported()`, which counts emulation and returns True on Turing and
+        Pascal.
         """
         return self.compute is not None and self.compute >= AMPERE
 
@@ -109,9 +114,10 @@ class Profile(Written):
         return self.compute is not None and self.compute >= VOLTA
 
     def is_reported_as(self, name: str, memory_mib: float | None) -> bool:
-        """Whether a probe that reports this name and memory (MiB, None if unknown) means this card.
+        """Return whether a probe with this name and memory (MiB, None if unknown) reports this card.
 
-        Cards of one name differ in memory (A100 40 and 80 GB); drivers report up to 7 % less than the nominal size.
+        Cards of one name differ in memory (A100 40 and 80 GB); drivers report up to 7 % less than the nominal
+        size.
         """
         if name not in self.probe_names:
             return False
@@ -120,9 +126,10 @@ class Profile(Written):
 
     @property
     def memory_limits_mib(self) -> tuple[float, float] | None:
-        """The least and the most memory with which a driver reports this card, in MiB; None for a card without its own.
+        """The smallest and the largest memory that a driver reports for this card, in MiB; None without
+        dedicated memory.
 
-        They tell an RTX 3080 of 10 GB from one of 12.
+        The limits distinguish an RTX 3080 of 10 GB from one of 12 GB.
         """
         if self.memory_gb is None or self.unified:
             return None

@@ -1,4 +1,4 @@
-"""Results that --json prints as they are: each field of one is a public key."""
+"""Results that --json prints unchanged: each of their fields is a public key."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ R = TypeVar("R", bound=type)
 
 
 def public(name: str, *, internal: Container[str] = ()) -> Callable[[R], R]:
-    """Have pydantic read and write a NamedTuple as an object with a key for each field but the `internal` ones.
+    """Have pydantic read and write a NamedTuple as an object with a key for each field but the `internal`
+    ones.
 
-    `name` is its name in docs/json-schema.json; its docstring is the description there.
+    `name` is its name in docs/json-schema.json; the class's docstring is the description there.
     """
 
     def mark(result: R) -> R:
@@ -40,7 +41,7 @@ def public(name: str, *, internal: Container[str] = ()) -> Callable[[R], R]:
 
 
 class _NameIfNotFinite:
-    """Has pydantic write a number that is not finite as its name: strict JSON has no such number."""
+    """Have pydantic write a non-finite number as its name, because strict JSON cannot express it."""
 
     def __get_pydantic_core_schema__(self, _source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema
@@ -54,7 +55,9 @@ Number = Annotated[float, _NameIfNotFinite()]
 
 
 def as_json(value: float | str) -> float | str:
-    """Return a number in a form that strict JSON allows: a non-finite one becomes its name, which may be given too."""
+    """Return a number in a form that strict JSON allows: a non-finite number becomes its name. A name is
+    returned as it is.
+    """
     if isinstance(value, str) or math.isfinite(value):
         return value
     return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"

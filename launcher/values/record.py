@@ -1,7 +1,7 @@
 """The records of a run: states, reasons, attempts, events.
 
-The agent (launcher/agent) writes these files with the standard library alone; a round-trip test holds both to the
-same words.
+The agent (launcher/agent) writes these files with the standard library alone; a round-trip test checks that
+both use the same words.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Moment = Annotated[float, Field(ge=-1e12, le=1e12)]
 
 
 class Parent(Record):
-    """The run that another one continues, and the checkpoint that it started from."""
+    """The parent run, whose training this run continues, and the checkpoint that it started from."""
 
     run: str
     checkpoint: str
@@ -45,7 +45,7 @@ class JudgedState(Record):
 
 
 class FolderStart(Record):
-    """What `attempt.json` says of its folder: when it was made, by the host's clock, and for which attempt.
+    """The folder's facts in `attempt.json`: when it was made, by the host's clock, and for which attempt.
 
     `parent` is the run that this one continues, `job_id` the id of its job in Slurm.
     """
@@ -57,7 +57,7 @@ class FolderStart(Record):
 
 
 class AllocationSummary(Record):
-    """How a run gets its cards, as its plan says."""
+    """The way in which a run gets its cards, from its plan."""
 
     how: str | None = None
 
@@ -85,13 +85,15 @@ class PlanSummary(Record):
 
 
 DISK_WORDS = {"disk-full": "disk full", "quota": "disk quota used up", "read-only": "read-only file system"}
-"""Why a host's disk takes nothing, by the agent's code."""
+"""The reasons why a host's disk accepts no writes, by the agent's code."""
 
 
 class Trouble(Record):
-    """What keeps a live run from going on, and the seconds since its agent or its training said anything, if that is the trouble.
+    """A condition that blocks a live run, and how long its agent or its training has been silent, if that is
+    the trouble.
 
-    `kind` is for programs: a key of DISK_WORDS, `paused`, `frozen` (the agent), `silent` (the training) or `room` (a checkpoint does not fit).
+    `kind` is for programs: a key of DISK_WORDS, `paused`, `frozen` (the agent), `silent` (the training) or
+    `room` (a checkpoint does not fit).
     """
 
     what: str
@@ -99,7 +101,7 @@ class Trouble(Record):
     kind: str | None = None
 
     def on(self, host: str) -> Self:
-        """Return the trouble with the host's name in its words, where it is the host's."""
+        """Return the trouble with the host's name in its words, if the host's disk is the cause."""
         disk = DISK_WORDS.get(self.kind or "")
         return self.model_copy(update={"what": f"{disk} on {host}, the run waits"}) if disk else self
 
@@ -110,7 +112,9 @@ class Trouble(Record):
 
 
 class RunState(JudgedState):
-    """The `state.json` of a run's last folder, or what the host derives if nobody holds the lock. Times are the host's clock."""
+    """The `state.json` of a run's last folder, or the host's derived state if the lock is free. Times are the
+    host's clock.
+    """
 
     attempt: Whole | None = None
     step: Whole | None = None
@@ -125,12 +129,12 @@ class RunState(JudgedState):
     consumed: list[str] | None = None
 
     def on(self, host: str) -> Self:
-        """Return the state as it is shown of a run on a host."""
+        """Return the state as displayed for a run on a host."""
         return self if self.trouble is None else self.model_copy(update={"trouble": self.trouble.on(host)})
 
     @property
     def taken(self) -> set[str] | None:
-        """What the training has taken of the plan's precision and split; None if that was not recorded."""
+        """The parts of the plan's precision and split that the training used; None if that was not recorded."""
         return None if self.consumed is None else {"precision", "split"} & {*self.consumed}
 
 
@@ -142,10 +146,11 @@ class RuntimeRecord(Record):
 
 
 class Summary(JudgedState):
-    """A run in one line, as its host reports it. `time` is when it was launched, `ended` when it reached its last state.
+    """A run in one line, as its host reports it. `time` is its launch, `ended` the time of its last state.
 
-    `job` is the job's name; `job_id` the id that Slurm gave the run's job, None elsewhere, and until its host knows it. `took_s` is
-    how long the attempts of such a run took, without the time in which its job waited in the queue; None elsewhere.
+    `job` is the job's name. `job_id` is the id of the run's job in Slurm; None elsewhere, and until the host
+    knows it. `took_s` is the total time of the attempts of such a run, without the time in which its job
+    waited in the queue; None elsewhere.
     """
 
     run: str
@@ -185,9 +190,9 @@ class Summary(JudgedState):
 class Event:
     """One line of `events.jsonl`. `time` is the host's clock, for display only.
 
-    `source` says who reports it, if not the script itself: `log`, for what was read from printed lines, or `hook`.
-
-    Like a Record, but a dataclass: a run may have millions, and a dataclass is made in half the time.
+    `source` is the reporter, unless it is the script: `log` for values read from printed lines, or `hook`.
+    Like a Record, but a dataclass: a run may have millions of events, and a dataclass is built in half the
+    time.
     """
 
     version: Whole

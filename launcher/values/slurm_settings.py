@@ -1,4 +1,6 @@
-"""What a job asks Slurm for: the keys of a `[hosts.NAME]` table with `kind = "slurm"`, and of `--set slurm.KEY=…`."""
+"""A job's request to Slurm: the keys of a `[hosts.NAME]` table with `kind = "slurm"`, and of `--set
+slurm.KEY=…`.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ _REFUSED = {
     "uid": "a run is that of the user who logs in",
     "gid": "a run is that of the user who logs in",
 }  # fmt: skip
-"""The flags of sbatch that `extra` may not hold, and why."""
+"""The flags of sbatch that `extra` may not contain, and the reasons."""
 
 
 def _names(written: str) -> str:
@@ -126,7 +128,7 @@ def _flag(written: str) -> str:
         raise PydanticCustomError(
             "credential", "holds a credential, which everybody on the cluster would see"
         )
-    # sbatch takes the beginning of a flag for the flag.
+    # sbatch accepts an abbreviation of a flag.
     reasons = [reason for flag, reason in _REFUSED.items() if flag.startswith(word)]
     if reasons:
         raise ValueError(f"--{word}: {reasons[0]}")
@@ -136,13 +138,14 @@ def _flag(written: str) -> str:
 
 
 class SlurmSettings(Written):
-    """What is asked of Slurm for one job; a key that is None is not asked for, and the cluster's own default holds.
+    """The request to Slurm for one job; a key that is None is not sent, and the cluster's default holds.
 
-    `partition` may name several, of which Slurm takes the first that is free. `time` is the limit of one start of the job,
-    which is begun again until the run has ended. `nodes` is a fixed number. `gres` is for each node; None leaves it to the
-    plan. `constraint` is in Slurm's words for features. `extra` are further flags of sbatch. `build`: the login node makes the
-    environment of a job, or the job itself, where login nodes may not, or have another system. `modules` are loaded in the
-    job, in their order. `image` is what Apptainer runs the command in: a path that all nodes see, or a registry's name.
+    `partition` may name several, of which Slurm takes the first free one. `time` is the limit of one start of
+    the job, which is started again until the run has ended. `nodes` is a fixed number. `gres` is for each
+    node; None leaves it to the plan. `constraint` is in Slurm's words for features. `extra` are further flags
+    of sbatch. `build`: the login node makes the environment of a job, or the job does, where login nodes may
+    not, or have another system. `modules` are loaded in the job, in their order. `image` is the image in
+    which Apptainer runs the command: a path that all nodes see, or a registry's name.
     """
 
     partition: Annotated[str, AfterValidator(_names)] | None = None
@@ -163,7 +166,9 @@ class SlurmSettings(Written):
 
     @classmethod
     def from_flags(cls, flags: Iterable[str]) -> Self:
-        """Return the settings that became these flags; `build`, `modules` and `image`, which sbatch is not told of, are the defaults."""
+        """Return the settings that produced these flags. `build`, `modules` and `image`, which are not flags,
+        are the defaults.
+        """
         values: dict[str, Any] = {}
         extra = []
         for flag in flags:
@@ -175,7 +180,7 @@ class SlurmSettings(Written):
         return cls(**values, extra=tuple(extra))
 
     def changed_by(self, changes: SlurmSettings | None) -> SlurmSettings:
-        """Return the settings with the keys that the changes name, as a job's table or --set does."""
+        """Return the settings with the keys that the changes set, as a job's table or --set does."""
         if changes is None:
             return self
         named = {key: getattr(changes, key) for key in changes.model_fields_set}
@@ -188,6 +193,6 @@ class SlurmSettings(Written):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """What sbatch is given for these settings, each flag one word."""
+        """The flags of sbatch for these settings, one word each."""
         values = {key: getattr(self, key) for key in _FLAG_KEYS}
         return (*(f"--{key}={value}" for key, value in values.items() if value is not None), *self.extra)

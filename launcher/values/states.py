@@ -1,4 +1,4 @@
-"""Where a run is, and why: the words of this version. They load without pydantic, for a shell that completes a word."""
+"""The states and reasons of runs, in the words of this version. Shell completion loads them without pydantic."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """Where a run is.
+    """The state of a run.
 
-    preparing -> running -> (stopping | resuming | waiting) -> succeeded | failed | stopped.
-    `interrupted` is derived: nobody holds the run's lock, and the last recorded state is not terminal.
-    `unreachable` is a client's view, never a state of the run.
+    preparing -> running -> (stopping | resuming | waiting) -> succeeded | failed | stopped. `interrupted` is
+    derived: the run's lock is free, and the last recorded state is not terminal. `unreachable` is a client's
+    view, never a state of the run.
     """
 
     RESERVED = "reserved"
@@ -30,12 +30,12 @@ TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED, State.STOP_I
 
 
 def is_terminal(state: object) -> bool:
-    """Whether no further attempt follows. A state that this version does not know is not terminal."""
+    """Return whether no further attempt follows. A state that this version does not know is not terminal."""
     return isinstance(state, str) and state in TERMINAL
 
 
 class Reason(StrEnum):
-    """Why a run is in its state."""
+    """The reason for a run's state."""
 
     COMPLETED = "completed"
     EXIT_ONLY = "exit-only"
@@ -114,9 +114,9 @@ _WORDS_BEFORE = {
     "stopped-by-user": Reason.BY_USER,
     "cancelled-by-user": Reason.BY_USER_NOW,
 }
-"""The names that states and reasons had in records until 2026-11-23."""
+"""The old names of states and reasons, in records until 2026-11-23."""
 
 
 def in_todays_words(word: object) -> object:
-    """Return a state or a reason of a record in the words of this version."""
+    """Return a recorded state or reason in the words of this version."""
     return _WORDS_BEFORE.get(word, word) if isinstance(word, str) else word

@@ -1,4 +1,6 @@
-"""The cargo of a launch: what travels to the host, what was left out and why, and where model and data come from."""
+"""The upload of a launch: the files that are sent, the excluded files with the reasons, and the sources of
+model and data.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from launcher.values.plan import Finding, Source
 
 
 class Why(enum.StrEnum):
-    """Why something in the folder does not travel, in words for people."""
+    """The reason why a path in the folder is not sent, in words for users."""
 
     RULE = ".launchignore"
     CREDENTIALS = "credentials"
@@ -33,31 +35,32 @@ class Why(enum.StrEnum):
 
     @property
     def is_routine(self) -> bool:
-        """Whether everybody expects it, so that a summary need not name it."""
+        """Whether users expect this exclusion, so that a summary need not name it."""
         return self in (Why.CACHE, Why.REPOSITORY, Why.RUNS, Why.ROOT, Why.SETTINGS, Why.BUILD_FILE)
 
     @property
     def is_surprising(self) -> bool:
-        """Whether a user may count on it, so that each one is named."""
+        """Whether a user may need the path, so that each one is named."""
         return self in (Why.LINK_OUT, Why.LINK_TO_LEFT_OUT, Why.SPECIAL, Why.UNREADABLE)
 
     @property
     def is_secret(self) -> bool:
-        """Whether it was left out because it holds, or may hold, a secret."""
+        """Whether the path was excluded because it contains, or may contain, a secret."""
         return self in (Why.CREDENTIALS, Why.KEY_NAME, Why.PRIVATE_KEY, Why.BUILD_FILE, Why.ENV_FILE)
 
 
 class Size(NamedTuple):
-    """Bytes; `is_at_least` if counting stopped early, for a folder of very many files."""
+    """A number of bytes; `is_at_least` if counting stopped early, for a folder of very many files."""
 
     bytes: int
     is_at_least: bool = False
 
 
 class LeftOut(NamedTuple):
-    """A path that does not travel, below the code folder, or below the folder of the job's `key`; a folder ends with `/`.
+    """A path that is not sent, below the code folder, or below the folder of the job's `key`; a folder ends
+    with `/`.
 
-    `link` is a link's target. `size` is None for what has none.
+    `link` is a link's target. `size` is None for a path without one.
     """
 
     path: str
@@ -68,17 +71,19 @@ class LeftOut(NamedTuple):
 
     @property
     def bytes(self) -> int | None:
-        """Its bytes, if known."""
+        """The bytes, if known."""
         return self.size.bytes if self.size else None
 
     @property
     def at_least(self) -> bool:
-        """Whether these are not all of its bytes."""
+        """Whether `bytes` is only a lower bound."""
         return self.size is not None and self.size.is_at_least
 
 
 class JobSource(NamedTuple):
-    """The model or a data set of a job: as it is written under its key, and its source. Sizes are of what travels."""
+    """The model or a data set of a job: the text under its key, and its source. Sizes count only the files
+    that are sent.
+    """
 
     key: str
     written: str
@@ -93,10 +98,11 @@ class JobSource(NamedTuple):
 
 
 class Cargo(NamedTuple):
-    """What a launch sends. `files` counts files and links, of code and of data; `bytes` counts each file once.
+    """The upload of a launch. `files` counts files and links, of code and of data; `bytes` counts each file
+    once.
 
-    `included` are the credentials among them, which a `.launchignore` names.
-    `paths` are the paths that travel as code, relative to `folder`, empty folders included. `findings` are refusals.
+    `included` are the credentials among them, which a `.launchignore` names. `paths` are the code paths,
+    relative to `folder`, empty folders included. `findings` are refusals.
     """
 
     folder: Path
@@ -110,11 +116,13 @@ class Cargo(NamedTuple):
     included: tuple[LeftOut, ...] = ()
 
     def has(self, path: str) -> bool:
-        """Return whether a path relative to the folder, written without `./`, is a file, link or folder that travels."""
+        """Return whether a path relative to the folder, written without `./`, is a file, link or folder that
+        is sent.
+        """
         return path in self.paths or any(known.startswith(f"{path}/") for known in self.paths)
 
     def why_left_out(self, path: str) -> LeftOut | None:
-        """Return what says that a path does not travel: itself or a folder above it; None if nothing does."""
+        """Return the entry that excludes a path: the path or a folder above it; None if it is not excluded."""
         for entry in self.left_out:
             if entry.key is not None:
                 continue
@@ -124,7 +132,9 @@ class Cargo(NamedTuple):
         return None
 
     def shown(self) -> dict[str, Any]:
-        """Return what scripts are shown, without the list of its paths; what was left out is cut after 1,000 entries."""
+        """Return the public part for scripts, without the list of paths; excluded paths are cut after 1,000
+        entries.
+        """
         return {
             "folder": str(self.folder),
             "files": self.files,

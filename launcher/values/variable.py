@@ -19,7 +19,7 @@ _PREFIXES_SET_BY_LAUNCH = ("LAUNCH_", "PET_")
 
 
 def objection_to(name: str) -> str | None:
-    """Return why a job cannot set a variable of this name; None if it can."""
+    """Return the reason why a job cannot set a variable of this name; None if it can."""
     if not NAME.fullmatch(name):
         return "is not the name of a variable: letters, digits and _ only"
     if name.startswith(_PREFIXES_SET_BY_LAUNCH):

@@ -1,1 +1,1 @@
-"""What a host reports, as values: answers of its agent, outputs, checkpoints, engines, clusters."""
+"""A host's reports as values: answers of its agent, outputs, checkpoints, engines, clusters."""

@@ -1,4 +1,4 @@
-"""What an agent answers, one record for each kind of answer. Probes, plans and summaries have modules of their own."""
+"""The agent's answers, one record for each kind. Probes, plans and summaries have separate modules."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from launcher.values.software.packages import InstalledPackages
 
 
 class PreparedRun(Record):
-    """A run whose folder was made: what its container would need, and the cards (UUIDs) that it leased, if any."""
+    """A run whose folder was made: the paths that its container would need, and the cards (UUIDs) that it
+    leased, if any.
+    """
 
     place: RunLocation
     gpus: tuple[str, ...] | None = None
 
 
 class ResumedRun(Record):
-    """A run after `resume`. `place` is set if the client has to start the run; `gpus` are the cards that it leased.
+    """A run after `resume`. `place` is set if the client has to start the run; `gpus` are the cards that it
+    leased.
 
-    `silence_left_s` is set if its last agent counts as dead only after so many seconds more without a sign of life,
-    `secrets` if these are missing. `is_new` says that the run needs a new container. If it is not `is_ours`, another client
-    was faster: `by` names it.
+    `silence_left_s` is set if its last agent does not count as dead yet: the remaining seconds of silence
+    until it does. `secrets` lists missing secrets. `is_new` says that the run needs a new container. If
+    `is_ours` is false, another client was faster: `by` names it.
     """
 
     state: str
@@ -46,7 +49,7 @@ class BusyCard(Record):
 
 
 class MovedTo(Record):
-    """Where a run goes on: the run there, its host by a client's name for it, and the id of its root."""
+    """The new place of a moved run: the new run, its host by a client's name for it, and the id of its root."""
 
     run: Annotated[str, Field(max_length=100)]
     host: Annotated[str, Field(max_length=300)] = ""
@@ -54,7 +57,9 @@ class MovedTo(Record):
 
 
 class Outlook(Record):
-    """Whether the script of a run can resume, where the run has been moved to, if it has, and whether it never began: `half_made`."""
+    """Whether a run's script can resume, the run's new place if it was moved, and whether it never began
+    (`half_made`).
+    """
 
     resumes: bool
     moved: MovedTo | None = None
@@ -62,14 +67,16 @@ class Outlook(Record):
 
 
 class RejectedCheckpoint(Record):
-    """A checkpoint that cannot be used, and why."""
+    """A checkpoint that cannot be used, and the reason."""
 
     checkpoint: str
     wrong: str
 
 
 class Inheritance(Record):
-    """What a run took over from its parent: the checkpoint, what remedies had changed, and the checkpoints passed over."""
+    """The values that a run took over from its parent: the checkpoint, the changes by remedies, and the
+    rejected checkpoints.
+    """
 
     parent: Parent
     changes: dict[str, bool | int | float | str] = {}
@@ -77,14 +84,14 @@ class Inheritance(Record):
 
 
 class CommandEnd(Record):
-    """How a command ended: with an exit code, or by a signal."""
+    """The end of a command: with an exit code, or by a signal."""
 
     exit: int | None = None
     signal: int | None = None
 
 
 class Freed(Record):
-    """How many bytes the removal of a run has freed."""
+    """The number of bytes that the removal of a run freed."""
 
     bytes: Annotated[int, Field(ge=0)]
 
@@ -97,7 +104,9 @@ class HeldLock(Record):
 
 
 class MadeEnvironment(Record):
-    """What the packages of a new environment are, and `by` which program they were installed; or the `step` that failed."""
+    """The packages of a new environment, and the program that installed them (`by`), or the `step` that
+    failed.
+    """
 
     packages: InstalledPackages | None = None
     step: str | None = None
@@ -105,7 +114,9 @@ class MadeEnvironment(Record):
 
 
 class RemovedThing(Record):
-    """A thing that was removed because no run of the host names it: its kind, its path (below the root, or absolute), its bytes."""
+    """A removed item that no run of the host uses: its kind, its path (below the root, or absolute), its
+    bytes.
+    """
 
     kind: str
     path: str
@@ -113,10 +124,10 @@ class RemovedThing(Record):
 
 
 class Garbage(Record):
-    """What the agent removed, and what decides over the things that it cannot remove itself.
+    """The agent's removals, and the facts that decide about items that it cannot remove itself.
 
-    `runs` have not ended, `images` are named by a run, `root` labels what belongs to this root. `unreadable` are the runs
-    that cannot be read, with the reasons.
+    `runs` have not ended, `images` are named by a run, `root` is the label of items that belong to this root.
+    `unreadable` are the runs that cannot be read, with the reasons.
     """
 
     items: list[RemovedThing] = []
@@ -127,7 +138,8 @@ class Garbage(Record):
 
 
 class Swept(Record):
-    """A thing that a sweep ended, removed or left alone, and why; `run` is the run that it belongs to, if known.
+    """An item that a sweep ended, removed or left alone, and the reason; `run` is the run that it belongs to,
+    if known.
 
     `receiver` is the program that the run has handed a process over to, e.g. `slurmstepd (pid 4242)`.
     """
@@ -147,7 +159,9 @@ class Swept(Record):
 
 
 class Sweep(Record):
-    """What a sweep found. `ended` tells how many seconds ago each of the requested runs ended, `None` for one that is gone."""
+    """The result of a sweep. `ended` gives the seconds since each requested run ended; `None` for a run that
+    no longer exists.
+    """
 
     items: list[Swept]
     ended: dict[str, Annotated[float, Field(ge=-1e12, le=1e12)] | None] = {}

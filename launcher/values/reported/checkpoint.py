@@ -1,4 +1,4 @@
-"""A sealed checkpoint, as its host describes it: data of another machine, checked before anything is done with it."""
+"""A sealed checkpoint, as its host describes it: another machine's data, checked before any use."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Step = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class SealedFile(Record):
-    """A file of a checkpoint, by its manifest."""
+    """A file of a checkpoint, as its manifest lists it."""
 
     size: Size
     sha256: Sha256
 
 
 class CheckpointManifest(Record):
-    """What of a manifest counts here."""
+    """The fields of a manifest that the client uses."""
 
     step: Step
     files: dict[str, SealedFile]
@@ -33,8 +33,8 @@ class CheckpointManifest(Record):
 class SealedCheckpoint(Record):
     """A checkpoint: the name of its folder, its step, and the manifest as bytes.
 
-    `contents` are its files with their paths below the run's work/; the manifest comes last. `passed_over` are newer ones
-    that the host found damaged, with the reasons.
+    `contents` are its files with their paths below the run's work/; the manifest comes last. `passed_over`
+    are newer checkpoints that the host found damaged, with the reasons.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,199}$")]
@@ -51,9 +51,9 @@ def sealed_checkpoint(
     changed_ns: Mapping[str, int],
     passed_over: Sequence[RejectedCheckpoint] = (),
 ) -> SealedCheckpoint:
-    """Return the checkpoint that a manifest describes; `sha256` is the manifest's own. Raises ValueError.
+    """Return the checkpoint that a manifest describes; `sha256` is the manifest's digest. Raises ValueError.
 
-    `changed_ns` says when each file was changed, by the host's clock.
+    `changed_ns` has the modification time of each file, by the host's clock.
     """
     listed = CheckpointManifest.model_validate_json(manifest)
     if is_obeyed("".join(listed.files)):

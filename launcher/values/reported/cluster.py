@@ -1,4 +1,6 @@
-"""A Slurm cluster as its login node reports it: partitions and their nodes, limits, and what its user may ask for."""
+"""A Slurm cluster as its login node reports it: partitions and their nodes, limits, and the user's
+permissions.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,14 @@ class Gres(Record):
 
     @property
     def title(self) -> str:
-        """In Slurm's words."""
+        """The resource as Slurm writes it."""
         return ":".join([self.name, *([self.type] if self.type else []), str(self.count)])
 
 
 class NodeSet(Record):
-    """Nodes of a partition that are alike: how many there are, how many are idle or down, and what each of them has.
+    """Identical nodes of a partition: the number of all, of idle and of down ones, and the equipment of each.
 
-    Of those that are down, so many are `drained`: an administrator has taken them out.
+    `drained` are those of the down nodes that an administrator has taken out.
     """
 
     count: int
@@ -48,7 +50,7 @@ class Partition(Record):
 
     @property
     def size(self) -> int:
-        """How many nodes it has."""
+        """The number of nodes."""
         return sum(alike.count for alike in self.nodes)
 
     @property
@@ -58,10 +60,11 @@ class Partition(Record):
 
 
 class Cluster(Record):
-    """A cluster and what its user may ask for. What a program of Slurm's did not say is None, or empty.
+    """A cluster and the user's permissions. Facts that Slurm's programs did not report are None, or empty.
 
-    `accounts` and `qos` are those of the user, None where the cluster keeps no accounts. `queued` and `running` count the
-    user's jobs. `root_was_seen`: another machine has kept something in the root, so others see it. `error` says which program did not answer, with its words.
+    `accounts` and `qos` are those of the user, None where the cluster keeps no accounts. `queued` and
+    `running` count the user's jobs. `root_was_seen`: another machine has written to the root, so other
+    machines see it. `error` names the program that did not answer, with its message.
     """
 
     name: str | None = None
@@ -77,16 +80,18 @@ class Cluster(Record):
     error: str | None = None
 
     def partitions_of(self, names: str | None) -> tuple[Partition, ...]:
-        """Return the partitions of a job that names these, with commas between, or none: the default one. Unknown ones are left out."""
+        """Return the partitions of a job from their names, separated by commas; the default one if None.
+        Unknown names are skipped.
+        """
         if names is None:
             return tuple(one for one in self.partitions if one.is_default)
         by_name = {one.name: one for one in self.partitions}
         return tuple(by_name[name] for name in names.split(",") if name in by_name)
 
     def cards(self, names: str | None) -> str:
-        """Return the cards in the partitions of a job that names these, in Slurm's words, e.g. `4 x a100`; empty without cards.
+        """Return the cards in a job's partitions, in Slurm's words, e.g. `4 x a100`; empty without cards.
 
-        Partitions may share their nodes: of several the largest number counts.
+        Partitions may share nodes, so for each kind of card the largest number of any partition counts.
         """
         most: dict[str, int] = {}
         for partition in self.partitions_of(names):

@@ -1,4 +1,4 @@
-"""How a container engine is reached, and where a run lies on its host: recorded with the run."""
+"""The access to a container engine, and a run's location on its host: recorded with the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ Path = Annotated[str, Field(pattern=r"^/[^\x00]*$")]
 
 
 class EngineWay(Record):
-    """A host's container engine: its socket, or its program where the socket is closed; `sudo` runs the program as root."""
+    """A host's container engine: its socket, or its program if the socket is not accessible; `sudo` runs the
+    program as root.
+    """
 
     name: str
     socket: Path | None = None
@@ -21,7 +23,11 @@ class EngineWay(Record):
 
 
 class AgentCode(Record):
-    """Where an image's Python compiles a host's agent to: the agent's file, the folder, whose they are, and whether it is done."""
+    """The folder to which an image's Python compiles a host's agent: the agent's file, the folder and its
+    owner.
+
+    `there`: the compiled files already exist.
+    """
 
     agent: Path
     folder: Path
@@ -31,10 +37,10 @@ class AgentCode(Record):
 
 
 class RunLocation(Record):
-    """Where a run lies on its host, and as which user it runs.
+    """A run's location on its host, and the user that it runs as.
 
-    `home` is HOME in the run's container. `root` labels what belongs to the host's root. A container mounts `read`
-    read-only and `written` writable; what of the run's `path` is in neither it does not see.
+    `home` is HOME in the run's container. `root` is the label of items that belong to the host's root. A
+    container mounts `read` read-only and `written` writable; it does not see other parts of the run's `path`.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""What a run wrote, as its host lists it: data of another machine, checked before anything is done with it."""
+"""A run's files, as its host lists them: another machine's data, checked before any use."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from launcher.values.base import Record
 
 MOST_FILES = 200_000
 MOST_DEEP = 80
-"""Parts of a path; an agent lists no more than 64 folders. Deeper ones exceed what Python's own functions for trees can do."""
+"""The maximum number of parts of a path. An agent lists at most 64 folders; Python's functions for trees fail
+on deeper ones.
+"""
 TOPS = ("artifacts", "checkpoints", "code", "home", "work")
 Loss = Literal["nothing", "checkpoints", "all"]
-"""What of a run may be lost with its removal."""
+"""The part of a run that its removal may destroy."""
 Kind = Literal["artifact", "output", "checkpoint"]
 
 
 def _inside(path: str) -> str:
-    """Return a path that names a file below one of these folders, in its plainest form. Raises ValueError."""
+    """Return a path to a file below one of the `TOPS` folders. Raises ValueError for other paths."""
     parts = path.split("/")
     if len(parts) > MOST_DEEP:
         raise ValueError(f"{path[:200]!r} is more than {MOST_DEEP} folders deep")
@@ -35,7 +37,9 @@ Nanoseconds = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 class RunOutput(NamedTuple):
-    """A file that a run wrote: its path below the run's work/, its kind, its bytes, when it was changed by the host's clock."""
+    """A file that a run wrote: its path below the run's work/, kind, bytes, and modification time by the
+    host's clock.
+    """
 
     path: Path
     kind: Kind
@@ -44,7 +48,7 @@ class RunOutput(NamedTuple):
 
 
 class Content(NamedTuple):
-    """A file that a run wrote, with the SHA-256 of what is in it."""
+    """A file that a run wrote, with the SHA-256 of its content."""
 
     path: Path
     size: Size
@@ -53,7 +57,7 @@ class Content(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """What a run wrote, what could not be looked at with the reasons, and the host's clock."""
+    """The files that a run wrote, the paths that could not be read with the reasons, and the host's clock."""
 
     files: list[RunOutput]
     left_out: dict[str, str]
@@ -68,9 +72,10 @@ class Manifest(NamedTuple):
 
 
 class LastCopies(Record):
-    """What only the host of a run has: some of the files as (path, kind, bytes), how many and how large all are.
+    """The files of a run that only its host has: some of them as (path, kind, bytes), and the total number
+    and bytes.
 
-    `unseen` could not be looked at, with the reasons.
+    `unseen` could not be read, with the reasons.
     """
 
     files: list[tuple[Path, Kind, Size]] = []
@@ -84,7 +89,7 @@ CONTENT = TypeAdapter(Content, config=ConfigDict(defer_build=True))
 
 
 def checked(files: Sequence[RunOutput]) -> list[RunOutput]:
-    """Return files whose paths can all exist beside one another. Raises ValueError."""
+    """Return files if their paths can coexist on a file system. Raises ValueError."""
     paths = {file.path for file in files}
     if len(paths) != len(files):
         raise ValueError("it names a file twice")

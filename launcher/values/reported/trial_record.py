@@ -1,4 +1,6 @@
-"""What the trials of `launch verify` have measured, as a run records it. A job may have written anything there."""
+"""The measurements of `launch verify`'s trials, as a run records them. A job may have written arbitrary data
+here.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ from launcher.values.base import Record
 
 TrialKind = Literal["card", "rung", "batch"]
 GOOD = "good"
-"""How a trial ended that measured what it was to measure; any other end is the class of a failure."""
+"""The result of a trial that measured everything it should. Any other result is the class of a failure."""
 
 
 class Speed(Protocol):
-    """How fast a training's steps are; None where it is not known."""
+    """The speed of a training's steps; None if unknown."""
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -24,7 +26,9 @@ class Speed(Protocol):
 
 
 def rate_of(speed: Speed | None) -> float:
-    """Return the speed of a training: tokens a second, or examples a second where tokens are not counted; 0 if unknown."""
+    """Return the speed of a training: tokens a second, or examples a second if tokens are not counted; 0 if
+    unknown.
+    """
     return 0.0 if speed is None else speed.tokens_per_s or speed.examples_per_s or 0.0
 
 
@@ -50,7 +54,9 @@ class Product(Record):
 
 
 class CardMeasured(Record):
-    """What a card computes. `kernels` is the architecture whose code it runs; None if this torch has none for it."""
+    """A card's compute measurements. `kernels` is the architecture whose code it runs; None if this torch has
+    none for it.
+    """
 
     device: str | None = None
     name: str | None = None
@@ -64,10 +70,10 @@ class CardMeasured(Record):
 
 
 class JobMeasured(Record):
-    """What the steps of a job have shown. Losses are texts where they are not finite.
+    """The measurements of a job's steps. Losses are texts where they are not finite.
 
-    `cosine` is the least of a step's gradient to that of the same step in fp32, over `compared` steps. `peak_gb` is the
-    memory of tensors on a card, or of the whole process on a CPU (`memory_of`).
+    `cosine` is the smallest cosine of a step's gradient to that of the same step in fp32, over `compared`
+    steps. `peak_gb` is the memory of tensors on a card, or of the whole process on a CPU (`memory_of`).
     """
 
     steps: int | None = None
@@ -88,7 +94,7 @@ class JobMeasured(Record):
 
 
 class Trial(Record):
-    """What a trial tries; `rung` counts from 0."""
+    """The subject of a trial; `rung` counts from 0."""
 
     trial: TrialKind
     rung: int = 0
@@ -97,13 +103,15 @@ class Trial(Record):
 
 
 class TrialBegun(Trial):
-    """A trial that has begun, and how many steps it makes; None for the card's."""
+    """A trial that has begun, and its number of steps; None for the card's trial."""
 
     steps: int | None = None
 
 
 class TrialEnded(Trial):
-    """A trial that has ended: what was tried, how it ended, and what it measured; `line` and `why` are of a failure."""
+    """A trial that has ended: its subject, its result and its measurements; `line` and `why` explain a
+    failure.
+    """
 
     result: str
     measured: dict[str, object] | None = None

@@ -7,11 +7,12 @@ from launcher.values.precision import Precision
 
 
 class PrecisionSeen(Record):
-    """What was seen at one step: dtypes have torch's names, such as `bfloat16`, and counts are of tensors.
+    """The observations at one step: dtypes have torch's names, such as `bfloat16`, and counts are of tensors.
 
-    `steps` is the number of optimizer steps begun by then; 0 if a training failed before its first. `computed` counts the
-    products of matrices by the dtype of their result; it is empty where none could be seen, as in a compiled model. `eps` is
-    the smallest of an Adam's; `stochastic_rounding` is torchao's of bf16 weights. A value that was not seen is `None` or empty.
+    `steps` is the number of optimizer steps begun by then; 0 if a training failed before its first.
+    `computed` counts the matrix products by the dtype of their result; it is empty if none were visible, as
+    in a compiled model. `eps` is the smallest of any Adam optimizer; `stochastic_rounding` is torchao's
+    rounding of bf16 weights. A value that was not seen is `None` or empty.
     """
 
     device: str | None = None
@@ -31,7 +32,9 @@ class PrecisionSeen(Record):
     def of_plan(
         cls, precision: Precision, dtypes: object, *, has_frozen: bool, is_rehearsed: bool
     ) -> PrecisionSeen:
-        """Return what a script takes from the plan; `dtypes` is what the worker counted, if it did. A rehearsal is on a CPU."""
+        """Return the precision that a script takes from the plan. `dtypes` has the worker's counts, if any. A
+        rehearsal is on a CPU.
+        """
         frozen: dict[str, int] = {precision.base_dtype: 1} if has_frozen else {}
         if precision.quantization is not None:
             frozen[precision.quantization] = 1

@@ -1,4 +1,6 @@
-"""A Python environment for native runs, the counterpart of an image for containers: its contents, and what makes it."""
+"""A Python environment for native runs, the counterpart of an image for containers: its contents and its
+maker.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,12 @@ class Environment(Written):
 
 
 class Maker(NamedTuple):
-    """What can make an environment on a host: the venv module of an interpreter, or the program uv; `program` is the path.
+    """The program that makes an environment on a host: an interpreter's venv module, or uv; `program` is the
+    path.
 
-    `python` is the minor version of the environment. `interpreter` is what uv uses: a path, or a version that it installs.
-    `uv` is the uv that makes and fills it; None if pip does, because of pip's settings or because there is no uv.
+    `python` is the minor version of the environment. `interpreter` is the one that uv uses: a path, or a
+    version that it installs. `uv` is the path of the uv that makes and fills it; None if pip does, because of
+    pip's settings or because uv is missing.
     """
 
     kind: Literal["venv", "uv"]

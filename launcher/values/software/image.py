@@ -1,4 +1,4 @@
-"""Images: how a host builds them, what they contain, and the options of a build."""
+"""Images: their contents, how a host builds them, and the options of a build."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ Network = Literal["default", "host", "none"]
 
 
 class Build(Written):
-    """How images are built on a host, as its `[hosts.NAME.build]` table says.
+    """The way to build images on a host, from its `[hosts.NAME.build]` table.
 
-    `base` is the image to start from: any with python3 and pip. `network` is the network of the build's steps. `pip_conf` and
-    `ca_bundle` are files on this machine: pip's settings, and trusted certificates. `proxy` passes on the proxies of this
-    process's variables. `torch_index` replaces the index of torch's wheels; with "" they come from the index of pip_conf.
-    Only `base` affects the contents of an image.
+    `base` is the image to start from: any with python3 and pip. `network` is the network of the build's
+    steps. `pip_conf` and `ca_bundle` are files on this machine: pip's settings, and trusted certificates.
+    `proxy` passes on the proxies in this process's variables. `torch_index` replaces the index of torch's
+    wheels; with "" they come from the index of pip_conf. Only `base` affects the contents of an image.
     """
 
     base: Reference = "python:3.12-slim-bookworm"
@@ -65,8 +65,9 @@ class Build(Written):
 class Image(Written):
     """The image of a plan: its name, and the Dockerfile and requirements that it is made of.
 
-    `dockerfile` is None for an image of the user's own, which is never built. `torch` is the version chosen for one of
-    ours, with its build, e.g. `2.13.0+cu126`. An image never contains the job's code, which is mounted.
+    `dockerfile` is None for an image that the user supplies, which is never built. `torch` is the version
+    chosen for an image that launcher builds, e.g. `2.13.0+cu126`. An image never contains the job's code,
+    which is mounted.
     """
 
     name: Reference
@@ -89,6 +90,6 @@ class BuildOptions(NamedTuple):
     torch_index: str | None = None
 
     def __repr__(self) -> str:
-        """Name what is set; values may be secret."""
+        """Name the options that are set, but no values, which may be secret."""
         given = [name for name in ("pip_conf", "ca_bundle", "proxies", "torch_index") if getattr(self, name)]
         return f"BuildOptions({', '.join([*given, self.network])})"

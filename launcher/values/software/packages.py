@@ -21,7 +21,9 @@ class InstalledPackages(Record):
 
 
 class KnownImage(Record):
-    """What a host knows of an image: its packages, once they are on record, and where it compiles the agent to, if it can."""
+    """A host's facts about an image: its packages, once recorded, and where it compiles the agent to, if it
+    can.
+    """
 
     packages: InstalledPackages | None = None
     code: AgentCode | None = None

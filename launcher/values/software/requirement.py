@@ -11,11 +11,15 @@ from pydantic_core import PydanticCustomError
 from launcher.values.credential import credential_in
 
 _READ_OTHERWISE = re.compile(r"[^\x20-\x7e]|[\\$]|\s#")
-"""Line ends, continuations, variables and comments: pip reads these in a file of requirements before PEP 508."""
+"""Line ends, continuations, variables and comments: in a requirements file pip interprets these before PEP
+508.
+"""
 
 
 def requirement_text(written: str) -> str:
-    """Return a requirement as it is kept. Raises ValueError or PydanticCustomError for text that is not a requirement."""
+    """Return a requirement without surrounding spaces. Raises ValueError or PydanticCustomError for text that
+    is not one.
+    """
     from packaging.requirements import InvalidRequirement, Requirement  # most jobs need no package
 
     if kind := credential_in(written):
@@ -37,13 +41,13 @@ def requirement_text(written: str) -> str:
 
 
 def distribution(requirement: str) -> str:
-    """Return the distribution's name of a requirement, e.g. `torch` of `torch>=2.6`."""
+    """Return the name of a requirement's distribution, e.g. `torch` of `torch>=2.6`."""
     found = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement)
     return found[0] if found else requirement
 
 
 def package_of(requirement: str) -> str:
-    """Return the normalized name of the package that a valid requirement is of, e.g. `ruamel-yaml` of `Ruamel.yaml>=0.18`."""
+    """Return the normalized package name of a valid requirement, e.g. `ruamel-yaml` of `Ruamel.yaml>=0.18`."""
     from packaging.requirements import Requirement
 
     return normalized(Requirement(requirement).name)
