@@ -44,8 +44,6 @@ class Record(BaseModel):
 
 
 def canonical_json(value: BaseModel | dict[str, Any]) -> str:
-    """Return the JSON of a value, the same bytes for equal values: sorted keys, no spaces, no non-finite
-    numbers.
-    """
+    """Return the JSON of a value, the same bytes for equal values: sorted keys, no spaces, no non-finite numbers."""
     plain = value.model_dump(mode="json") if isinstance(value, BaseModel) else value
     return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

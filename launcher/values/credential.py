@@ -21,18 +21,14 @@ _WEBHOOK = re.compile(
     r"https://(?:hooks\.slack\.com/|(?:\w+\.)?discord(?:app)?\.com/api/webhooks/|api\.telegram\.org/bot\d"
     r"|[\w-]+\.webhook\.office\.com/|chat\.googleapis\.com/v1/spaces/)"
 )
-"""Anyone who knows such an address can post to it, according to Slack, Discord, Telegram, Teams and Google
-Chat.
-"""
+"""Anyone who knows such an address can post to it, according to Slack, Discord, Telegram, Teams and Google Chat."""
 _KEY = re.compile(
     r"(?:^|[-_])(?:password|passwd|token|secret|credentials?|auth|key)(?:$|[-_])", re.IGNORECASE
 )
 
 
 def credential_in(value: str, key: str = "") -> str | None:
-    """Return the kind of credential in a value (of this key), in words that do not repeat it; None without
-    one.
-    """
+    """Return the kind of credential in a value (of this key), in words that do not repeat it; None without one."""
     if _IN_A_URL.search(value):
         return "a user or password in a URL"
     if _IN_A_QUERY.search(value):

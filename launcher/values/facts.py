@@ -39,9 +39,7 @@ class Holder(Record):
 
     @property
     def title(self) -> str:
-        """The pid, owner and command, e.g. `pid 50213 (eve, python eval.py)`, without figures that change
-        every second.
-        """
+        """The pid, owner and command, e.g. `pid 50213 (eve, python eval.py)`, without figures that change every second."""
         owner = self.user or (f"uid {self.uid}" if self.uid is not None else "another user")
         words = [owner, self.command, f"container {self.container}" if self.container else None]
         return f"pid {self.pid} ({', '.join(filter(None, words))})"
@@ -231,18 +229,14 @@ class Facts(Record):
 
     @property
     def no_card(self) -> str:
-        """A description for a host without an NVIDIA or Apple GPU, e.g. `no GPU`, or `1 x AMD GPU 1002:74a1
-        (206 GB), not planned for`.
-        """
+        """A description for a host without an NVIDIA or Apple GPU, e.g. `no GPU`, or `1 x AMD GPU 1002:74a1 (206 GB), not planned for`."""
         names = self.other_gpus
         words = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
         return f"{words}, not planned for" if words else "no GPU"
 
     @property
     def room_gb(self) -> float | None:
-        """The space for new files below the root, in GB: the smaller of the disk's and the quota's free
-        space.
-        """
+        """The space for new files below the root, in GB: the smaller of the disk's and the quota's free space."""
         limits = [free for free in (self.free_gb, self.file_system.quota_free_gb) if free is not None]
         return min(limits, default=None)
 

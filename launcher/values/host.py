@@ -69,9 +69,9 @@ class MachineKeys(Written):
 
 
 class Host(MachineKeys):
-    """A machine. A subclass is another kind of host, defined by its backend, with the kind's settings in one
-    field.
+    """A machine.
 
+    A subclass is another kind of host, defined by its backend, with the kind's settings in one field.
     `address` None means this machine, if the kind is a machine. An alias of ~/.ssh/config is a host whose
     address is the alias. `variables`: which variables of this process a run on this machine gets. `hold`: how
     many seconds an SSH connection is kept for the next command, 0 to close it at once. Validating values as a
@@ -137,16 +137,12 @@ class Host(MachineKeys):
 
     @property
     def is_local(self) -> bool:
-        """Whether the host is the machine that runs `launch`, or a cluster with this machine as its login
-        node.
-        """
+        """Whether the host is the machine that runs `launch`, or a cluster with this machine as its login node."""
         return self.has_login and self.address is None
 
     @property
     def way(self) -> tuple[object, ...]:
-        """The values that a connection to the host depends on; hosts with equal values may share a
-        connection.
-        """
+        """The values that a connection to the host depends on; hosts with equal values may share a connection."""
         keys = ("name", "address", "port", "user", "identity_file", "known_hosts", "root", "python")
         return tuple(getattr(self, key) for key in keys)
 

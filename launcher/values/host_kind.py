@@ -1,4 +1,7 @@
-"""The `[hosts.NAME]` table of each kind of host. Each backend has one; the default is the table of a machine."""
+"""The `[hosts.NAME]` table of each kind of host.
+
+Each backend has one; the default is the table of a machine.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +64,6 @@ class HostKind:
         return None
 
     def without_table(self, name: str, user_folder: str) -> str | None:
-        """Return the table to write for a host of this name that has none; None if the name has no special
-        meaning.
-        """
+        """Return the table to write for a host of this name that has none; None if the name has no special meaning."""
         del name, user_folder
         return None

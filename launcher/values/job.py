@@ -38,9 +38,7 @@ class BatchSize(Written):
 
 
 class Data(Written):
-    """The job's data: a path on this machine (`./x`, `/x`, `~/x`), `host:PATH` on the host, or a name that
-    the script resolves.
-    """
+    """The job's data: a path on this machine (`./x`, `/x`, `~/x`), `host:PATH` on the host, or a name that the script resolves."""
 
     train: str | None = None
     eval: str | None = None

@@ -1,6 +1,4 @@
-"""The training method: all weights, or an adapter over a frozen base that is loaded as it is (`lora`) or in 4
-bits (`qlora`).
-"""
+"""The training method: all weights, or an adapter over a frozen base that is loaded as it is (`lora`) or in 4 bits (`qlora`)."""
 
 from __future__ import annotations
 

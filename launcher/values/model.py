@@ -13,9 +13,7 @@ from launcher.values.precision import Dtype
 
 Size = Annotated[int, Field(ge=1, le=2**40)]
 Mlp = Literal["gated", "plain", "gelu_new"]
-"""The kind of MLP: with a gate, without one, or without one and with a GELU that is composed of many
-operations.
-"""
+"""The kind of MLP: with a gate, without one, or without one and with a GELU that is composed of many operations."""
 
 
 OptionalSize = Annotated[Size | None, Field(exclude_if=lambda value: value is None)]
@@ -70,17 +68,13 @@ class Model(Written):
 
     @property
     def embeddings(self) -> int:
-        """The parameters of all embeddings, and of the head if it is not tied: a quantized base keeps them
-        unquantized.
-        """
+        """The parameters of all embeddings, and of the head if it is not tied: a quantized base keeps them unquantized."""
         of_tokens = self.vocab_size * self.hidden_size * (1 if self.is_tied else 2)
         return min(of_tokens + (self.layer_embeddings or 0), self.parameters)
 
     @property
     def multiplied(self) -> int:
-        """The parameters that a token is multiplied by: all but the input embedding, unless the output shares
-        it.
-        """
+        """The parameters that a token is multiplied by: all but the input embedding, unless the output shares it."""
         parameters = self.parameters - (self.layer_embeddings or 0)
         return parameters - (0 if self.is_tied else min(self.vocab_size * self.hidden_size, parameters // 2))
 
@@ -91,9 +85,7 @@ class Model(Written):
 
 
 class _Config(Record):
-    """The keys of a `config.json` that launch reads, as transformers 5 names them; `torch_dtype` is the old name
-    of `dtype`.
-    """
+    """The keys of a `config.json` that launch reads, as transformers 5 names them; `torch_dtype` is the old name of `dtype`."""
 
     dtype: str | None = None
     torch_dtype: str | None = None
@@ -218,15 +210,14 @@ def _bits(quantization: JsonObject | None) -> float | None:
 
 
 DEQUANTIZED = "mxfp4"
-"""The method that transformers dequantizes on loading if the package `kernels` is missing. Only then can it
-be trained.
+"""The method that transformers dequantizes on loading if the package `kernels` is missing.
+
+Only then can it be trained.
 """
 
 
 def _quant_method(quantization: JsonObject | None) -> str | None:
-    """Return the quantization method of a saved base, as transformers names it; `unknown` if its settings do
-    not name one.
-    """
+    """Return the quantization method of a saved base, as transformers names it; `unknown` if its settings do not name one."""
     if quantization is None:
         return None
     if quantization.get("load_in_4bit") or quantization.get("load_in_8bit"):

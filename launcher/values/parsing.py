@@ -64,8 +64,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def unknown_name(
     noun: str, word: str, known: Iterable[str], *, looked_in: str, meant: Sequence[str] = ()
 ) -> UnknownNameError:
-    """Return the error for an unknown name. It lists all known names, and suggests the `meant` ones, else the
-    nearest.
+    """Return the error for an unknown name.
+
+    It lists all known names, and suggests the `meant` ones, else the nearest.
     """
     names = sorted(set(known))
     listing = f"\n  known: {', '.join(names)}" if names else ""
@@ -152,8 +153,7 @@ def line_near(dotted: str, text: str) -> int | None:
 
 
 def line_of(dotted: str, text: str) -> int | None:
-    """Return the line on which a dotted key is written, by its table header and its last part; None if not
-    found.
+    """Return the line on which a dotted key is written, by its table header and its last part; None if not found.
 
     A key contains the number of its table in a list, from 1: `run.2.name` is in the second `[[run]]`, and
     `run.2` is its header.

@@ -56,8 +56,7 @@ class Node(Written):
 
 
 class Allocation(Written):
-    """The way in which a run gets its cards, and the request: a number of cards of one kind, never particular
-    cards.
+    """The way in which a run gets its cards, and the request: a number of cards of one kind, never particular cards.
 
     `leased` from the other runs of a host, `scheduled` by a cluster's scheduler, `rented` with a cloud
     machine, or `given`: the host has the cards, and none are reserved. Example: two cards of profile l40s,
@@ -85,8 +84,7 @@ class CardPlan(Written):
 
 
 class SegmentCards(Written):
-    """Possible cards: `count` of one of these names, with a memory in MiB between two limits; None for no
-    limits.
+    """Possible cards: `count` of one of these names, with a memory in MiB between two limits; None for no limits.
 
     `plan` has the values that replace those in plan.json; None if plan.json was made for these cards.
     """
@@ -137,17 +135,14 @@ class Session(Written):
 
 
 class Source(Written):
-    """The source of a model or a file: `local` is sent with the run, `host` is on the host, `name` is
-    resolved by the script.
-    """
+    """The source of a model or a file: `local` is sent with the run, `host` is on the host, `name` is resolved by the script."""
 
     kind: Literal["local", "host", "name"]
     value: str
 
 
 class Verification(Written):
-    """A plan whose attempts are trials of `launch verify`: the number of steps of each, and of those with
-    held weights.
+    """A plan whose attempts are trials of `launch verify`: the number of steps of each, and of those with held weights.
 
     The first `held` steps keep the weights. `workload` is the digest of everything that speed and memory
     depend on, other than card, software and precision.

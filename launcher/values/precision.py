@@ -1,6 +1,4 @@
-"""A precision, which is one consistent choice of dtypes, autocast and scaler, and its dependencies other than
-the card.
-"""
+"""A precision, which is one consistent choice of dtypes, autocast and scaler, and its dependencies other than the card."""
 
 from __future__ import annotations
 
@@ -17,8 +15,9 @@ Mode = Literal["fp32", "bf16", "bf16-weights", "fp16", "fp16-native"]
 """`fp16-native`, all in float16 without a scaler, may occur in a user's script; plans no longer use it."""
 PrecisionChoice = Literal["auto", "bf16", "bf16-weights", "fp16", "fp32"]
 PrecisionRequest = PrecisionChoice | Literal["fp16-native"]
-"""The precision that a launch requests. `fp16-native` may occur in recorded requests, and is refused with
-`NO_NATIVE`.
+"""The precision that a launch requests.
+
+`fp16-native` may occur in recorded requests, and is refused with `NO_NATIVE`.
 """
 Dtype = Literal["float32", "float16", "bfloat16"]
 Attention = Literal["sdpa", "eager", "flash_attention_2"]
@@ -34,8 +33,7 @@ AMPERE = (8, 0)
 SMALLEST_NORMAL_FP16 = 2.0**-14
 """Smaller numbers lose digits in float16; below 6e-8 they are zero."""
 FP16_SQUARED_GRADIENT = 5.5e-3
-"""Below this gradient Adam's mean of squared gradients is zero in float16, and its step is the gradient
-divided by eps.
+"""Below this gradient Adam's mean of squared gradients is zero in float16, and its step is the gradient divided by eps.
 
 It is the root of 2**-25 / (1 - beta2). Runs measured steps larger than float32's by this value divided by
 eps.
@@ -68,13 +66,13 @@ class Platform(Written):
 
 
 class Precision(Written):
-    """One consistent choice of dtypes, autocast and scaler. A choice that would crash or not learn cannot be
-    built.
+    """One consistent choice of dtypes, autocast and scaler.
 
-    `capability` is a CUDA card's. `platform` is given on devices whose rules depend on it. `why` is the
-    reason for its place on the ladder. With a `quantization` the linear layers of the frozen base are
-    quantized; `base_dtype` is then the dtype of its other weights: embedding, head and norms. Sources of the
-    rules: the source code of torch 2.13, transformers 5.23 and bitsandbytes 0.50.2, and measured runs.
+    A choice that would crash or not learn cannot be built. `capability` is a CUDA card's. `platform` is given
+    on devices whose rules depend on it. `why` is the reason for its place on the ladder. With a
+    `quantization` the linear layers of the frozen base are quantized; `base_dtype` is then the dtype of its
+    other weights: embedding, head and norms. Sources of the rules: the source code of torch 2.13,
+    transformers 5.23 and bitsandbytes 0.50.2, and measured runs.
     """
 
     mode: Mode
@@ -110,8 +108,9 @@ class Precision(Written):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of the canonical JSON without `why`, in hex. Hosts store evidence of a precision under
-        it.
+        """The SHA-256 of the canonical JSON without `why`, in hex.
+
+        Hosts store evidence of a precision under it.
         """
         return hashlib.sha256(
             canonical_json(self.model_dump(mode="json", exclude={"why"})).encode()
@@ -119,8 +118,7 @@ class Precision(Written):
 
     @property
     def fuses_adamw(self) -> bool:
-        """Whether a training that takes its optimizer from the plan gets torch's fused AdamW: one kernel, no
-        stored square roots.
+        """Whether a training that takes its optimizer from the plan gets torch's fused AdamW: one kernel, no stored square roots.
 
         Not with a scaler: fused AdamW would skip a step inside the kernel, unseen by accelerate and by
         learning-rate schedules. Not over float16 weights: its results differ there.

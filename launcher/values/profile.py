@@ -13,9 +13,7 @@ NAME = r"^[a-z0-9][a-z0-9_.-]{0,47}$"
 Name = Annotated[str, Field(pattern=NAME)]
 """A name that is safe in a path, a command and a label."""
 LEAST_SHARE = 0.9
-"""The smallest share of a card's nominal memory that its driver reports: ECC takes a sixteenth of GDDR
-memory.
-"""
+"""The smallest share of a card's nominal memory that its driver reports: ECC takes a sixteenth of GDDR memory."""
 DERIVED = "(derived)"
 """The end of the title of a profile that was made from a probe and is in no file."""
 
@@ -74,9 +72,7 @@ class Profile(Written):
 
     @property
     def memory_bytes(self) -> int | None:
-        """The memory of one card in bytes: the driver's figure if known, else the nominal size; None if
-        unknown.
-        """
+        """The memory of one card in bytes: the driver's figure if known, else the nominal size; None if unknown."""
         if self.memory_mib is not None:
             return int(self.memory_mib * 2**20)
         return None if self.memory_gb is None else int(self.memory_gb * 1e9)
@@ -126,8 +122,7 @@ class Profile(Written):
 
     @property
     def memory_limits_mib(self) -> tuple[float, float] | None:
-        """The smallest and the largest memory that a driver reports for this card, in MiB; None without
-        dedicated memory.
+        """The smallest and the largest memory that a driver reports for this card, in MiB; None without dedicated memory.
 
         The limits distinguish an RTX 3080 of 10 GB from one of 12 GB.
         """

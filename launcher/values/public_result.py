@@ -10,8 +10,7 @@ R = TypeVar("R", bound=type)
 
 
 def public(name: str, *, internal: Container[str] = ()) -> Callable[[R], R]:
-    """Have pydantic read and write a NamedTuple as an object with a key for each field but the `internal`
-    ones.
+    """Have pydantic read and write a NamedTuple as an object with a key for each field but the `internal` ones.
 
     `name` is its name in docs/json-schema.json; the class's docstring is the description there.
     """
@@ -55,8 +54,9 @@ Number = Annotated[float, _NameIfNotFinite()]
 
 
 def as_json(value: float | str) -> float | str:
-    """Return a number in a form that strict JSON allows: a non-finite number becomes its name. A name is
-    returned as it is.
+    """Return a number in a form that strict JSON allows: a non-finite number becomes its name.
+
+    A name is returned as it is.
     """
     if isinstance(value, str) or math.isfinite(value):
         return value

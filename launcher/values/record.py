@@ -89,8 +89,7 @@ DISK_WORDS = {"disk-full": "disk full", "quota": "disk quota used up", "read-onl
 
 
 class Trouble(Record):
-    """A condition that blocks a live run, and how long its agent or its training has been silent, if that is
-    the trouble.
+    """A condition that blocks a live run, and how long its agent or its training has been silent, if that is the trouble.
 
     `kind` is for programs: a key of DISK_WORDS, `paused`, `frozen` (the agent), `silent` (the training) or
     `room` (a checkpoint does not fit).
@@ -112,8 +111,9 @@ class Trouble(Record):
 
 
 class RunState(JudgedState):
-    """The `state.json` of a run's last folder, or the host's derived state if the lock is free. Times are the
-    host's clock.
+    """The `state.json` of a run's last folder, or the host's derived state if the lock is free.
+
+    Times are the host's clock.
     """
 
     attempt: Whole | None = None

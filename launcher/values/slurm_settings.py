@@ -1,6 +1,4 @@
-"""A job's request to Slurm: the keys of a `[hosts.NAME]` table with `kind = "slurm"`, and of `--set
-slurm.KEY=…`.
-"""
+"""A job's request to Slurm: the keys of a `[hosts.NAME]` table with `kind = "slurm"`, and of `--set slurm.KEY=…`."""
 
 from __future__ import annotations
 
@@ -166,8 +164,9 @@ class SlurmSettings(Written):
 
     @classmethod
     def from_flags(cls, flags: Iterable[str]) -> Self:
-        """Return the settings that produced these flags. `build`, `modules` and `image`, which are not flags,
-        are the defaults.
+        """Return the settings that produced these flags.
+
+        `build`, `modules` and `image`, which are not flags, are the defaults.
         """
         values: dict[str, Any] = {}
         extra = []

@@ -1,4 +1,7 @@
-"""The states and reasons of runs, in the words of this version. Shell completion loads them without pydantic."""
+"""The states and reasons of runs, in the words of this version.
+
+Shell completion loads them without pydantic.
+"""
 
 from __future__ import annotations
 

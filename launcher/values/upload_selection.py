@@ -1,6 +1,4 @@
-"""The upload of a launch: the files that are sent, the excluded files with the reasons, and the sources of
-model and data.
-"""
+"""The upload of a launch: the files that are sent, the excluded files with the reasons, and the sources of model and data."""
 
 from __future__ import annotations
 
@@ -57,8 +55,7 @@ class Size(NamedTuple):
 
 
 class LeftOut(NamedTuple):
-    """A path that is not sent, below the code folder, or below the folder of the job's `key`; a folder ends
-    with `/`.
+    """A path that is not sent, below the code folder, or below the folder of the job's `key`; a folder ends with `/`.
 
     `link` is a link's target. `size` is None for a path without one.
     """
@@ -81,8 +78,9 @@ class LeftOut(NamedTuple):
 
 
 class JobSource(NamedTuple):
-    """The model or a data set of a job: the text under its key, and its source. Sizes count only the files
-    that are sent.
+    """The model or a data set of a job: the text under its key, and its source.
+
+    Sizes count only the files that are sent.
     """
 
     key: str
@@ -98,11 +96,11 @@ class JobSource(NamedTuple):
 
 
 class Cargo(NamedTuple):
-    """The upload of a launch. `files` counts files and links, of code and of data; `bytes` counts each file
-    once.
+    """The upload of a launch.
 
-    `included` are the credentials among them, which a `.launchignore` names. `paths` are the code paths,
-    relative to `folder`, empty folders included. `findings` are refusals.
+    `files` counts files and links, of code and of data; `bytes` counts each file once. `included` are the
+    credentials among them, which a `.launchignore` names. `paths` are the code paths, relative to `folder`,
+    empty folders included. `findings` are refusals.
     """
 
     folder: Path
@@ -116,9 +114,7 @@ class Cargo(NamedTuple):
     included: tuple[LeftOut, ...] = ()
 
     def has(self, path: str) -> bool:
-        """Return whether a path relative to the folder, written without `./`, is a file, link or folder that
-        is sent.
-        """
+        """Return whether a path relative to the folder, written without `./`, is a file, link or folder that is sent."""
         return path in self.paths or any(known.startswith(f"{path}/") for known in self.paths)
 
     def why_left_out(self, path: str) -> LeftOut | None:
@@ -132,9 +128,7 @@ class Cargo(NamedTuple):
         return None
 
     def shown(self) -> dict[str, Any]:
-        """Return the public part for scripts, without the list of paths; excluded paths are cut after 1,000
-        entries.
-        """
+        """Return the public part for scripts, without the list of paths; excluded paths are cut after 1,000 entries."""
         return {
             "folder": str(self.folder),
             "files": self.files,

@@ -1,4 +1,7 @@
-"""The variables that a job sets for its processes, e.g. `WANDB_MODE=offline`. They are recorded in its plan."""
+"""The variables that a job sets for its processes, e.g. `WANDB_MODE=offline`.
+
+They are recorded in its plan.
+"""
 
 from __future__ import annotations
 

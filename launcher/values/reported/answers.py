@@ -13,21 +13,19 @@ from launcher.values.software.packages import InstalledPackages
 
 
 class PreparedRun(Record):
-    """A run whose folder was made: the paths that its container would need, and the cards (UUIDs) that it
-    leased, if any.
-    """
+    """A run whose folder was made: the paths that its container would need, and the cards (UUIDs) that it leased, if any."""
 
     place: RunLocation
     gpus: tuple[str, ...] | None = None
 
 
 class ResumedRun(Record):
-    """A run after `resume`. `place` is set if the client has to start the run; `gpus` are the cards that it
-    leased.
+    """A run after `resume`.
 
-    `silence_left_s` is set if its last agent does not count as dead yet: the remaining seconds of silence
-    until it does. `secrets` lists missing secrets. `is_new` says that the run needs a new container. If
-    `is_ours` is false, another client was faster: `by` names it.
+    `place` is set if the client has to start the run; `gpus` are the cards that it leased. `silence_left_s`
+    is set if its last agent does not count as dead yet: the remaining seconds of silence until it does.
+    `secrets` lists missing secrets. `is_new` says that the run needs a new container. If `is_ours` is false,
+    another client was faster: `by` names it.
     """
 
     state: str
@@ -57,9 +55,7 @@ class MovedTo(Record):
 
 
 class Outlook(Record):
-    """Whether a run's script can resume, the run's new place if it was moved, and whether it never began
-    (`half_made`).
-    """
+    """Whether a run's script can resume, the run's new place if it was moved, and whether it never began (`half_made`)."""
 
     resumes: bool
     moved: MovedTo | None = None
@@ -74,9 +70,7 @@ class RejectedCheckpoint(Record):
 
 
 class Inheritance(Record):
-    """The values that a run took over from its parent: the checkpoint, the changes by remedies, and the
-    rejected checkpoints.
-    """
+    """The values that a run took over from its parent: the checkpoint, the changes by remedies, and the rejected checkpoints."""
 
     parent: Parent
     changes: dict[str, bool | int | float | str] = {}
@@ -104,9 +98,7 @@ class HeldLock(Record):
 
 
 class MadeEnvironment(Record):
-    """The packages of a new environment, and the program that installed them (`by`), or the `step` that
-    failed.
-    """
+    """The packages of a new environment, and the program that installed them (`by`), or the `step` that failed."""
 
     packages: InstalledPackages | None = None
     step: str | None = None
@@ -114,9 +106,7 @@ class MadeEnvironment(Record):
 
 
 class RemovedThing(Record):
-    """A removed item that no run of the host uses: its kind, its path (below the root, or absolute), its
-    bytes.
-    """
+    """A removed item that no run of the host uses: its kind, its path (below the root, or absolute), its bytes."""
 
     kind: str
     path: str
@@ -138,8 +128,7 @@ class Garbage(Record):
 
 
 class Swept(Record):
-    """An item that a sweep ended, removed or left alone, and the reason; `run` is the run that it belongs to,
-    if known.
+    """An item that a sweep ended, removed or left alone, and the reason; `run` is the run that it belongs to, if known.
 
     `receiver` is the program that the run has handed a process over to, e.g. `slurmstepd (pid 4242)`.
     """
@@ -159,8 +148,9 @@ class Swept(Record):
 
 
 class Sweep(Record):
-    """The result of a sweep. `ended` gives the seconds since each requested run ended; `None` for a run that
-    no longer exists.
+    """The result of a sweep.
+
+    `ended` gives the seconds since each requested run ended; `None` for a run that no longer exists.
     """
 
     items: list[Swept]

@@ -1,6 +1,4 @@
-"""A Slurm cluster as its login node reports it: partitions and their nodes, limits, and the user's
-permissions.
-"""
+"""A Slurm cluster as its login node reports it: partitions and their nodes, limits, and the user's permissions."""
 
 from __future__ import annotations
 
@@ -10,7 +8,10 @@ from launcher.values.base import Record
 
 
 class Gres(Record):
-    """A generic resource of a node, such as two cards: Slurm's `gpu:a100:2`. `type` is None where the cluster names none."""
+    """A generic resource of a node, such as two cards: Slurm's `gpu:a100:2`.
+
+    `type` is None where the cluster names none.
+    """
 
     name: str
     type: str | None = None
@@ -39,7 +40,10 @@ class NodeSet(Record):
 
 
 class Partition(Record):
-    """A partition. `max_time_s` and `max_nodes` limit one job, None without a limit. `state` is Slurm's word, such as `up`."""
+    """A partition.
+
+    `max_time_s` and `max_nodes` limit one job, None without a limit. `state` is Slurm's word, such as `up`.
+    """
 
     name: str
     is_default: bool = False

@@ -12,9 +12,7 @@ Path = Annotated[str, Field(pattern=r"^/[^\x00]*$")]
 
 
 class EngineWay(Record):
-    """A host's container engine: its socket, or its program if the socket is not accessible; `sudo` runs the
-    program as root.
-    """
+    """A host's container engine: its socket, or its program if the socket is not accessible; `sudo` runs the program as root."""
 
     name: str
     socket: Path | None = None
@@ -23,8 +21,7 @@ class EngineWay(Record):
 
 
 class AgentCode(Record):
-    """The folder to which an image's Python compiles a host's agent: the agent's file, the folder and its
-    owner.
+    """The folder to which an image's Python compiles a host's agent: the agent's file, the folder and its owner.
 
     `there`: the compiled files already exist.
     """

@@ -11,8 +11,9 @@ from launcher.values.base import Record
 
 MOST_FILES = 200_000
 MOST_DEEP = 80
-"""The maximum number of parts of a path. An agent lists at most 64 folders; Python's functions for trees fail
-on deeper ones.
+"""The maximum number of parts of a path.
+
+An agent lists at most 64 folders; Python's functions for trees fail on deeper ones.
 """
 TOPS = ("artifacts", "checkpoints", "code", "home", "work")
 Loss = Literal["nothing", "checkpoints", "all"]
@@ -37,9 +38,7 @@ Nanoseconds = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 class RunOutput(NamedTuple):
-    """A file that a run wrote: its path below the run's work/, kind, bytes, and modification time by the
-    host's clock.
-    """
+    """A file that a run wrote: its path below the run's work/, kind, bytes, and modification time by the host's clock."""
 
     path: Path
     kind: Kind
@@ -72,8 +71,7 @@ class Manifest(NamedTuple):
 
 
 class LastCopies(Record):
-    """The files of a run that only its host has: some of them as (path, kind, bytes), and the total number
-    and bytes.
+    """The files of a run that only its host has: some of them as (path, kind, bytes), and the total number and bytes.
 
     `unseen` could not be read, with the reasons.
     """

@@ -1,5 +1,6 @@
-"""The measurements of `launch verify`'s trials, as a run records them. A job may have written arbitrary data
-here.
+"""The measurements of `launch verify`'s trials, as a run records them.
+
+A job may have written arbitrary data here.
 """
 
 from __future__ import annotations
@@ -26,9 +27,7 @@ class Speed(Protocol):
 
 
 def rate_of(speed: Speed | None) -> float:
-    """Return the speed of a training: tokens a second, or examples a second if tokens are not counted; 0 if
-    unknown.
-    """
+    """Return the speed of a training: tokens a second, or examples a second if tokens are not counted; 0 if unknown."""
     return 0.0 if speed is None else speed.tokens_per_s or speed.examples_per_s or 0.0
 
 
@@ -54,8 +53,9 @@ class Product(Record):
 
 
 class CardMeasured(Record):
-    """A card's compute measurements. `kernels` is the architecture whose code it runs; None if this torch has
-    none for it.
+    """A card's compute measurements.
+
+    `kernels` is the architecture whose code it runs; None if this torch has none for it.
     """
 
     device: str | None = None
@@ -109,9 +109,7 @@ class TrialBegun(Trial):
 
 
 class TrialEnded(Trial):
-    """A trial that has ended: its subject, its result and its measurements; `line` and `why` explain a
-    failure.
-    """
+    """A trial that has ended: its subject, its result and its measurements; `line` and `why` explain a failure."""
 
     result: str
     measured: dict[str, object] | None = None

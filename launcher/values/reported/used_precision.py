@@ -32,8 +32,9 @@ class PrecisionSeen(Record):
     def of_plan(
         cls, precision: Precision, dtypes: object, *, has_frozen: bool, is_rehearsed: bool
     ) -> PrecisionSeen:
-        """Return the precision that a script takes from the plan. `dtypes` has the worker's counts, if any. A
-        rehearsal is on a CPU.
+        """Return the precision that a script takes from the plan.
+
+        `dtypes` has the worker's counts, if any. A rehearsal is on a CPU.
         """
         frozen: dict[str, int] = {precision.base_dtype: 1} if has_frozen else {}
         if precision.quantization is not None:

@@ -1,6 +1,4 @@
-"""A Python environment for native runs, the counterpart of an image for containers: its contents and its
-maker.
-"""
+"""A Python environment for native runs, the counterpart of an image for containers: its contents and its maker."""
 
 from __future__ import annotations
 
@@ -26,8 +24,7 @@ class Environment(Written):
 
 
 class Maker(NamedTuple):
-    """The program that makes an environment on a host: an interpreter's venv module, or uv; `program` is the
-    path.
+    """The program that makes an environment on a host: an interpreter's venv module, or uv; `program` is the path.
 
     `python` is the minor version of the environment. `interpreter` is the one that uv uses: a path, or a
     version that it installs. `uv` is the path of the uv that makes and fills it; None if pip does, because of

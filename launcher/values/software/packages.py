@@ -9,7 +9,8 @@ from launcher.values.reported.engine_access import AgentCode
 class InstalledPackages(Record):
     """A Python's version, its torch with the CUDA and architectures that it was built for, and the output of `pip check`.
 
-    `architectures` is None if torch was not imported. `conflicts` is None without pip. `error` says why torch cannot be imported.
+    `architectures` is None if torch was not imported. `conflicts` is None without pip. `error` says why torch
+    cannot be imported.
     """
 
     python: str
@@ -21,9 +22,7 @@ class InstalledPackages(Record):
 
 
 class KnownImage(Record):
-    """A host's facts about an image: its packages, once recorded, and where it compiles the agent to, if it
-    can.
-    """
+    """A host's facts about an image: its packages, once recorded, and where it compiles the agent to, if it can."""
 
     packages: InstalledPackages | None = None
     code: AgentCode | None = None

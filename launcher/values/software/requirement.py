@@ -11,14 +11,13 @@ from pydantic_core import PydanticCustomError
 from launcher.values.credential import credential_in
 
 _READ_OTHERWISE = re.compile(r"[^\x20-\x7e]|[\\$]|\s#")
-"""Line ends, continuations, variables and comments: in a requirements file pip interprets these before PEP
-508.
-"""
+"""Line ends, continuations, variables and comments: in a requirements file pip interprets these before PEP 508."""
 
 
 def requirement_text(written: str) -> str:
-    """Return a requirement without surrounding spaces. Raises ValueError or PydanticCustomError for text that
-    is not one.
+    """Return a requirement without surrounding spaces.
+
+    Raises ValueError or PydanticCustomError for text that is not one.
     """
     from packaging.requirements import InvalidRequirement, Requirement  # most jobs need no package
 
