@@ -9,54 +9,57 @@
     trainer = Trainer(model, args, callbacks=[worker.trainer_callback()], ...)
     trainer.train(resume_from_checkpoint=worker.resume_from())
     if not worker.stopping():            # the run was not asked to end early
-        worker.done(trainer.state.global_step)  # call this last, when everything worth keeping is on disk
+        worker.done(trainer.state.global_step)  # call this last, when all results are on disk
 
-A loop in plain torch uses `with worker.autocast():` and `scaler = worker.scaler()`. A loop with accelerate uses
-`worker.accelerator()`. Both end each step with
+A loop in plain torch uses `with worker.autocast():` and `scaler = worker.scaler()`. A loop with accelerate
+uses `worker.accelerator()`. Both end each step with
 
     if worker.due(step):                 # every N steps or minutes, or when the run is asked to end
         worker.save(step, write)
     if worker.stopping():
         sys.exit(0)                      # the next start resumes from this checkpoint
 
-A run sets two variables. `LAUNCH_ATTEMPT` names the folder with `attempt.json`, the only file of the run that is
-read here. `LAUNCH_SOCKET` is the agent's Unix stream socket: each process of the training opens one connection and
-sends one line of JSON per event. Without an agent nothing is sent, and the training continues.
+A run sets two variables. `LAUNCH_ATTEMPT` names the attempt's folder: the worker reads its values from
+`attempt.json` and the checkpoints of earlier attempts from `sealed.json`. `LAUNCH_SOCKET` is the agent's Unix
+stream socket: each process of the training opens one connection and sends one line of JSON per event. Without
+an agent the worker sends nothing, and the training continues.
 
-Outside a run every function does the plain thing, so a script that imports this package still works by hand.
+Outside a run every function has a plain default, so a script that imports this package still works by hand.
 
-Reading a knob reports that the script uses it. The agent mends a crash only by changing knobs that were read.
+Reading a knob reports that the script uses it. To recover from a crash, the agent changes only knobs that
+were read.
 
-The guard checks every optimizer step of a prepared model, or of a Trainer with `trainer_callback`. A training that
-diverges or does not learn ends with `Tripped` within five steps, and no checkpoint of a bad step is sealed.
+The guard checks every optimizer step of a prepared model, or of a Trainer with `trainer_callback`. A training
+that diverges or does not learn ends with `Tripped` within five steps, and no checkpoint of a bad step is
+sealed.
 
-If another agent has gone on with the run, because this one was thought to be dead, `save` raises `SupersededError`.
+If another agent has continued the run because this one seemed dead, `save` raises `SupersededError`.
 
-The package runs on Python 3.8 and later, on Linux and macOS. Importing it needs the standard library only; torch,
-transformers and accelerate are imported inside the functions that need them. It does not choose the precision or the
-checkpoint to resume from, and it does not retry: the agent does.
+The package runs on Python 3.8 and later, on Linux and macOS. Importing it needs the standard library only;
+torch, transformers and accelerate are imported inside the functions that need them. It does not choose the
+precision or the checkpoint to resume from, and it does not retry: the agent does.
 
 The modules, in the order in which they import each other:
 
     json_values, channel   strict JSON; the connection to the agent
-    values                 what `attempt.json` holds: Knobs, Precision, Split, Peek
-    quantization           a base in 4 bits: how it is loaded, and what its layers need
+    values                 the contents of `attempt.json`: Knobs, Precision, Split, Peek
+    quantization           4-bit base models: loading, and settings of their layers
     unsaved_hook           a hook on a model that is not saved with it
-    guard/                 judges optimizer steps, and how torch reports them to it
+    guard/                 judges optimizer steps; hooks into torch
     pace                   when to save, when to stop
-    succession             whether the run has gone on without this attempt
+    succession             whether a later attempt has replaced this one
     manifests, checkpoints sealing, rotation, where to resume
     events                 log, progress, begin, done
-    planned_optimizer      which AdamW the plan means
-    compiled_models        which models are compiled, and with what
+    planned_optimizer      the plan's variant of AdamW
+    compiled_models        torch.compile: when it applies, and its needs on the host
     mixed_precision        from the plan to keywords, autocast, scaler, accelerator
     throughput             tokens per second, and the share of the card's peak rate
     preparation            makes a model safe to train at the plan's precision
-    trainer_lines, trainer what a Trainer's log lines say, the callback for a transformers.Trainer
+    trainer_lines, trainer metrics from a Trainer's log lines; the callback for a transformers.Trainer
     observer, startup/     the start-up hook, which observes scripts that do not use the worker
-    adaptation/            the hook gives such a script the plan (`--adapt`)
-    rehearsal/             the hook lets torch act as with a card that is not there (`--rehearse`)
-    precision_seen, _watch which precision such a script really uses
+    adaptation/            the hook applies the plan to such a script (`--adapt`)
+    rehearsal/             the hook makes torch imitate a missing card (`--rehearse`)
+    precision_seen, _watch the precision that such a script really uses
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ def become_rank(arguments: List[str]) -> None:
     if cards:
         os.environ["CUDA_VISIBLE_DEVICES"] = cards.split(",")[int(os.environ["LOCAL_RANK"])]
         os.environ["LOCAL_RANK"] = "0"
-    # They are this node's torchrun's own: one that the script starts would read them, too.
+    # PET_* configure this node's torchrun. A torchrun that the script starts would read them too.
     for name in [name for name in os.environ if name.startswith("PET_")]:
         del os.environ[name]
     os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - the command of the job

@@ -24,7 +24,7 @@ _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 def rank() -> int:
     """Return the rank of this process; 0 is the main process.
 
-    A RANK that stands alone is the script's own, for example of a LoRA: whoever starts ranks also sets WORLD_SIZE.
+    A RANK without WORLD_SIZE belongs to the script, for example the rank of a LoRA: rank launchers set both.
     """
     written = os.environ.get("RANK", "") if "WORLD_SIZE" in os.environ else ""
     return int(written) if written.isdecimal() else 0
@@ -36,7 +36,7 @@ def send(
     values: Optional[Mapping[str, Any]] = None,
     source: Optional[str] = None,
 ) -> None:
-    """Send an event to the agent; do nothing without one. `source` is None for what the script itself reports."""
+    """Send an event to the agent; do nothing without one. `source` is None for the script's own reports."""
     event: Dict[str, object] = {"kind": kind, "rank": rank(), "time": time.time()}
     if step is not None:
         event["step"] = int(step)
@@ -55,8 +55,8 @@ def beat(step: int, source: Optional[str] = None) -> None:
 class EventChannel:
     """One connection to the agent: opened by the first event, silent after the first error.
 
-    `has_own_metrics`: the script reports its metrics by itself, so the start-up hook does not. `source` is that of events
-    that name none: in a script that the hook adapts, all are the hook's.
+    `has_own_metrics`: the script reports its metrics itself, so the start-up hook does not. `source` is the
+    default source of an event: in a script that the hook adapts, all events are the hook's.
     """
 
     def __init__(self) -> None:

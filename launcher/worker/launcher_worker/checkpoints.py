@@ -1,4 +1,4 @@
-"""Saving checkpoints, removing old ones, and where a training resumes."""
+"""Save checkpoints, remove old ones, and find the one to resume from."""
 
 from __future__ import annotations
 
@@ -29,14 +29,16 @@ def save(
 ) -> None:
     """Seal a checkpoint, report it, and remove the old checkpoints.
 
-    `source` is a complete folder inside the checkpoints folder, or a function that writes the files into the folder it
-    is given. The function's files appear as `step-N` only when sealed, replacing an older `step-N`. Kept are the last
-    `keep_checkpoints` and the one with the lowest `eval_loss`, if a loss was logged at its step. With 0 it is the new one
-    alone, and the function is called once the old ones are gone.
-    Only rank 0 saves, and only there the function is called: gather sharded state before.
-    After a bad step nothing is sealed, and an event reports why, because a resume must not start from there.
-    Raises ValueError for a folder elsewhere, OSError if the disk refuses, and SupersededError if the run has gone on
-    in another agent's attempt.
+    `source` is a complete folder inside the checkpoints folder, or a function that writes the files into the
+    folder it is given. The function's files appear as `step-N` only when sealed, replacing an older `step-N`.
+    The last `keep_checkpoints` are kept, and the one with the lowest `eval_loss` if a loss was logged at its
+    step. With `keep_checkpoints` 0, only the new one is kept, and the function is called after the old ones
+    are removed.
+    Only rank 0 saves and calls the function: gather sharded state before.
+    After a bad step no checkpoint is sealed, because a resume must not start from it; an event reports the
+    reason.
+    Raises ValueError for a folder elsewhere, OSError if the disk refuses, and SupersededError if a later
+    attempt has replaced this one.
     """
     if rank() != 0:
         return
@@ -67,7 +69,8 @@ def save(
 def make_way(step: int) -> None:
     """Remove the old checkpoints before the one of this step is written, if the job keeps 0 of them.
 
-    Until the new one is sealed there is none: whatever ends the training before that sends it back to its beginning.
+    Until the new one is sealed, the run has no checkpoint: a training that ends before that starts again from
+    its beginning.
     """
     values = knobs()
     if values.keep_checkpoints == 0 and rank() == 0 and process_guard.complaint(step) is None:
@@ -77,8 +80,8 @@ def make_way(step: int) -> None:
 def resume_from() -> Optional[str]:
     """Return the folder of the checkpoint to resume from, or None to start from the beginning.
 
-    In a run the agent has chosen it: the newest one whose files all have the size and SHA-256 of its manifest.
-    Outside a run it is the newest sealed one.
+    In a run the agent has chosen it: the newest one whose files all match their size and SHA-256 in its
+    manifest. Outside a run it is the newest sealed one.
     """
     values = knobs()
     values.consume("resume")
@@ -105,9 +108,10 @@ def _rated(manifests: List[SealedManifest]) -> List[SealedManifest]:
 
 
 def _without_scaler(folder: Path) -> str:
-    """Return the checkpoint without the state of a gradient scaler, on which a Trainer without a scaler fails.
+    """Return a checkpoint without the state of a gradient scaler, on which a Trainer without one fails.
 
-    Such a checkpoint comes from an attempt at another precision. It is not changed: the result is a folder of links.
+    Such a checkpoint comes from an attempt at another precision. It stays unchanged: the result is a folder
+    of links.
     """
     if not (folder / "scaler.pt").exists():
         return str(folder)
@@ -121,7 +125,7 @@ def _without_scaler(folder: Path) -> str:
 
 
 def _publish(checkpoints: Path, step: int, write: Callable[[str], Any], epoch: Optional[float]) -> Path:
-    """Let `write` fill a hidden folder and seal it; only then give it its name."""
+    """Let `write` fill a hidden folder and seal it; then rename it to its final name."""
     checkpoints.mkdir(parents=True, exist_ok=True)
     final, hidden, older = (
         checkpoints / name.format(step) for name in ("step-{}", ".step-{}.new", ".step-{}.old")
@@ -136,7 +140,7 @@ def _publish(checkpoints: Path, step: int, write: Callable[[str], Any], epoch: O
         if final.exists():
             final.rename(older)
         hidden.rename(final)
-    except BaseException:  # torch and safetensors say in their own words that a disk is full
+    except BaseException:  # torch and safetensors have their own errors for a full disk
         send("evidence", step=step, values={"unsaved": {"bytes": _size(hidden)}})
         raise
     finally:
@@ -150,9 +154,9 @@ def _size(folder: Path) -> int:
 
 
 def _remove_old(checkpoints: Path, keep: int, *, keeps_best: bool) -> None:
-    """Remove the sealed checkpoints before the last `keep`, except the best one if that is kept.
+    """Remove the sealed checkpoints before the last `keep`; the best one stays if `keeps_best`.
 
-    Each is renamed first, so that an interrupted removal leaves nothing that looks like a checkpoint.
+    Each is renamed first, so that an interrupted removal leaves no folder that looks like a checkpoint.
     """
     check_fence()
     sealed = sorted(sealed_checkpoints(checkpoints), key=lambda manifest: manifest["step"])

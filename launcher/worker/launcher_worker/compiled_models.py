@@ -1,7 +1,7 @@
-"""`compile = true` of a job: models that torch compiles, and what that needs on the host.
+"""`compile = true` of a job: models compiled by torch, and the tools that this needs on the host.
 
-A compiled model has the parameters of the model that it was made of, under names that begin with `_orig_mod.`. So a
-script keeps that model, and saves it.
+A compiled model shares the parameters of the original model, under names that begin with `_orig_mod.`. So a
+script keeps the original model and saves that one.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from .values import Knobs, knobs
 
 
 def compiled(model: Any) -> Any:
-    """Return a model that is compiled at its first call, if the plan says so; else the model itself.
+    """Return a model that compiles at its first call if the plan asks for it; else the model itself.
 
-    Raises SystemExit if the host lacks what torch compiles with.
+    Raises SystemExit if the host lacks the tools that torch.compile needs.
     """
     if not compiles(knobs()):
         return model
@@ -28,9 +28,9 @@ def compiled(model: Any) -> Any:
 
 
 def compiles(values: Knobs) -> bool:
-    """Return whether models are compiled; in a rehearsal none is, because a card's kernels need the card.
+    """Return whether models are compiled; never in a rehearsal, because a card's kernels need the card.
 
-    Raises SystemExit if the host lacks what torch compiles with.
+    Raises SystemExit if the host lacks the tools that torch.compile needs.
     """
     if not values.peek.precision.compile or values.rehearsed:
         return False
@@ -43,12 +43,12 @@ def compiles(values: Knobs) -> bool:
 
 
 def missing_compiler(device: str) -> str:
-    """Return what torch.compile lacks on this host, in words; empty if nothing."""
+    """Return, in words, the tools that torch.compile misses on this host; empty if it misses none."""
     return " and ".join(_missing(device))
 
 
 def _missing(device: str) -> Iterator[str]:
-    """Yield what is missing: Inductor builds its code for a CPU in C++, Triton its link to a card in C, for this Python."""
+    """Yield each missing tool. Inductor compiles C++ for a CPU, Triton C for a card; both need Python.h."""
     if device == "cuda":
         compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
     else:
@@ -60,5 +60,5 @@ def _missing(device: str) -> Iterator[str]:
         sysconfig.get_path("include", "posix_prefix"),
     }  # where torch looks
     has_headers = any(os.path.exists(os.path.join(folder, "Python.h")) for folder in folders)
-    if not has_headers and sys.platform != "darwin":  # there a framework has them elsewhere
+    if not has_headers and sys.platform != "darwin":  # macOS frameworks keep the headers elsewhere
         yield "Python's headers (Python.h, in the package python3-dev of Debian and Ubuntu)"

@@ -1,4 +1,4 @@
-"""What a script reports about its progress: metrics, stages, the begin and the end of training."""
+"""A script's reports on its progress: metrics, stages, the begin and the end of training."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def begin(step: int, steps: Optional[int]) -> None:
 
 
 def done(step: int) -> None:
-    """Report success at the final step. Call it last, when everything worth keeping is on disk.
+    """Report success at the final step. Call it last, when all results are on disk.
 
     Raises Tripped if the guard has tripped or the last steps were bad: that is not a success.
     """

@@ -1,4 +1,4 @@
-"""Strict JSON: how metrics are written, and the digest of a JSON value."""
+"""Strict JSON: the form of metrics, and the digest of a JSON value."""
 
 from __future__ import annotations
 

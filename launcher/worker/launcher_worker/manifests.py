@@ -22,7 +22,7 @@ MANIFEST = "manifest.json"
 def seal(folder: Path, step: int, epoch: Optional[float]) -> None:
     """Write the manifest of a complete checkpoint, last and in one piece.
 
-    Raises SupersededError, with nothing sealed, if the run has gone on without this attempt.
+    Raises SupersededError, with nothing sealed, if a later attempt has replaced this one.
     """
     temporary = folder / (MANIFEST + ".tmp")
     files = {}
@@ -70,7 +70,7 @@ class _Manifest(TypedDict):
 
 
 class SealedManifest(_Manifest, total=False):
-    """The manifest of a sealed checkpoint, with its `path`, as far as the worker reads it."""
+    """The fields that the worker reads from the manifest of a sealed checkpoint, plus its `path`."""
 
     eval_loss: float
 
@@ -78,7 +78,7 @@ class SealedManifest(_Manifest, total=False):
 def sealed_checkpoints(checkpoints: Path) -> List[SealedManifest]:
     """Return the manifests of all sealed checkpoints, each with its `path`.
 
-    One that an earlier attempt sealed after this one had begun does not count: see succession.py.
+    A checkpoint that an earlier attempt sealed after this one had begun does not count: see succession.py.
     """
     manifests: List[SealedManifest] = []
     for path in checkpoints.glob(f"[!.]*/{MANIFEST}"):
@@ -94,13 +94,13 @@ def sealed_checkpoints(checkpoints: Path) -> List[SealedManifest]:
             ValueError,
             TypeError,
             KeyError,
-        ):  # torn, or not a manifest of ours: left to the agent
+        ):  # torn, or not one of our manifests: left to the agent
             continue
     return manifests
 
 
 def sync_folder(folder: Path) -> None:
-    """Make sure that the names in a folder are on the disk."""
+    """Flush the names in a folder to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -109,7 +109,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _sync_and_hash(path: Path) -> ManifestFile:
-    """Make sure that a file is on the disk; return its size (bytes) and SHA-256."""
+    """Flush a file to the disk; return its size (bytes) and SHA-256."""
     digest = hashlib.sha256()
     size = 0
     with open(path, "rb") as file:

@@ -1,6 +1,6 @@
 """The plan for torch, transformers and accelerate: keywords, autocast, scaler and Accelerator.
 
-Keywords that a script passes itself always win. The knob behind such a keyword then does not count as used, because
+The script's own keywords always win. The knob behind such a keyword then does not count as used, because
 another value of it would not change the training.
 """
 
@@ -16,7 +16,7 @@ from .quantization import quantized_loading
 from .values import SHORT_NAMES, Knobs, knobs
 
 CHECKPOINTING = {"use_reentrant": False}  # the other form needs inputs that require gradients
-# Which keywords of TrainingArguments a knob decides.
+# The keywords of TrainingArguments that each knob decides.
 _KEYWORDS_OF_KNOBS = {
     "precision": {"fp16", "bf16", "tf32"},
     "split": {"per_device_train_batch_size", "gradient_accumulation_steps"},
@@ -29,8 +29,8 @@ _KEYWORDS_OF_KNOBS = {
 def model_arguments(**own: Any) -> Dict[str, object]:
     """Return the plan as keywords for `from_pretrained`; `own` keywords are added and win.
 
-    A base in 4 bits is quantized while it is loaded. A model beside it, such as a teacher, is not if it gets
-    `quantization_config=None`.
+    A 4-bit base model is quantized while it loads. Pass `quantization_config=None` for a second model that
+    must not be quantized, such as a teacher.
     """
     import torch
     import transformers
@@ -51,12 +51,12 @@ def model_arguments(**own: Any) -> Dict[str, object]:
 def training_arguments(**own: Any) -> Dict[str, object]:
     """Return the plan as keywords for `transformers.TrainingArguments`; `own` keywords are added and win.
 
-    It also sets the variable ACCELERATE_MIXED_PRECISION, which could otherwise turn on autocast unnoticed.
+    It also sets the variable ACCELERATE_MIXED_PRECISION, which could otherwise turn on autocast silently.
     """
     values = knobs()
     precision, split = values.peek.precision, values.peek.split
     on_cpu = values.rehearsed or precision.device == "cpu"
-    has_own_flag = bool({"fp16", "bf16"} & own.keys())  # then ours are off: setting both is an error
+    has_own_flag = bool({"fp16", "bf16"} & own.keys())  # then the plan's are off: setting both is an error
     keywords: Dict[str, object] = {
         "output_dir": values.checkpoints,
         "per_device_train_batch_size": split.micro_batch,
@@ -75,7 +75,7 @@ def training_arguments(**own: Any) -> Dict[str, object]:
         "disable_tqdm": True,
         "dataloader_num_workers": values.peek.loader_workers,
         "dataloader_pin_memory": not on_cpu,
-        "save_strategy": "no",  # `trainer_callback` decides: by minutes too, and when the run is asked to end
+        "save_strategy": "no",  # `trainer_callback` decides: also by minutes, and at a request to end
     }
     if values.peek.steps is not None:
         keywords["max_steps"] = values.peek.steps
@@ -102,8 +102,8 @@ def training_arguments(**own: Any) -> Dict[str, object]:
 def accelerator(**own: Any) -> Any:
     """Return an `accelerate.Accelerator` with the plan's precision and accumulation; `own` keywords win.
 
-    Where the job says `compile`, it compiles the models that it prepares for training. Save the model that it was given.
-    The script reads the micro-batch itself, from `knobs().split`, which consumes that knob.
+    If the job sets `compile`, the Accelerator compiles the models that it prepares for training. Save the
+    original model. The script reads the micro-batch itself, from `knobs().split`, which consumes that knob.
     """
     from accelerate import Accelerator
 
@@ -146,7 +146,7 @@ def scaler() -> Any:
 
 
 def kind_of_checkpointing(owner: Any) -> str:
-    """Return how TrainingArguments, or a model, call checkpointing: `activation`, or `gradient` in older versions."""
+    """Return the name that TrainingArguments or a model uses: `activation`, or `gradient` in older versions."""
     names = ("activation_checkpointing", "activation_checkpointing_enable")
     return "activation" if any(hasattr(owner, name) for name in names) else "gradient"
 
@@ -157,7 +157,7 @@ def version(text: str) -> Tuple[int, ...]:
 
 
 def configure_accelerate(values: Knobs, mixed_precision: str) -> None:
-    """Give every Accelerator that the script makes itself the same precision.
+    """Set the same precision for every Accelerator that the script makes itself.
 
     accelerate reads this variable, and ignores a value that is not in lower case.
     """
@@ -189,7 +189,7 @@ def _enable_fp16_on_cpu() -> None:
 
 
 def _device(values: Knobs) -> str:
-    """Return the type of device that the training runs on, as torch names it."""
+    """Return torch's name of the training's device type."""
     import torch
 
     device = "cpu" if values.rehearsed else values.peek.precision.device

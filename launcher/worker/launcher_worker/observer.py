@@ -1,11 +1,11 @@
-"""What the start-up hook observes in a script that does not use the worker: the steps and metrics of each Trainer.
+"""Observe the Trainers of a script that does not use the worker: report their steps and metrics.
 
-    startup/sitecustomize.py    has this module called once transformers.trainer is imported
-    Observer                    a callback in every Trainer; reports what Trainer knows, and changes nothing
+    startup/sitecustomize.py    calls `observe_trainer` once transformers.trainer is imported
+    Observer                    a callback in every Trainer; reports Trainer's state, and changes nothing
 
-Events of the hook have the field `"source": "hook"`. A script that only the hook observes does not use the worker: its
-end is judged by its exit code and its log. Nothing is sent before there is something to report, and nothing at all if
-the script reports its metrics itself.
+Events of the hook have the field `"source": "hook"`. A script that only the hook observes does not use the
+worker: its exit code and its log decide how it ended. The hook sends no event before its first report, and
+none at all if the script reports its metrics itself.
 
 An error of the hook never reaches the script. The first one is recorded as evidence.
 """
@@ -23,8 +23,8 @@ from .trainer_lines import TrainerLines
 
 @shielded
 def observe_trainer(module: Any) -> None:
-    """Have every Trainer of this process observed; `module` is transformers.trainer."""
-    callbacks = module.DEFAULT_CALLBACKS  # of every Trainer that is made from now on
+    """Add an observer to every Trainer of this process; `module` is transformers.trainer."""
+    callbacks = module.DEFAULT_CALLBACKS  # of every Trainer made from now on
     if Observer not in callbacks:
         callbacks.append(Observer)
         atexit.register(process_channel.close)  # an open socket is a warning under `python -X dev`
@@ -33,8 +33,8 @@ def observe_trainer(module: Any) -> None:
 class Observer:
     """Reports the begin, the steps, the log lines and the end of a Trainer's training.
 
-    It has the methods of a `transformers.TrainerCallback`, and does nothing in those that it does not define. It is no
-    subclass, so that this module needs no transformers and a Trainer can still be pickled.
+    It has the methods of a `transformers.TrainerCallback`; the ones that it does not define do nothing. It is
+    not a subclass, so that this module needs no transformers and a Trainer can still be pickled.
     """
 
     def __init__(self) -> None:
@@ -87,13 +87,13 @@ class Observer:
 
     @shielded
     def on_train_end(self, _args: Any, state: Any, _control: Any, **_kwargs: Any) -> None:
-        """Report the end: what follows has no steps and may be silent."""
+        """Report the end: the code that follows has no steps and may be silent."""
         if _reports(state):
             send("end", source=SOURCE)
 
 
 def _reports(state: Any) -> bool:
-    """Return whether this process reports what is observed: the first of a training, if its script does not report."""
+    """Return whether to report: in the main process, if its script does not report its metrics."""
     return bool(state.is_world_process_zero) and not process_channel.has_own_metrics
 
 

@@ -1,7 +1,7 @@
 """When to save a checkpoint and when to stop, agreed between all ranks of a training.
 
-SIGTERM is the agent's request to end the run. It takes effect after the step in progress: a checkpoint becomes due,
-and `stopping()` returns True.
+SIGTERM is the agent's request to end the run. It takes effect after the current step: a checkpoint becomes
+due, and `stopping()` returns True.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from typing import Any, Optional, Tuple
 from .channel import beat, rank, send
 from .values import knobs
 
-NO_REQUEST, SAVE, STOP = 0, 1, 2  # what a rank asks for; the largest request of all ranks wins
+NO_REQUEST, SAVE, STOP = 0, 1, 2  # a rank's request; the largest request of all ranks wins
 
 
 def due(step: int) -> bool:
     """Return whether to save a checkpoint now; call it once after each step.
 
-    One is due every `save_every_steps` or `save_every_minutes`, after the last step, and when the run is asked to end
-    (SIGTERM); then `stopping()` is True as well. All ranks of torch.distributed get the same answer, so all must call.
+    A checkpoint is due every `save_every_steps` or `save_every_minutes`, after the last step, and when the
+    run is asked to end (SIGTERM); then `stopping()` is True as well. All ranks of torch.distributed get the
+    same answer, so all must call.
     """
     return process_pace.is_due(step, knobs().peek.steps)
 
@@ -34,14 +35,14 @@ def stopping() -> bool:
 
 
 class SavePace:
-    """When to save, and when to stop: the same answer at the same step on every rank."""
+    """Decides when to save and when to stop: the same answer at the same step on every rank."""
 
     def __init__(self) -> None:
         self.is_stopping = False
         self._is_stop_requested = False
         self._is_listening = False
         self._saved_s = time.monotonic()
-        self._agreed_before: Any = None  # a tensor, of the step before
+        self._agreed_before: Any = None  # a tensor, of the previous step
         self._evaluation: Tuple[Optional[int], Any] = (None, None)  # its step and loss
 
     def listen(self) -> None:
@@ -53,7 +54,7 @@ class SavePace:
         signal.signal(signal.SIGTERM, self._request_stop)
 
     def leave(self) -> None:
-        """Let SIGTERM end the process again, once nothing is left to save."""
+        """Let SIGTERM end the process again, after the last save."""
         if self._is_listening and threading.current_thread() is threading.main_thread():
             self._is_listening = False
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -93,7 +94,7 @@ class SavePace:
     def _agree(self, request: int) -> int:
         """Return the largest request of all ranks.
 
-        With several ranks it is that of the step before, so that nothing waits for a GPU.
+        With several ranks it is that of the previous step, so that no rank waits for a GPU.
         """
         torch = sys.modules.get("torch")
         distributed = torch and torch.distributed
@@ -109,5 +110,5 @@ class SavePace:
 
 
 process_pace = SavePace()
-# A forked child ends by SIGTERM, as its parent expects of a data loader or a pool.
+# A forked child, such as a data loader or a pool's process, ends by SIGTERM as its parent expects.
 os.register_at_fork(after_in_child=process_pace.leave)

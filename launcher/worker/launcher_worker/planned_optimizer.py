@@ -1,9 +1,10 @@
-"""The plan's AdamW: which form of it, and how it keeps that form when it reads a checkpoint of another.
+"""The plan's AdamW: its form, and how it keeps that form when it reads a checkpoint of another form.
 
-foreach    several kernels over many weights at once; keeps its count of steps on the host
-fused      one kernel, which needs no square roots beside it; keeps its count of steps on the device
-8-bit      torchao's, for bf16 weights: moments of 8 bits, and weights that are rounded stochastically. An update smaller than
-           half the distance between two bf16 numbers is lost if rounded to the nearest one; so it counts on average
+foreach    several kernels over many weights at once; keeps its step counts on the host
+fused      one kernel, which needs no extra memory for square roots; keeps its step counts on the device
+8-bit      torchao's, for bf16 weights: 8-bit moments, and weights that are rounded stochastically. Rounding to
+           nearest loses an update smaller than half the distance between two bf16 numbers; stochastic
+           rounding keeps it on average
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ NOT_ROUNDED = (
     "the plan has bf16 weights, and this optimizer rounds them to the nearest number, which loses small updates: "
     "take the optimizer from the plan, by worker.training_arguments() without optim or by worker.adamw(parameters, lr=...)"
 )
-_SEEDS = 1_000_003  # between the seeds of two runs; steps lie between
+_SEEDS = 1_000_003  # between the seeds of two runs; a step is added to each
 
 
 def adamw(parameters: Any, **own: Any) -> Any:
@@ -39,7 +40,7 @@ def adamw(parameters: Any, **own: Any) -> Any:
 def optimizer_arguments(**own: Any) -> Dict[str, object]:
     """Return the plan as keywords for `torch.optim.AdamW`; `own` keywords are added and win.
 
-    Raises RuntimeError if the plan's optimizer is another one, which `adamw` returns.
+    Raises RuntimeError if the plan needs another optimizer, which `adamw` returns.
     """
     values = knobs()
     if values.peek.precision.rounds_stochastically:
@@ -49,7 +50,7 @@ def optimizer_arguments(**own: Any) -> Dict[str, object]:
 
 
 def trainer_optimizer(values: Knobs, own: Dict[str, object]) -> Dict[str, object]:
-    """Return the plan's optimizer as keywords of TrainingArguments, for a script with keywords of its own.
+    """Return the plan's optimizer as keywords of TrainingArguments; `own` are the script's keywords.
 
     Raises RuntimeError if the plan needs torchao and it is not installed.
     """
@@ -61,7 +62,7 @@ def trainer_optimizer(values: Knobs, own: Dict[str, object]) -> Dict[str, object
 
 
 def fuses_adamw(values: Knobs) -> bool:
-    """Return whether AdamW is the fused one; before torch 2.4 it takes no weights that are not on a card yet."""
+    """Return whether AdamW is the fused one; before torch 2.4 it rejects weights that are not on a card yet."""
     if not values.peek.precision.fuses_adamw:
         return False
     import torch
@@ -81,11 +82,11 @@ def check_rounding(optimizer: Any) -> None:
 
 
 def restore_form(optimizer: Any) -> Any:
-    """Give an optimizer that has read a checkpoint the form back with which it was made; return it.
+    """Restore an optimizer's original form after it has read a checkpoint; return the optimizer.
 
-    torch takes the form from the checkpoint, which may be of an attempt at another precision. The count of steps moves
-    with it: where the host needs it, one on the device would make the host wait for each weight. Other optimizers than
-    the plan's forms stay as they are.
+    torch takes the form from the checkpoint, which may come from an attempt at another precision. The step
+    counts move to the place that the form needs: with counts on the device, a form that reads them on the
+    host would wait for each weight. Optimizers in none of the plan's forms stay as they are.
     """
     own = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
     if getattr(own, "bf16_stochastic_round", False):
@@ -101,7 +102,7 @@ def restore_form(optimizer: Any) -> Any:
 
 
 def _move_counts(optimizer: Any, group: Mapping[str, Any], device: Any) -> None:
-    """Move a group's counts of steps to a device; without one to that of each parameter."""
+    """Move a group's step counts to a device; without a device, to that of each parameter."""
     for parameter in group["params"]:
         steps = optimizer.state.get(parameter, {}).get("step")
         if hasattr(steps, "to") and not group.get("capturable"):
@@ -109,9 +110,10 @@ def _move_counts(optimizer: Any, group: Mapping[str, Any], device: Any) -> None:
 
 
 def _round_alike(optimizer: Any) -> None:
-    """Let an optimizer draw the same random numbers on every rank, and the same again after a resume.
+    """Make an optimizer draw the same random numbers on every rank, and the same again after a resume.
 
-    Ranks whose weights were rounded apart would train different models. The training's own random numbers do not change.
+    Ranks with differently rounded weights would train different models. The random numbers of the training
+    itself do not change.
     """
     for group in optimizer.param_groups:
         _move_counts(optimizer, group, "cpu")
@@ -119,16 +121,16 @@ def _round_alike(optimizer: Any) -> None:
     if hasattr(optimizer, "_launch_rounding"):
         return
     rounding = _Rounding(knobs(), optimizer.param_groups[0]["params"][0].device)
-    optimizer._launch_rounding = rounding  # noqa: SLF001  # a mark of ours
+    optimizer._launch_rounding = rounding  # noqa: SLF001  # our mark
     optimizer.register_step_pre_hook(rounding.begin)
     optimizer.register_step_post_hook(rounding.end)
 
 
 def _widen_small_moments(optimizer: Any) -> None:
-    """Keep in float32 what torchao does not keep in 8 bits: the moments of norms and biases, of less than 4096 numbers.
+    """Keep in float32 the moments that torchao does not keep in 8 bits: those of fewer than 4096 numbers.
 
-    It would keep them in bf16, where a mean of squares never falls: a step of a thousandth is lost in rounding. One large
-    gradient early would make all later steps too small.
+    They belong to norms and biases. torchao would keep them in bf16, where a mean of squares never falls:
+    rounding loses a step of a thousandth. One large early gradient would make all later steps too small.
     """
     import torch
 
@@ -148,7 +150,7 @@ def _widen_small_moments(optimizer: Any) -> None:
 
 
 class _Rounding:
-    """What is different during a step: the random numbers, and on a CPU that nothing is compiled."""
+    """The changes during an optimizer step: seeded random numbers and, on a CPU, no compilation."""
 
     def __init__(self, values: Knobs, device: Any) -> None:
         self._seed = values.seed * _SEEDS
@@ -157,7 +159,7 @@ class _Rounding:
         self._before = contextlib.ExitStack()
 
     def begin(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        """Seed the device's generator with the count of steps."""
+        """Seed the device's generator with the step count."""
         import torch
 
         if not self._is_compiled:  # a CPU would compile for minutes
@@ -172,12 +174,12 @@ class _Rounding:
         generator.manual_seed(self._seed + step)
 
     def end(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        """Undo it."""
+        """Undo the changes of `begin`."""
         self._before.close()
 
 
 def _can_compile() -> bool:
-    """Return whether the step can be compiled; say so once if not: it then takes longer, and as much memory as planned."""
+    """Return whether the step can be compiled; if not, print once that it is slower. Memory is as planned."""
     missing = missing_compiler("cuda")
     if missing and rank() == 0:
         print(f"the optimizer's step is not compiled, and slower: the host lacks {missing}", flush=True)
@@ -198,22 +200,22 @@ def _torchao() -> Any:
 
 
 def _load_exactly(kind: Any) -> None:
-    """Let a class of optimizer read the moments that a checkpoint has in float32 as they are.
+    """Make an optimizer class read a checkpoint's float32 moments unchanged.
 
-    torch gives them the weights' dtype, so a resumed training would go on with rounded ones. A Trainer makes its optimizer
-    and reads the checkpoint in one go, so this is a matter of the class.
+    torch casts them to the weights' dtype, so a resumed training would continue with rounded ones. A Trainer
+    makes its optimizer and reads the checkpoint in one call, so the patch must be on the class.
     """
     import torch
 
     if hasattr(kind, "_launch_load"):
         return
-    kind._launch_load = plain = kind.load_state_dict  # noqa: SLF001  # a mark of ours
+    kind._launch_load = plain = kind.load_state_dict  # noqa: SLF001  # our mark
 
     def load_state_dict(optimizer: Any, state_dict: Mapping[str, Any]) -> None:
         plain(optimizer, state_dict)
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         keys = [one for group in state_dict["param_groups"] for one in group["params"]]
-        for parameter, key in zip(parameters, keys):  # noqa: B905  # older Pythons have no strict, and torch has compared them
+        for parameter, key in zip(parameters, keys):  # noqa: B905  # Python 3.8 lacks `strict`; torch has compared the lengths
             for name, value in state_dict["state"].get(key, {}).items():
                 if name != "step" and type(value) is torch.Tensor and value.dtype == torch.float32:
                     optimizer.state[parameter][name] = value.to(parameter.device, copy=True)

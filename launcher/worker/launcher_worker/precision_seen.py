@@ -1,4 +1,4 @@
-"""Read from torch which precision a training uses. Nothing here changes anything, or reads a tensor's values."""
+"""Read from torch the precision that a training uses. Nothing is changed, and no tensor's values are read."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .quantization import dtype_name
 MOST_NODES = 20_000  # of a loss's graph; a decoder of 7 billion parameters has about 10,000
 COMPILED = "CompiledFunctionBackward"
 _HEAVY = re.compile(r"(Mm|Addmm|Bmm|Baddbmm|Linear|Convolution|ScaledDotProduct\w*|\w*Rnn\w*)Backward\d*$")
-"""Names of autograd's nodes for products of matrices: where the time goes, and what autocast casts."""
+"""Names of autograd's nodes for matrix products: they take most of the time, and autocast casts their inputs."""
 
 
 class Backward(NamedTuple):
-    """What the graph of a loss shows: how many products were computed in which dtype, and the leaves it ends in.
+    """The contents of a loss's graph: the number of products per dtype, and the leaves.
 
-    `is_compiled`: a part of the graph is one compiled function, which shows nothing of its inside.
+    `is_compiled`: a part of the graph is one compiled function, whose inside is hidden.
     """
 
     computed: Dict[str, int]
@@ -51,8 +51,8 @@ def read_graph(loss: Any) -> Backward:
 def models_with(parameters: Iterable[Any]) -> List[Any]:
     """Return weak references to the outermost modules that hold one of these parameters.
 
-    An optimizer knows no frozen parameters, and a plain loop names no model. So this looks at all objects of the process,
-    which takes about 50 ms.
+    An optimizer does not know the frozen parameters, and a plain loop does not name its model. So this looks
+    at all objects of the process, which takes about 50 ms.
     """
     import torch
 
@@ -68,7 +68,7 @@ def models_with(parameters: Iterable[Any]) -> List[Any]:
 
 
 def dtypes_of(parts: Iterable[Any]) -> Dict[str, int]:
-    """Return how many parameters there are of each dtype; those in 4 bits count as `nf4`."""
+    """Return the number of parameters per dtype; 4-bit ones count as `nf4`."""
     counts: Dict[str, int] = {}
     for part in parts:
         name = dtype_name(part)
@@ -84,7 +84,7 @@ def frozen_of(models: Iterable[Any]) -> List[Any]:
 
 
 def smallest_eps(groups: Iterable[Mapping[str, Any]]) -> Optional[float]:
-    """Return the smallest eps of an optimizer's groups, which vanishes in float16 below 6e-5; None for those without."""
+    """Return the smallest eps of an optimizer's groups; None without one. In float16, eps below 6e-5 vanishes."""
     return min((group["eps"] for group in groups if isinstance(group.get("eps"), float)), default=None)
 
 
@@ -93,7 +93,7 @@ def uses_tf32() -> bool:
     import torch
 
     settings = torch.backends.cuda.matmul
-    if hasattr(settings, "fp32_precision"):  # since torch 2.9, where reading both raises an error
+    if hasattr(settings, "fp32_precision"):  # torch 2.9 and later, where reading both raises an error
         return bool(settings.fp32_precision == "tf32")
     return bool(settings.allow_tf32)
 

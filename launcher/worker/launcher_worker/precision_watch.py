@@ -1,14 +1,16 @@
-"""Which precision a script really uses: observed by the start-up hook, and sent as evidence.
+"""Observe the precision that a script really uses, from the start-up hook, and send it as evidence.
 
-    startup/sitecustomize.py    has `watch_torch` called once torch is imported
+    startup/sitecustomize.py    calls `watch_torch` once torch is imported
     precision_seen              reads dtypes from graphs, optimizers and models
 
-It looks at the first three optimizer steps of a process, then at every 256th, and sends what it sees if that is new:
-`{"precision_seen": {...}}`. A training that fails before its first step sends what was seen when Python ends.
+The watch looks at the first three optimizer steps of a process, then at every 256th, and sends a new
+observation if it differs from the last: `{"precision_seen": {...}}`. For a training that fails before its
+first step, it sends the observation when Python ends.
 
-Nothing of it appears in a traceback. `torch.autocast.__enter__`, `GradScaler.scale` and `Tensor.backward` are not
-wrapped: a descriptor notes that they are looked up, and returns torch's own method. A global hook of torch's optimizers,
-which has no frame when a step fails, says when a step begins. torch.compile sees none of the descriptors.
+The watch never appears in a traceback. `torch.autocast.__enter__`, `GradScaler.scale` and `Tensor.backward`
+are not wrapped: a descriptor notes each lookup, and returns torch's own method. A global hook of torch's
+optimizers, which has no frame when a step fails, reports the begin of a step. torch.compile sees none of the
+descriptors.
 """
 
 from __future__ import annotations
@@ -51,11 +53,11 @@ def watch_torch(torch: Any) -> None:
 
 
 class PrecisionWatch:
-    """What was seen of the precision since the last look, and what was sent."""
+    """The observations of the precision since the last look, and the last ones sent."""
 
     def __init__(self) -> None:
         self._steps = 0
-        self._is_looking = True  # at the step that comes next
+        self._is_looking = True  # at the next step
         self._autocasts: Set[str] = set()
         self._has_scaler = False
         self._backward: Optional[Backward] = None
@@ -69,7 +71,7 @@ class PrecisionWatch:
     @shielded
     def see_autocast(self, autocast: Any) -> None:
         """Note that autocast is entered where gradients are computed."""
-        if self._is_looking and autocast._enabled:  # noqa: SLF001  # it has no public name
+        if self._is_looking and autocast._enabled:  # noqa: SLF001  # torch has no public name for it
             import torch
 
             if torch.is_grad_enabled():
@@ -92,7 +94,7 @@ class PrecisionWatch:
 
     @shielded
     def see_step(self, optimizer: Any) -> None:
-        """Look at a step that begins: its gradients are there, and were not used yet."""
+        """Look at a step that begins: its gradients are computed, and not used yet."""
         self._steps += 1
         if self._is_looking:
             groups = optimizer.param_groups
@@ -107,7 +109,7 @@ class PrecisionWatch:
 
     @shielded
     def finish(self) -> None:
-        """Send what was seen of a training that made no step."""
+        """Send the observations of a training that made no step."""
         if self._sent is None and self._backward is not None:
             leaves = [leaf for leaf in (reference() for reference in self._leaves) if leaf is not None]
             self._send(leaves)
@@ -147,7 +149,7 @@ class PrecisionWatch:
 
 
 class _Noted:
-    """A method of a class that notes that it is looked up on an object, and is otherwise the method itself."""
+    """A method of a class that reports each lookup on an object; otherwise it is the method itself."""
 
     def __init__(self, method: Any, note: Callable[[Any], None]) -> None:
         self._method = method

@@ -20,15 +20,17 @@ from .values import Precision, knobs
 
 
 def prepare(model: Any, moving: Sequence[str] = ()) -> Any:
-    """Make a torch model safe to train at the plan's precision, in place; start the guard and return the model.
+    """Make a torch model safe to train at the plan's precision, in place; start the guard; return the model.
 
-    Trainable parameters get the plan's dtype: peft leaves modules_to_save, norms, biases and a new head in the base's
-    dtype, and a scaler refuses float16 gradients. From then on a cast of the live model is refused. Call it after
-    adapters are added and before an optimizer is built, whose state would keep the old dtype. Raises RuntimeError if
-    nothing is trainable, or if a frozen half-precision parameter has another dtype than the plan's base.
+    Trainable parameters get the plan's dtype: peft leaves modules_to_save, norms, biases and a new head in
+    the base's dtype, and a scaler refuses float16 gradients. After this call, a cast of the live model raises
+    an error. Call it after adapters are added and before an optimizer is built, whose state would keep the
+    old dtype. Raises RuntimeError if the model has no trainable parameter, or if a frozen half-precision
+    parameter has another dtype than the plan's base.
 
-    `moving` begins the names of frozen parameters that the script moves itself, such as `["teacher."]`. Most need not
-    be named: the guard recognises what moves towards a trained twin. Raises ValueError if nothing has such a name.
+    `moving` lists name prefixes of frozen parameters that the script moves itself, such as `["teacher."]`.
+    Most need not be listed: the guard recognises a parameter that moves towards its trained twin. Raises
+    ValueError if no parameter has such a prefix.
     """
     import torch
 
@@ -49,9 +51,10 @@ def prepare(model: Any, moving: Sequence[str] = ()) -> Any:
 
 
 def convert_trainables(model: Any) -> int:
-    """Give a model's trainables the plan's dtype, in place; return how many had another one.
+    """Convert a model's trainables to the plan's dtype, in place; return the number of converted ones.
 
-    Modules whose weights became float32 over a half base compute in the base's dtype where autocast is off.
+    Modules whose weights became float32 over a half-precision base compute in the base's dtype where autocast
+    is off.
     """
     import torch
 
@@ -95,10 +98,11 @@ def _convert(trainable: Sequence[Any], target: Any, half_dtypes: Sequence[Any]) 
 
 
 def _compute_in_base_dtype(model: Any, converted: Set[int], base: Any) -> None:
-    """Let modules whose weights became float32 compute in the base's dtype when autocast is off.
+    """Make modules whose weights became float32 compute in the base's dtype when autocast is off.
 
-    That is the case if the plan has no autocast, and in an evaluation outside of it. As under autocast, the weights
-    are cast for the duration of a forward pass. An adapter of peft's is not: it gets its input in its weights' dtype.
+    Autocast is off if the plan has none, and in an evaluation outside of it. As under autocast, the weights
+    are cast for the duration of a forward pass. The weights of a peft adapter are not cast: peft casts its
+    input to their dtype.
     """
     import torch
 
@@ -108,7 +112,7 @@ def _compute_in_base_dtype(model: Any, converted: Set[int], base: Any) -> None:
             return
         if any(tensor.dtype == torch.float32 for tensor in tensors):
             return
-        parameters = module._parameters  # noqa: SLF001  # the one dictionary that a module reads its parameters from
+        parameters = module._parameters  # noqa: SLF001  # the dictionary from which a module reads its parameters
         wide = {name: parameters[name] for name in names if parameters[name].dtype == torch.float32}
         module._launch_wide = wide  # noqa: SLF001
         parameters.update({name: parameter.to(base) for name, parameter in wide.items()})
@@ -160,9 +164,10 @@ def _switch_tf32(is_on: bool) -> None:
 
 
 def _repeat_grouped_heads(precision: Precision) -> None:
-    """Let transformers repeat the keys of grouped heads where SDPA lacks a fast kernel for grouped ones.
+    """Make transformers repeat the keys of grouped heads where SDPA lacks a fast kernel for grouped ones.
 
-    Before capability 8.0 and torch 2.14 SDPA falls back to its math kernel, whose memory is quadratic in the length.
+    Below compute capability 8.0 and before torch 2.14, SDPA falls back to its math kernel, whose memory is
+    quadratic in the sequence length.
     """
     import torch
 

@@ -1,10 +1,10 @@
-"""A base in 4 bits: the keywords that load it, and what bitsandbytes' layers need before they are trained.
+"""A 4-bit base model: the keywords that load it, and the settings of bitsandbytes' layers before training.
 
-A layer dequantizes its weight to its `compute_dtype` and multiplies in that, whatever autocast says.
+A layer dequantizes its weight to its `compute_dtype` and multiplies in that dtype, regardless of autocast.
 
-On a CPU with AVX512-BF16 an evaluation packs the weights anew, for products without gradients, and they stay so: no later
-training step sends a gradient through them. Seen with bitsandbytes 0.50.2: afterwards the cosine to the right gradient was
-0.24. So the layers of a model that is trained are not packed.
+On a CPU with AVX512-BF16, an evaluation packs the weights again for products without gradients, and they stay
+packed: later training steps then send no gradient through them. Seen with bitsandbytes 0.50.2: afterwards the
+cosine to the right gradient was 0.24. So the layers of a model in training are not packed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _PACKS = "support_avx512bf16_for_cpu"
 def quantized_loading(values: Knobs, device: str) -> Dict[str, object]:
     """Return the keywords of `from_pretrained` for the plan's quantized base; {} if it has none.
 
-    transformers quantizes while it loads, on the device that the model then stays on: it must be that of this rank.
+    transformers quantizes during loading, on the device on which the model then stays: it must be this rank's
+    device.
     """
     precision = values.peek.precision
     if precision.quantization is None:
@@ -44,26 +45,26 @@ def quantized_loading(values: Knobs, device: str) -> Dict[str, object]:
 
 
 def is_quantized(parameter: Any) -> bool:
-    """Return whether a parameter holds the weights of a layer in 4 bits, packed into another dtype."""
+    """Return whether a parameter holds a 4-bit layer's weights, packed into another dtype."""
     return getattr(parameter, "quant_state", None) is not None
 
 
 def dtype_name(parameter: Any) -> str:
-    """Return how a parameter is counted: under torch's name such as `bfloat16`, or as `nf4`."""
+    """Return the name under which a parameter is counted: torch's name such as `bfloat16`, or `nf4`."""
     if is_quantized(parameter):
         return str(parameter.quant_type)
     return str(parameter.dtype).replace("torch.", "")
 
 
 def set_up_layers(model: Any) -> Set[Any]:
-    """Let the layers in 4 bits compute in the plan's dtype, and keep gradients; return the dtypes that they had before."""
+    """Make 4-bit layers compute in the plan's dtype and pass gradients; return the replaced dtypes."""
     import torch
 
     planned = getattr(torch, knobs().peek.precision.compute_dtype)
     before = set()
     for layer in _layers(model):
         if getattr(layer, _PACKS, False):
-            layer.state_dict()  # which unpacks what an evaluation has packed
+            layer.state_dict()  # this unpacks weights that an evaluation has packed
             setattr(layer, _PACKS, False)
         if knobs().run is not None and layer.compute_dtype != planned:
             before.add(layer.compute_dtype)

@@ -1,4 +1,4 @@
-"""Keeps errors of the start-up hook from the script that it is in."""
+"""Keep errors of the start-up hook away from the script."""
 
 from __future__ import annotations
 
@@ -31,4 +31,4 @@ class _Shield(contextlib.ContextDecorator):
 
 
 shielded = _Shield()
-"""Decorates what the hook does, or is the context of it."""
+"""A decorator, or a context, for the hook's functions."""

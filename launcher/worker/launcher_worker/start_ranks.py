@@ -1,9 +1,9 @@
 """Start the ranks of this node by torchrun: `python -m launcher_worker.start_ranks train.py ...`.
 
-torchrun reads its options from the variables PET_*. Its backend is the static one: with `c10d`, and so with `--standalone`,
-the agents unpickle a value that anybody who reaches their store can write, and run the code in it. The agents of the static
-one exchange JSON. It would open its store on all addresses of this machine, so that is done here, on the one address that
-the ranks connect to.
+torchrun reads its options from the variables PET_*. Its backend is the static one, whose agents exchange
+JSON. With `c10d`, and so with `--standalone`, the agents unpickle values from a store: anyone who can reach
+the store can write a value and so run code in the agents. The static backend would open its store on all
+addresses of this machine. So this module opens the store, on the one address that the ranks connect to.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ LOOPBACK = "127.0.0.1"
 
 
 def start_ranks(arguments: List[str]) -> None:
-    """Run `python ARGUMENTS` as each rank of this node, and wait for their ends; torchrun raises SystemExit or what failed."""
+    """Run `python ARGUMENTS` as each rank of this node, and wait; raises torchrun's SystemExit or error."""
     from torch.distributed.run import main as torchrun
 
     store = None
     if int(os.environ.get("PET_NNODES", "1")) == 1:
-        store = open_store(LOOPBACK, 0)  # a port that nobody else can have taken
+        store = open_store(LOOPBACK, 0)  # a port that was free: the kernel chose it
         os.environ["PET_MASTER_PORT"] = str(store.port)
         if sys.platform == "linux":  # gloo would listen on the address of this machine's name
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     elif os.environ["PET_NODE_RANK"] == "0":
         store = open_store(os.environ["PET_MASTER_ADDR"], int(os.environ["PET_MASTER_PORT"]))
     torchrun(["-m", "launcher_worker", *arguments])
-    del store  # kept until here: torchrun takes it for its own, by its port
+    del store  # kept alive until here: torchrun uses this store, which it finds by the port
 
 
 def open_store(host: str, port: int) -> Any:
-    """Return a TCPStore that listens on the address of a host alone; on all if that is a loopback of several nodes.
+    """Return a TCPStore that listens on a host's address only; on all if that is a loopback of several nodes.
 
-    Raises OSError if the port is taken, or the host has no address of this machine.
+    Raises OSError if the port is taken, or if the host's address does not belong to this machine.
     """
     from torch.distributed import TCPStore
 
     family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     address = str(place[0])
     if host != LOOPBACK and (address.startswith("127.") or address == "::1"):
-        address = ""  # e.g. Debian's 127.0.1.1: the other nodes know this one by another address
+        address = ""  # e.g. Debian's 127.0.1.1: the other nodes use another address for this one
     listener = socket.create_server((address, port), family=family)
     port = listener.getsockname()[1]
     return TCPStore(

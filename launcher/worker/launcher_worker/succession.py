@@ -1,7 +1,8 @@
-"""Succession: an attempt seals nothing once its run has gone on in a later folder.
+"""Succession: an attempt seals no checkpoint once its run has continued in a later folder.
 
-That happens if its agent was thought to be dead, because its machine was frozen or out of reach. The agent kills the
-training when it is back; what is sealed before that must not be mixed up with what the later attempt seals.
+That happens if its agent seemed dead because its machine was frozen or unreachable. The agent kills the
+training once it is back; a checkpoint sealed before that must not be mixed up with those of the later
+attempt.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from .values import knobs
 
 
 class SupersededError(RuntimeError):
-    """Raised where an attempt would save, and its run has gone on without it."""
+    """Raised when an attempt would save after its run has continued in a later attempt."""
 
 
 def check_fence() -> None:
-    """Raise SupersededError if there is a later folder of the run than this attempt's."""
+    """Raise SupersededError if the run has a later folder than this attempt's."""
     attempt, number = os.environ.get("LAUNCH_ATTEMPT"), knobs().folder
     if attempt is None or number is None:
         return
     record = os.path.dirname(attempt)
     later = f"{number + 1:04}"
     try:
-        folder = os.open(record, os.O_RDONLY)  # a network file system then asks its server
+        folder = os.open(record, os.O_RDONLY)  # makes a network file system ask its server
     except FileNotFoundError:  # the run is being removed
         return
     try:
@@ -41,7 +42,10 @@ def check_fence() -> None:
 
 
 def is_late(manifest: Mapping[str, Any], data: bytes) -> bool:
-    """Whether an earlier attempt sealed a checkpoint after this one had begun; `data` are the bytes of its manifest."""
+    """Return whether an earlier attempt sealed this checkpoint after the current attempt had begun.
+
+    `data` are the bytes of the manifest.
+    """
     values, sealer = knobs(), manifest.get("folder")
     if values.folder is None or manifest.get("run") != values.run or not isinstance(sealer, int):
         return False
@@ -51,7 +55,7 @@ def is_late(manifest: Mapping[str, Any], data: bytes) -> bool:
 
 @functools.lru_cache(maxsize=None)
 def _sealed_before(attempt: Optional[str]) -> Optional[FrozenSet[str]]:
-    """Return the digests of the manifests that were there before this attempt; None if that is not on record."""
+    """Return the digests of the manifests that existed before this attempt; None if they are not on record."""
     try:
         return frozenset(json.loads(Path(attempt or "", "sealed.json").read_bytes())["manifests"])
     except (OSError, ValueError, TypeError, KeyError):

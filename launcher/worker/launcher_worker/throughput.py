@@ -1,15 +1,16 @@
-"""Tokens per second, and the share of the card's peak rate that a training makes of it: model FLOP utilisation.
+"""Tokens per second, and the share of the card's peak rate that a training reaches: model FLOP utilisation.
 
-A token costs, in floating-point operations, by the matrices that it is multiplied with (Kaplan et al. 2020, arXiv:2001.08361, section 2.1):
+The cost of a token in floating-point operations follows from the matrices that it is multiplied with (Kaplan
+et al. 2020, arXiv:2001.08361, section 2.1):
 
     2 M    forward, `M` the parameters of these matrices
     2 M    backward, for the gradients of activations
-    2 T    backward, for the gradients of the `T` among them that are trained
-    2 F    forward through frozen models beside it, such as a distillation's teacher
+    2 T    backward, for the gradients of the `T` trained parameters among them
+    2 F    forward through additional frozen models, such as a distillation's teacher
 
-That is 6 M for a full fine-tune. Left out are products of attention among themselves (`12 L T H` a token; a few percent below some
-thousand tokens) and what activation checkpointing computes again, as in Chowdhery et al. 2022, arXiv:2204.02311, appendix B.
-So the figure is a lower bound of what the card really does.
+That is 6 M for a full fine-tune. As in Chowdhery et al. 2022, arXiv:2204.02311, appendix B, two costs are
+left out: the products inside attention (`12 L T H` a token; a few percent below some thousand tokens) and the
+recomputation of activation checkpointing. So the figure is a lower bound of the card's real rate.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Speedometer:
     """Counts the tokens of a training between two readings."""
 
     def __init__(self, model: Any = None, frozen: Sequence[Any] = ()) -> None:
-        """Start at nothing. `model` is trained, `frozen` models are only asked; without a model there is no `mfu`."""
+        """Start at zero. `model` is trained, `frozen` models only run forward. Without a model, no `mfu`."""
         self._flops = None if model is None else flops_per_token(model, frozen)
         self._tokens = 0
         self._began_s = time.monotonic()
@@ -35,11 +36,11 @@ class Speedometer:
         self._tokens += tokens
 
     def restart(self) -> None:
-        """Leave out what has just taken time, such as an evaluation before the first of these tokens."""
+        """Restart the clock and the count, to leave out the time before, such as an evaluation's."""
         self._tokens, self._began_s = 0, time.monotonic()
 
     def read(self) -> Dict[str, float]:
-        """Return `tokens_per_s` since the last reading, and `mfu` where model and card are known; {} without tokens."""
+        """Return `tokens_per_s` since the last reading, `mfu` if model and card are known; {} without tokens."""
         tokens, seconds = self._tokens, time.monotonic() - self._began_s
         self.restart()
         if tokens <= 0 or seconds <= 0:
@@ -52,9 +53,9 @@ class Speedometer:
 
 
 def flops_per_token(model: Any, frozen: Sequence[Any] = ()) -> Optional[float]:
-    """Return what a token costs in forward and backward pass.
+    """Return the FLOPs of one token in forward and backward pass.
 
-    None for experts, of which a token passes a few only, and for weights that are cut into shards.
+    None for models with experts, because a token passes only some of them, and for weights cut into shards.
     """
     if any(_has_experts(one) for one in (model, *frozen)):
         return None
@@ -67,7 +68,7 @@ def flops_per_token(model: Any, frozen: Sequence[Any] = ()) -> Optional[float]:
 
 
 def _matrices(model: Any) -> Iterator[Tuple[int, bool]]:
-    """Yield size and whether it is trained of each matrix that a token is multiplied with."""
+    """Yield the size of each matrix that a token is multiplied with, and whether it is trained."""
     torch = sys.modules["torch"]
     seen = set()
     for module in model.modules():

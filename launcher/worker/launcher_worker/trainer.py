@@ -19,15 +19,17 @@ def trainer_callback(
     keep: Optional[Callable[[int, str, Any, bool], None]] = None,
     tokens: Optional[Callable[[int], int]] = None,
 ) -> Any:
-    """Return a `transformers.TrainerCallback` that reports the begin and every log line, and saves checkpoints.
+    """Return a `transformers.TrainerCallback` that reports the begin and every log line, and saves.
 
-    It saves when `due` says so, and ends the training after a step when the run is asked to end: see `stopping`.
-    The guard judges each of Trainer's steps, even if the model was not prepared. The log line of a training step also
-    has the tokens per second since the previous line, if they are counted: by Trainer, which makes the host wait for the
-    device after each micro-batch, or by `tokens`, which is called with a step and returns those of all its examples.
+    It saves when `due` returns True, and ends the training after a step when the run is asked to end: see
+    `stopping`. The guard judges each of Trainer's steps, even if the model was not prepared.
 
-    A script that sets no checkpoints of launcher's folder passes `keep`, which is called for each checkpoint with its
-    step, folder, epoch, and whether the script itself wanted it.
+    The log line of a training step also has the tokens per second since the previous line, if tokens are
+    counted: by Trainer, which makes the host wait for the device after each micro-batch, or by `tokens`, a
+    function of the step that returns the token count of all its examples.
+
+    A script that keeps its checkpoints outside launcher's folder passes `keep`. It is called for each
+    checkpoint with the step, the folder, the epoch, and whether the script itself wanted it.
     """
     from accelerate import PartialState
     from transformers import TrainerCallback
@@ -62,7 +64,7 @@ def trainer_callback(
                 begin(state.global_step, state.max_steps)
 
         def on_epoch_begin(self, _args: Any, state: Any, _control: Any, **kwargs: Any) -> None:
-            """Tell the sampler its epoch."""
+            """Set the sampler's epoch."""
             _set_epoch(kwargs.get("train_dataloader"), int(state.epoch or 0))
 
         def on_substep_end(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
@@ -70,7 +72,7 @@ def trainer_callback(
             self._lines.note_micro_batch()
 
         def on_step_end(self, _args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
-            """Let the guard judge the step; save or stop when it is time to."""
+            """Let the guard judge the step; save or stop if due."""
             self._lines.note_micro_batch()
             self._lines.note_step(state.global_step)
             process_guard.tick(state.global_step)
@@ -91,7 +93,7 @@ def trainer_callback(
                 PartialState().wait_for_everyone()
 
         def on_train_end(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
-            """Let the guard judge the steps not judged yet; later steps are not this Trainer's."""
+            """Let the guard judge the remaining steps; later steps are not this Trainer's."""
             process_guard.leave_trainer()
             process_pace.leave()
             send("end")
@@ -120,10 +122,10 @@ def trainer_callback(
 
 
 def _set_epoch(loader: Any, epoch: int) -> None:
-    """Tell the innermost sampler of a data loader its epoch.
+    """Set the epoch of the innermost sampler of a data loader.
 
-    accelerate 1.15 looks only two samplers deep. A resumed Trainer with several ranks has three, so that the rest of
-    its epoch would have the order of epoch 0: examples twice, and others never.
+    accelerate 1.15 looks only two samplers deep. A resumed Trainer with several ranks has three, so the rest
+    of its epoch would have the order of epoch 0: some examples twice, others never.
     """
     sampler: Any = getattr(loader, "batch_sampler", None)
     while hasattr(sampler, "batch_sampler"):

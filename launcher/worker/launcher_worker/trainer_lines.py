@@ -1,4 +1,4 @@
-"""What a Trainer's log lines say: metrics with the loss that was computed, not the one that Trainer prints."""
+"""Metrics from a Trainer's log lines, with the loss that was computed, not the one that Trainer prints."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import Any, Callable, Dict, Mapping, Optional, Union
 from .json_values import scalar
 from .throughput import Speedometer
 
-_LOSS = "tr_loss_step"  # the loss of a micro-batch in Trainer's loop, by this name since transformers 4
+_LOSS = "tr_loss_step"  # the loss of a micro-batch in Trainer's loop, named so since transformers 4
 _MOST_FRAMES = 10  # between a callback and that loop
 
 
 class TrainerLines:
     """The log lines of one Trainer.
 
-    Trainer leaves out losses that are not finite (`logging_nan_inf_filter`), so that the line of a lost training has
-    a loss of 0, or the mean of the other losses. Then the losses are summed up here as well, on their device.
+    Trainer leaves out losses that are not finite (`logging_nan_inf_filter`), so the line of a failed training
+    has a loss of 0, or the mean of the other losses. In that case this class also sums up the losses, on
+    their device.
     """
 
     def __init__(self, tokens: Optional[Callable[[int], int]] = None) -> None:
-        """`tokens` returns those of a step; without it they are Trainer's count."""
+        """`tokens` returns the token count of a step; without it Trainer's count is used."""
         self._tokens_of = tokens
         self._filters = False
         self._sum: Any = None  # of the micro-batches since the last line of a training step
@@ -35,7 +36,7 @@ class TrainerLines:
         self._tokens, self._speed = _tokens(state), Speedometer(model)
 
     def note_micro_batch(self) -> None:
-        """Note the loss of the micro-batch that has just ended, if Trainer might leave it out."""
+        """Note the loss of the micro-batch that has just ended, if Trainer filters losses."""
         loss = _loss_in_callers() if self._filters else None
         if loss is not None:
             self._sum = loss if self._sum is None else self._sum + loss
@@ -48,8 +49,8 @@ class TrainerLines:
     def metrics(self, state: Any, logs: Mapping[str, Any]) -> Dict[str, Union[int, float, str]]:
         """Return the metrics of a line.
 
-        If tokens are counted, the line of a training step also has the tokens per second since the previous line, and the
-        card's utilisation.
+        If tokens are counted, the line of a training step also has the tokens per second since the previous
+        line, and the card's utilisation.
         """
         values = {name: value for name, value in logs.items() if isinstance(value, (int, float, str))}
         values.pop("num_input_tokens_seen", None)
@@ -74,16 +75,16 @@ class TrainerLines:
 
 
 def _tokens(state: Any) -> int:
-    """Return how many tokens a Trainer has counted; transformers before 4.34 counts none."""
+    """Return Trainer's token count; transformers before 4.34 counts none."""
     return int(getattr(state, "num_input_tokens_seen", 0))
 
 
 def _loss_in_callers() -> Any:
-    """Return the loss of a micro-batch in the loop that leads here; None if there is no such loop.
+    """Return the loss of a micro-batch from Trainer's loop in the calling frames; None without such a loop.
 
-    A Trainer hands it to no callback.
+    A Trainer passes it to no callback.
     """
-    frame = sys._getframe(2)  # noqa: SLF001 - the one way to a caller's frame
+    frame = sys._getframe(2)  # noqa: SLF001 - the only way to a caller's frame
     for _ in range(_MOST_FRAMES):
         if frame is None or _LOSS in frame.f_code.co_varnames:
             break

@@ -1,4 +1,4 @@
-"""A hook on a model that is not saved with it, so that the file of a model loads where launcher is not."""
+"""A hook on a model that is not saved with it, so that a saved model loads without launcher."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Callable, Tuple
 
 
 class UnsavedHook:
-    """Calls a function; pickled or copied it becomes a call that does nothing, of Python's own library."""
+    """Calls a function. Pickled or copied, it becomes a standard-library call that does nothing."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         _hide_from_compiler()
@@ -25,7 +25,7 @@ class UnsavedHook:
 
 @functools.lru_cache(maxsize=None)
 def _hide_from_compiler() -> None:
-    """Have torch.compile leave these hooks alone: it would trace what they look at."""
+    """Make torch.compile skip these hooks: it would trace the objects that they read."""
     import torch
 
     UnsavedHook.__call__ = torch.compiler.disable(UnsavedHook.__call__)  # type: ignore[method-assign]

@@ -1,8 +1,8 @@
 """The values in force for this attempt, read from `attempt.json`; plain defaults outside a run.
 
-A knob is a value that the agent may change to mend a crash: precision, split, steps, loader workers, activation
-checkpointing. Reading a knob from `Knobs` reports to the agent that the script uses it. Reading it from `Knobs.peek`
-does not.
+A knob is a value that the agent may change to recover from a crash: precision, split, steps, loader workers,
+activation checkpointing. Reading a knob from `Knobs` reports to the agent that the script uses it. Reading it
+from `Knobs.peek` does not.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .channel import rank, send
 from .json_values import digest
 
 STACKS_SIGNAL = 44
-"""Sent by the agent to a process that has been silent for too long."""
+"""The agent's signal to a process that has been silent for too long."""
 LEAST_DESCRIPTOR = 100
-"""Of the file for stacks: a script may give the first ones a meaning, or close them."""
+"""The lowest descriptor for the file for stacks: a script may use the first ones itself, or close them."""
 SHORT_NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
@@ -32,7 +32,7 @@ class Precision:
     """One consistent choice of dtypes, autocast and scaler. Dtypes have torch's names, such as `bfloat16`."""
 
     mode: str
-    device: str  # cpu, cuda or mps; outside a run "auto", which means what torch finds
+    device: str  # cpu, cuda or mps; outside a run "auto": the device that torch finds
     base_dtype: str
     trainable_dtype: str
     autocast_dtype: Optional[str]
@@ -49,12 +49,12 @@ class Precision:
 
     @property
     def compute_dtype(self) -> str:
-        """In which dtype matrices are multiplied."""
+        """The dtype of matrix products."""
         return self.autocast_dtype or self.base_dtype
 
     @property
     def fuses_adamw(self) -> bool:
-        """Whether AdamW is torch's fused one; the client's `Precision` has the same rule, and says why."""
+        """Whether AdamW is torch's fused one; the client's `Precision` has the same rule and its reason."""
         return self.device == "cuda" and self.trainable_dtype == "float32" and not self.scaler
 
     @property
@@ -85,14 +85,14 @@ class Peek:
 
 
 class ResumedCheckpoint(TypedDict):
-    """The checkpoint that an attempt resumes from."""
+    """The checkpoint from which an attempt resumes."""
 
     path: str
     step: int
 
 
 class TrialTask(TypedDict):
-    """What an attempt of `launch verify` has to do: its kind and steps, of which the first are made with weights that are held."""
+    """The task of an attempt of `launch verify`; its first `held` steps leave the weights unchanged."""
 
     kind: str
     steps: int
@@ -144,44 +144,44 @@ class Knobs:
 
     @property
     def trains_adapter(self) -> bool:
-        """Whether the base is frozen, and an adapter is trained."""
+        """Whether the base is frozen and an adapter is trained."""
         return self.method != "full"
 
     @property
     def precision(self) -> Precision:
-        """Which dtypes, autocast and scaler to use."""
+        """The dtypes, autocast and scaler to use."""
         self.consume("precision")
         return self.peek.precision
 
     @property
     def split(self) -> Split:
-        """How many examples a micro-batch holds, and how many micro-batches make a step."""
+        """The number of examples in a micro-batch, and of micro-batches in a step."""
         self.consume("split")
         return self.peek.split
 
     @property
     def steps(self) -> Optional[int]:
-        """After how many steps the training ends, or None where the script decides."""
+        """The number of steps after which the training ends; None if the script decides."""
         self.consume("steps")
         return self.peek.steps
 
     @property
     def loader_workers(self) -> int:
-        """How many processes load data."""
+        """The number of processes that load data."""
         self.consume("loaders")
         return self.peek.loader_workers
 
     @property
     def activation_checkpointing(self) -> bool:
-        """Whether the backward pass recomputes activations, which saves memory. `prepare` sets this up by itself."""
+        """Whether the backward pass recomputes activations, which saves memory. `prepare` sets this up."""
         self.consume("activation_checkpointing")
         return self.peek.activation_checkpointing
 
     def consume(self, *names: str) -> None:
         """Report to the agent, once each, that the script uses these knobs.
 
-        Names: `precision split steps loaders activation_checkpointing resume`, and `checkpoints`, which says that
-        every complete checkpoint is sealed, so that the agent may remove incomplete ones.
+        Names: `precision split steps loaders activation_checkpointing resume`, and `checkpoints`, which means
+        that every complete checkpoint is sealed, so the agent may remove incomplete ones.
         """
         new = [name for name in names if name not in self._consumed]
         if new:
@@ -191,13 +191,13 @@ class Knobs:
             self.announce()
 
     def hold(self, name: str) -> None:
-        """Report that the script sets this knob itself, at least in part. Another value would not mend anything."""
+        """Report that the script sets this knob itself, at least in part, so another value would not help."""
         if name not in self._held:
             self._held.add(name)
             send("consumed", values={"knobs": [], "held": [name]})
 
     def announce(self) -> None:
-        """Print once, in a run, which precision is in force."""
+        """Print once, in a run, the precision in force."""
         if not self._is_announced and self.run is not None and rank() == 0:
             print(_describe(self.peek.precision, self.rehearsed), flush=True)
         self._is_announced = True
@@ -226,7 +226,7 @@ def _read_knobs(folder: Optional[str]) -> Knobs:
 
 
 def _answer_agent() -> None:
-    """Let the agent ask for the stacks of all threads, as the start-up hook does."""
+    """Let the agent request the stacks of all threads, as the start-up hook does."""
     # On an unusual platform a hang is reported without stacks.
     with contextlib.suppress(KeyError, OSError, RuntimeError, ValueError):
         low = os.open(os.environ["LAUNCH_STACKS"], os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -282,7 +282,7 @@ def _known_fields(kind: Any, values: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _describe(precision: Precision, rehearsed: bool) -> str:
-    """Return one readable line: which precision is in force, and why."""
+    """Return one readable line: the precision in force, and the reason."""
     base = SHORT_NAMES.get(precision.base_dtype, precision.base_dtype)
     if precision.quantization is not None:
         rest = f" and {base}" if precision.base_dtype != precision.compute_dtype else ""

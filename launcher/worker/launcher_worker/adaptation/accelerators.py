@@ -14,7 +14,7 @@ from .changes import changes
 
 @shielded
 def adapt_accelerator(module: Any) -> None:
-    """Have every Accelerator follow the plan; `module` is accelerate.accelerator."""
+    """Make every Accelerator follow the plan; `module` is accelerate.accelerator."""
     kind = module.Accelerator
     init, prepare_model = kind.__init__, kind.prepare_model
 
@@ -36,7 +36,7 @@ def adapt_accelerator(module: Any) -> None:
 
 
 def _planned(args: Any, own: Any) -> Any:
-    """Return a script's keywords with the plan's precision. The batch is the script's own: its loader has it."""
+    """Return a script's keywords with the plan's precision. The batch stays the script's: its loader sets it."""
     if own.get("deepspeed_plugin") or own.get("megatron_lm_plugin"):
         changes.leave("precision of an Accelerator with a plugin of its own")
         return own

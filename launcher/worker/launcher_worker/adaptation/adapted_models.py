@@ -1,6 +1,6 @@
-"""Models: what from_pretrained loads gets the plan's base dtype, and what is trained the plan's dtype of trainables.
+"""Models: from_pretrained loads in the plan's base dtype, and trained weights get the plan's trainable dtype.
 
-A script decides itself whether its base is in 4 bits; the dtype in which that computes is the plan's.
+The script decides whether its base is in 4 bits; the plan decides the compute dtype of a 4-bit base.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..values import knobs
 from .changes import changes
 
 autocasting_models: "weakref.WeakSet[Any]" = weakref.WeakSet()
-"""The models of a Trainer or an Accelerator, which autocast by themselves."""
+"""The models of a Trainer or an Accelerator, which handle autocast themselves."""
 _QUANTIZED = ("quantization_config", "load_in_8bit")
 
 
 @shielded
 def adapt_loading(module: Any) -> None:
-    """Have `from_pretrained` load in the plan's base dtype; `module` is transformers.modeling_utils."""
+    """Make `from_pretrained` load in the plan's base dtype; `module` is transformers.modeling_utils."""
     kind = module.PreTrainedModel
     original = kind.from_pretrained.__func__
 
@@ -42,9 +42,9 @@ def adapt_loading(module: Any) -> None:
 
 
 def _planned(own: Any) -> Any:
-    """Return a script's keywords with the plan's dtype, for a base in 4 bits that of its other weights.
+    """Return a script's keywords with the plan's dtype, which for a 4-bit base is that of its other weights.
 
-    A model that is quantized in another way keeps the script's.
+    A model with another quantization keeps the script's dtype.
     """
     import torch
 
@@ -55,7 +55,7 @@ def _planned(own: Any) -> Any:
     precision = knobs().precision  # reading it consumes the knob
     base = precision.base_dtype
     if is_in_4_bits and not knobs().trains_adapter and precision.autocast_dtype == "bfloat16":
-        base = "bfloat16"  # planned for weights that are trained, and these are not
+        base = "bfloat16"  # planned for trained weights, and these are frozen
     dtype = getattr(torch, base)
     name = "torch_dtype" if "torch_dtype" in own else "dtype"
     changes.change("from_pretrained", name, own.get(name), dtype)
@@ -67,13 +67,13 @@ def _planned(own: Any) -> Any:
 
 
 def _says_4_bits(config: Any) -> bool:
-    """Return whether a quantization is bitsandbytes' in 4 bits; a script gives it as an object or as a dictionary."""
+    """Return whether a quantization is bitsandbytes' 4-bit one; a script passes an object or a dictionary."""
     says = config.get("load_in_4bit") if isinstance(config, dict) else getattr(config, "load_in_4bit", False)
     return bool(says)
 
 
 def _compute_as_planned(model: Any) -> None:
-    """Let the layers in 4 bits of a loaded model compute in the plan's dtype, also where it was saved so."""
+    """Make the 4-bit layers of a loaded model compute in the plan's dtype, even if it was saved with another."""
     import torch
 
     for before in set_up_layers(model):
@@ -84,7 +84,7 @@ def _compute_as_planned(model: Any) -> None:
 def adapt_model(model: Any) -> bool:
     """Make a model of the script safe to train at the plan's precision, in place, and put it under the guard.
 
-    Call it before the first step: an optimizer that has no state yet does not notice. Returns whether trainables had
+    Call it before the first step: an optimizer without state is not affected. Return whether trainables had
     another dtype than the plan's.
     """
     import torch

@@ -1,4 +1,4 @@
-"""The batch of a script that is adapted: the plan's if the job names one, else the script's own."""
+"""The batch of an adapted script: the plan's if the job sets one, else the script's own."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..values import knobs
 
 
 def adapted_split(micro_batch: int, accumulation: int) -> Tuple[int, int]:
-    """Return micro-batch and accumulation in force, for those that a script asks for.
+    """Return the micro-batch and accumulation in force, given those of the script.
 
-    The product stays the script's, unless the job names a batch. After running out of memory the agent halves the
-    micro-batch; it is halved here as often, as far as it can be.
+    Their product stays the script's, unless the job sets a batch. After running out of memory the agent
+    halves the micro-batch; this function halves the script's micro-batch as often, until it is odd.
     """
     values = knobs()
     said = json.loads(Path(os.environ["LAUNCH_ATTEMPT"], "attempt.json").read_text(encoding="utf-8"))["adapt"]

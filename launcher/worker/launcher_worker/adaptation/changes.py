@@ -1,4 +1,4 @@
-"""What the hook has changed in a script, and what it has left alone: printed once each, and recorded as evidence."""
+"""The hook's report of changed and unchanged parts of a script: printed once each, recorded as evidence."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from ..shield import SOURCE
 from ..values import knobs
 
 MOST = 50
-"""More lines say nothing new: a script that makes a thousand models is told fifty times."""
+"""The limit of lines. Later lines say nothing new: a script that makes a thousand models gets fifty of them."""
 _LIBRARIES = (sysconfig.get_paths()["purelib"], sysconfig.get_paths()["stdlib"], os.path.dirname(__file__))
 
 
 class ChangeReport:
-    """The lines that were said so far."""
+    """The lines printed so far."""
 
     def __init__(self) -> None:
         self._said: Set[str] = set()
         self._lines: List[str] = []
 
     def change(self, what: str, name: str, before: Any, after: Any) -> None:
-        """Say that an argument has another value than the script gave it; nothing, if it is the same."""
+        """Report that an argument has another value than the script gave it; skip equal values."""
         if before != after:
             self._say(f"{what}: {name} {_text(before)} -> {_text(after)}")
 
     def add(self, what: str) -> None:
-        """Say what was added to the script."""
+        """Report an addition to the script."""
         self._say(what)
 
     def leave(self, what: str) -> None:
-        """Say what cannot be adapted, with the script's line that asks for it."""
+        """Report a part that cannot be adapted, with the script's line that asks for it."""
         place = _place()
         self._say(f"left as it is: {what}{f' ({place})' if place else ''}")
 
@@ -52,8 +52,8 @@ changes = ChangeReport()
 
 
 def _place() -> str:
-    """Return the line of the script that led here, as `train.py:12`; empty if only libraries did."""
-    frame = sys._getframe(1)  # noqa: SLF001  # the one way to a caller's line without a traceback
+    """Return the line of the script in the call stack, as `train.py:12`; empty if only libraries are in it."""
+    frame = sys._getframe(1)  # noqa: SLF001  # the only way to a caller's line without a traceback
     while frame is not None:
         path = frame.f_code.co_filename
         if not path.startswith((*_LIBRARIES, "<")) and f"{os.sep}launcher_worker{os.sep}" not in path:

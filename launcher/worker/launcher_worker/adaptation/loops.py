@@ -1,7 +1,8 @@
-"""A loop in plain torch: its autocast and GradScaler follow the plan, and what it trains is found at its first forward pass.
+"""A loop in plain torch: autocast and GradScaler follow the plan; the first forward pass reveals the model.
 
-An optimizer says which parameters are trained; the outermost module that holds them is the model. It is made safe to
-train before its first step. Where the script has no autocast, the model's forward pass gets the plan's.
+The optimizer knows the trained parameters; the outermost module that holds them is the model. The hook makes
+it safe to train before its first step. If the script has no autocast, the model's forward pass gets the
+plan's.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from .changes import changes
 from .scaling import planned_scaler
 
 MOST_FORWARDS = 1000
-"""After so many forward passes of modules that hold nothing of an optimizer, its model is not looked for any longer."""
+"""The limit of forward passes through modules without an optimizer's parameters; the search then ends."""
 
 
 @shielded
 def adapt_torch(torch: Any) -> None:
-    """Have torch's own means of mixed precision follow the plan; `torch` is the module, which has just been imported."""
+    """Make torch's own mixed precision follow the plan; `torch` is the module, just imported."""
     process_channel.source = SOURCE
     _wrap_autocast(torch)
     planned_scaler.install(torch)
@@ -46,7 +47,7 @@ def adapt_torch(torch: Any) -> None:
 
 
 def _wrap_replicas(kind: Any) -> None:
-    """Make a model safe to train before it is replicated: the buckets of its gradients have the dtypes of that moment."""
+    """Make a model safe to train before its replication, because the gradient buckets keep its dtypes."""
     original = kind.__init__
 
     @functools.wraps(original)
@@ -86,12 +87,12 @@ def _planned(torch: Any, own: Any) -> Any:
 
 
 def device() -> str:
-    """Return the type of device that the plan is for."""
+    """Return the type of the plan's device."""
     return knobs().peek.precision.device
 
 
 class ModelSearch:
-    """Looks, from the making of an optimizer to the first forward pass, for the module that it trains."""
+    """Finds the module that an optimizer trains, from the optimizer's creation to the first forward pass."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -111,9 +112,9 @@ class ModelSearch:
             self._handle = modules.register_module_forward_pre_hook(self._see)
 
     def _see(self, module: Any, inputs: Any) -> Any:
-        """Take the outermost module that holds wanted parameters: its hook is called before those of its parts.
+        """Take the outermost module that holds wanted parameters: its hook runs before those of its parts.
 
-        Returns what the forward pass that has begun is to get in place of its inputs, if anything.
+        Return the replaced inputs for the current forward pass, or the inputs themselves.
         """
         with shielded:
             self._forwards += 1
@@ -134,26 +135,26 @@ class ModelSearch:
             implicit = ImplicitAutocast(self._torch)
             module.register_forward_pre_hook(UnsavedHook(implicit.enter))
             module.register_forward_hook(UnsavedHook(implicit.leave), always_call=True)
-            implicit.enter(module, ())  # the hooks of the pass that has begun were collected before
+            implicit.enter(module, ())  # the hooks of the current pass were collected before
         elif converted:
             module.register_forward_pre_hook(UnsavedHook(self._widen_call), with_kwargs=True)
             inputs = widened(self._torch, inputs)
         return inputs
 
     def _widen_call(self, _module: Any, inputs: Any, keywords: Any) -> Any:
-        """Give a model whose weights became float32 its inputs in float32 too: there is no autocast that would."""
+        """Cast the inputs of a model whose weights became float32 to float32 too, because autocast is off."""
         return widened(self._torch, inputs), widened(self._torch, keywords)
 
 
 class ImplicitAutocast:
-    """The plan's autocast around a model's forward pass, where the script has none. Results are float32 again."""
+    """The plan's autocast around a model's forward pass, for a script without autocast. Results are float32."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._open: List[Any] = []
 
     def enter(self, _module: Any, _inputs: Any) -> None:
-        """Begin autocast, unless the script is in one."""
+        """Begin autocast, unless the script has begun its own."""
         context = None
         if not self._torch.is_autocast_enabled(device()):
             dtype = getattr(self._torch, str(knobs().peek.precision.autocast_dtype))
@@ -163,7 +164,7 @@ class ImplicitAutocast:
         self._open.append(context)
 
     def leave(self, _module: Any, _inputs: Any, output: Any) -> Any:
-        """End it; return the output with float32 in place of half precision."""
+        """End autocast; return the output with float32 instead of half precision."""
         context = self._open.pop() if self._open else None
         if context is None:
             return output
@@ -172,7 +173,7 @@ class ImplicitAutocast:
 
 
 def widened(torch: Any, value: Any) -> Any:
-    """Return a value with float32 in place of half precision, inside lists, tuples and dictionaries too."""
+    """Return a value with float32 instead of half precision, inside lists, tuples and dictionaries too."""
     if isinstance(value, torch.Tensor):
         return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
     if isinstance(value, dict):  # transformers' outputs are one, and keep their type

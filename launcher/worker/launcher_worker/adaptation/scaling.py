@@ -1,7 +1,7 @@
-"""The plan's gradient scaler: a script's own is switched by the plan, and a loop that has none gets one.
+"""The plan's gradient scaler: the plan turns a script's scaler on or off, and a loop without one gets one.
 
-For such a loop `loss.backward()` scales, the clipping of gradients and `optimizer.step()` unscale first, and a step whose
-gradients overflowed is left out.
+In such a loop, `loss.backward()` scales the loss, gradient clipping and `optimizer.step()` unscale first, and
+a step with overflowed gradients changes no weights.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _CLIPPING = ("clip_grad_norm_", "clip_grad_value_")
 
 
 class PlannedScaler:
-    """The scaler of a loop without one, and what is known of the script's own."""
+    """The scaler of a loop without one, and the state of the script's own."""
 
     def __init__(self) -> None:
         self._torch: Any = None
         self._has_own = False
         self._scaler: Any = None
         self._is_making = False
-        self._is_scaled = False  # gradients of a scaled loss are there
+        self._is_scaled = False  # gradients of a scaled loss exist
         self._unscaled: Set[int] = set()  # optimizers by id, until their step
         self._optimizers: Any = weakref.WeakSet()
         self._backwards = 0
         self._steps = 0
 
     def install(self, torch: Any) -> None:
-        """Put the scaler into torch."""
+        """Install the scaler in torch."""
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         self._torch = torch
@@ -53,7 +53,7 @@ class PlannedScaler:
         self._optimizers.add(optimizer)
 
     def report_without_step(self) -> None:
-        """Say so if the script computed gradients and never made a step of them."""
+        """Print a line if the script computed gradients but never made a step."""
         if self._backwards and not self._steps and rank() == 0:
             count = f"{self._backwards} backward passes" if self._backwards > 1 else "a backward pass"
             print(f"launch: {count} and no optimizer step: nothing was trained", file=sys.stderr, flush=True)
@@ -76,7 +76,7 @@ class PlannedScaler:
 
         @functools.wraps(step)
         def counted(scaler: Any, *args: Any, **kwargs: Any) -> Any:
-            self._steps += 1  # though it may leave the optimizer's out
+            self._steps += 1  # counted even if the scaler skips the optimizer's step
             return step(scaler, *args, **kwargs)
 
         kind.__init__, kind.step = init, counted
@@ -94,7 +94,7 @@ class PlannedScaler:
         tensor.backward = backward
 
     def _scaled(self, loss: Any) -> Any:
-        """Return a loss times the scale, if the plan has a scaler and the script has none."""
+        """Return the loss times the scale, if the plan has a scaler and the script has none."""
         if self._has_own or not self._optimizers or not knobs().peek.precision.scaler or loss.numel() != 1:
             return loss
         if any(isinstance(one, self._torch.optim.LBFGS) for one in self._optimizers):
@@ -128,9 +128,7 @@ class PlannedScaler:
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._steps += 1
-        if (
-            self._scaler is not None
-        ):  # then the end of the step is the scaler's update, for the guard's own hook too
+        if self._scaler is not None:  # then the scaler's update ends the step, also for the guard's hook
             process_guard.is_scaling = self._is_scaled
         if not self._is_scaled:
             return
@@ -140,7 +138,7 @@ class PlannedScaler:
             if any(one.item() for one in found.values()):
                 for group in optimizer.param_groups:
                     for part in group["params"]:
-                        part.grad = None  # so the step changes nothing of it
+                        part.grad = None  # so the step changes no weights
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if id(optimizer) not in self._unscaled:

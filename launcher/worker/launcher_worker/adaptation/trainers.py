@@ -1,4 +1,4 @@
-"""transformers' TrainingArguments and Trainer: precision, split, resume, the worker's callback, and a model that is safe to train."""
+"""transformers' TrainingArguments and Trainer: precision, split, resume, callback, and a model safe to train."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FUSED = "adamw_torch_fused"
 
 @shielded
 def adapt_arguments(module: Any) -> None:
-    """Have every TrainingArguments follow the plan; `module` is transformers.training_args."""
+    """Make every TrainingArguments follow the plan; `module` is transformers.training_args."""
     kind = module.TrainingArguments
     original = kind.__post_init__
 
@@ -56,7 +56,7 @@ def _precision(values: Knobs) -> Dict[str, object]:
     planned: Dict[str, object] = {
         "fp16": precision.autocast_dtype == "float16",
         "bf16": precision.autocast_dtype == "bfloat16",
-        "fp16_full_eval": False,  # they cast the live model
+        "fp16_full_eval": False,  # full eval casts the live model
         "bf16_full_eval": False,
     }
     if precision.tf32 and not values.rehearsed:
@@ -82,7 +82,7 @@ def _batch(values: Knobs, arguments: Any) -> Dict[str, object]:
 
 
 def _safety(arguments: Any) -> Dict[str, object]:
-    """Return what hides a failure otherwise: a loss of NaN shown as 0.0, a step that a fused optimizer skipped."""
+    """Return arguments that reveal failures: a NaN loss logged as 0.0, a step that a fused optimizer skips."""
     planned: Dict[str, object] = {"logging_nan_inf_filter": False}
     is_fused = getattr(arguments.optim, "value", arguments.optim) == _FUSED
     if is_fused and knobs().peek.precision.scaler:
@@ -92,7 +92,7 @@ def _safety(arguments: Any) -> Dict[str, object]:
 
 @shielded
 def adapt_trainer(module: Any) -> None:
-    """Have every Trainer train a safe model, resume and report; `module` is transformers.trainer."""
+    """Make every Trainer train a safe model, resume and report; `module` is transformers.trainer."""
     kind = module.Trainer
     init, train = kind.__init__, kind.train
 
@@ -121,7 +121,7 @@ def adapt_trainer(module: Any) -> None:
 
 
 def _add_callback(trainer: Any) -> None:
-    """Add the worker's callback, unless the script has; its checkpoints are copied to where the agent looks for them."""
+    """Add the worker's callback, unless the script has done so; it copies checkpoints to the agent's folder."""
     callbacks = trainer.callback_handler.callbacks
     if any(type(one).__module__ == "launcher_worker.trainer" for one in callbacks):
         return
@@ -131,7 +131,7 @@ def _add_callback(trainer: Any) -> None:
 
 
 def _keep(step: int, folder: str, epoch: Any, is_own: bool) -> None:
-    """Seal a copy of a Trainer's checkpoint, as links; `is_own` says that the script wanted one too, and keeps it."""
+    """Seal a copy of a Trainer's checkpoint, as links. `is_own`: the script wanted it too, and keeps it."""
 
     def write(target: str) -> None:
         shutil.copytree(folder, target, copy_function=_link, dirs_exist_ok=True)

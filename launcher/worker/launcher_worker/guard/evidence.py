@@ -1,4 +1,4 @@
-"""The proof that a precision works for a model: what the agent keeps after the first good steps."""
+"""The proof that a precision works for a model: the agent keeps it after the first good steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PROVEN_STEPS = 20  # good steps after which a precision counts as working
 
 
 def proof(model: Any, judge: Judge) -> Dict[str, object]:
-    """Return how a training went, by which dtypes, and a key that names model, trainables, precision and torch."""
+    """Return the course of a training, its dtypes, and a key for model, trainables, precision and torch."""
     import torch
 
     dtypes: Dict[str, Dict[str, int]] = {"trainable": {}, "frozen": {}}

@@ -1,4 +1,4 @@
-"""Steps that a script logs without any step of an optimizer, as where `optimizer.step()` is missing. Plain Python."""
+"""Logged steps without any optimizer step, such as from a missing `optimizer.step()`. Plain Python."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ LONG = 20  # logged steps, times the accumulation: a script may log each micro-b
 
 
 class IdleLog:
-    """The steps logged since the last step of an optimizer, each after another forward pass of a training.
+    """The steps logged since the last optimizer step, each after another forward pass of a training.
 
-    They are a doubt only, not the end of an attempt: a policy may play many episodes before its first update.
+    They cause a warning, and do not end the attempt: a policy may play many episodes before its first update.
     """
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class IdleLog:
         self._forward_passes = 0
 
     def is_long(self, step: int, forward_passes: int, accumulation: int) -> bool:
-        """Note a logged step and the forward passes so far; return whether it makes the log suspiciously long, once."""
+        """Note a logged step and the forward passes; return, once, whether the log is suspiciously long."""
         is_new = forward_passes > self._forward_passes and step not in self._steps
         self._forward_passes = forward_passes
         if is_new:

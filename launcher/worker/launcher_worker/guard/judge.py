@@ -1,4 +1,4 @@
-"""Judges the steps of a training by their figures, one after another. Plain Python: it knows nothing of torch."""
+"""Judge the steps of a training by their figures, one after another. Plain Python, without torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .rules import (
 
 
 class Streak(NamedTuple):
-    """Bad steps in a row by one rule: how many, and the first of them."""
+    """Bad steps in a row by one rule: their number, and the first of them."""
 
     steps: int
     since: int
@@ -34,8 +34,8 @@ class Streak(NamedTuple):
 class Judge:
     """Counts bad steps in a row for each rule, and returns a trip when a rule's limit is reached.
 
-    `planned_steps` is the length of the training, if known. Steps without any gradient are first a `warning`: they may
-    be a policy's that earns nothing yet.
+    `planned_steps` is the length of the training, if known. Steps without any gradient first cause a
+    `warning`: they may belong to a policy that earns no reward yet.
     """
 
     def __init__(self, planned_steps: Optional[int] = None) -> None:
@@ -53,7 +53,7 @@ class Judge:
         self._streaks: Dict[str, Streak] = {}
 
     def plan(self, steps: Optional[int]) -> None:
-        """Note how long the training will be; None if nobody has said."""
+        """Note the length of the training; None if it is unknown."""
         share = ZERO_STEPS if steps is None else math.ceil(ZERO_SHARE * steps)
         self._zero_limit = max(RULES["zero"].steps, share)
 
@@ -81,19 +81,19 @@ class Judge:
         return self._trip(step)
 
     def judge_logged_loss(self, step: int, loss: float) -> Optional[Trip]:
-        """Judge a loss that the script logged, if the guard cannot see one."""
+        """Judge a logged loss, for a training whose loss the guard cannot see."""
         self._mark_loss(loss, step)
         return self._trip(step)
 
     def hear_rewards(self, step: int, *, are_equal: bool) -> None:
-        """Note that the script has logged rewards: equal ones give no gradient, and that is no fault."""
+        """Note that the script has logged rewards: equal rewards give no gradient, which is no fault."""
         if are_equal:
             self.reset("zero")
         else:
             self._rewards_differed_at = step
 
     def judge_end(self, step: int) -> Optional[Trip]:
-        """Return a trip if the training must not end like this, although no rule's limit is reached."""
+        """Return a trip if the training must not end in this state, although no rule has reached its limit."""
         if self.skips and self.skips == self.steps:
             self._streaks.setdefault("gradients", Streak(self.skips, step - self.steps + 1))
         elif self._streaks.keys() == {"gradients"} and self.last.skipped:
@@ -101,12 +101,12 @@ class Judge:
         return self._trip(step, is_end=True)
 
     def judge_no_steps(self, step: int) -> Trip:
-        """Return the trip for a training that has passed forward, but never made an optimizer step."""
+        """Return the trip for a training with forward passes but without any optimizer step."""
         self._streaks = {"idle": Streak(max(step, 1), 1)}
         return self._describe("idle", RULES["idle"], step)
 
     def is_suspect(self, rule: str) -> bool:
-        """Return whether a sample broke a rule twice in a row, so that everything should be looked at."""
+        """Return whether a sample broke a rule twice in a row, so the guard should check all values."""
         streak = self._streaks.get(rule)
         return streak is not None and streak.steps >= 2
 
@@ -116,7 +116,7 @@ class Judge:
 
     @property
     def spoiled_by(self) -> Optional[str]:
-        """What may have spoiled the weights in the last step, if anything."""
+        """The event that may have spoiled the weights in the last step, if any."""
         return next((RULES[rule].text for rule in SPOILING_RULES if rule in self._streaks), None)
 
     def _judge_scaler(self, figures: Figures, step: int) -> None:
@@ -165,7 +165,7 @@ class Judge:
             if streak is None:
                 continue
             if name == "zero" and self._leapt_at >= streak.since - RULES["leap"].steps:
-                rule = DEAD_AFTER_A_LEAP  # noqa: PLW2901  # what looks dead has diverged
+                rule = DEAD_AFTER_A_LEAP  # noqa: PLW2901  # a training that looks dead has diverged
             if streak.steps >= self._limit(name, rule) or (is_end and name in FINAL_STEP_RULES):
                 return self._describe(name, rule, step)
             if streak.steps == rule.steps and name in WARNING_RULES:
@@ -173,7 +173,7 @@ class Judge:
         return None
 
     def _limit(self, name: str, rule: Rule) -> float:
-        """Return how many bad steps in a row end the attempt now."""
+        """Return the number of bad steps in a row that ends the attempt now."""
         if rule is RULES["zero"]:
             is_unheard = self.expects_rewards and self._rewards_differed_at < self._streaks[name].since
             return math.inf if is_unheard else self._zero_limit
@@ -184,7 +184,7 @@ class Judge:
         return rule.steps
 
     def _limit_of_high_losses(self) -> float:
-        """Return how many high losses end the attempt: none may, if they fall, or if the task has become harder."""
+        """Return the number of high losses that ends an attempt; no limit if they fall or the task is harder."""
         if self.losses.is_falling:
             return math.inf
         has_leapt = self._leapt_at >= self._streaks["explosion"].since - RULES["leap"].steps
@@ -194,17 +194,17 @@ class Judge:
 
     @property
     def _is_settling_anew(self) -> bool:
-        """Whether the scaler lowers its scale because the task has become harder: the loss is high since it skips."""
+        """Whether a harder task makes the scaler lower its scale: the loss is high since it began to skip."""
         skips, high = self._streaks.get("gradients"), self._streaks.get("explosion")
         if skips is None or high is None or not self.last.skipped:
             return False
         return self.losses.is_sudden and skips.since == high.since > self._leapt_at
 
     def _describe(self, name: str, rule: Rule, step: int) -> Trip:
-        """Return the trip by a rule, with the figures that explain it."""
+        """Return the trip of a rule, with the figures that explain it."""
         count = self._streaks[name].steps
         since = min(
-            # A high loss shows what the step before did to the weights.
+            # A high loss shows the effect of the step before on the weights.
             max(0, streak.since - 1) if other == "explosion" else streak.since
             for other, streak in self._streaks.items()
             if other == name or RULES[other].kind == rule.kind

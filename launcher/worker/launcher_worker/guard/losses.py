@@ -1,4 +1,4 @@
-"""The course of a loss: where it began, where it has been lately, and whether it falls. Plain Python."""
+"""The course of a loss: its start, its recent level, and whether it falls. Plain Python."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import math
 import statistics
 from typing import List, Optional
 
-FIRST_LOSSES = 5  # their median is where the loss began
-RECENT_LOSSES = 20  # their median is where it has been lately: a curriculum raises it little by little
-FALLEN = 0.98  # of the first loss: one below is being trained
-FALLING = 0.99  # of the loss with which an explosion began: one below has begun to fall again
-SUDDEN = 3.0  # times the loss of the step before: such a jump has not been coming
+FIRST_LOSSES = 5  # their median is the loss at the start
+RECENT_LOSSES = 20  # their median is the recent level: a curriculum raises it little by little
+FALLEN = 0.98  # of the first loss: a loss below it is being trained
+FALLING = 0.99  # of the loss with which an explosion began: a loss below it has begun to fall again
+SUDDEN = 3.0  # times the loss of the step before: such a jump is sudden
 NOISY = 0.5  # of their median: losses that far apart show no trend in a few steps
-RISING = 3.0  # times the loss with which an explosion began: a median above rises on
-ABSURD = 1e5  # times where it began: a loss that has come so far little by little diverges too
-DONE = 0.5  # of the first loss: if it was below before it became exactly zero, all is learned
+RISING = 3.0  # times the loss with which an explosion began: a median above it still rises
+ABSURD = 1e5  # times the loss at the start: a loss that has risen so far little by little diverges too
+DONE = 0.5  # of the first loss: if it was below before it became exactly zero, the task is learned
 
 
 class LossCourse:
@@ -23,9 +23,9 @@ class LossCourse:
     def __init__(self) -> None:
         self.first: Optional[float] = None
         self.last: Optional[float] = None
-        self.is_far_above = False  # the last loss: far above both where it began and where it was
-        self.is_sudden = False  # it came there in one step, as where a curriculum jumps
-        self.is_harder = False  # it jumped there, does not rise on, and has fallen or is too noisy to tell
+        self.is_far_above = False  # the last loss: far above both its start and its recent level
+        self.is_sudden = False  # it rose there in one step, as in a curriculum's jump
+        self.is_harder = False  # it jumped there, stopped rising, and has fallen or is too noisy to tell
         self.is_falling = False  # it is far above, but has begun to fall, as after a curriculum's jump
         self._first_losses: List[float] = []
         self._recent_losses: List[float] = []
@@ -51,7 +51,7 @@ class LossCourse:
 
     @property
     def is_learned(self) -> bool:
-        """Whether the last loss is exactly zero, and was on its way there: a margin's, which has no more to teach."""
+        """Whether the last loss is exactly zero, and fell towards it: a margin loss that is fully learned."""
         return self.last == 0.0 and self.first is not None and self._lowest_positive < DONE * self.first
 
     def _compare(self, loss: float) -> None:
@@ -69,14 +69,14 @@ class LossCourse:
         self._recent_losses = [*self._recent_losses, loss][-RECENT_LOSSES:]
 
     def _compare_high(self, loss: float) -> None:
-        """Compare a loss that is far above with those since it is: the first of them is where the explosion began."""
+        """Compare a high loss with the others since the explosion, whose first loss is `began`."""
         self._high_losses = [*self._high_losses, loss][-RECENT_LOSSES:] if self.is_far_above else []
         began = self._high_losses[0] if self._high_losses else -math.inf
         self.is_falling = self.last is not None and loss < self.last and loss < FALLING * began
         self.is_harder = self.is_far_above and self.is_sudden and self._has_settled()
 
     def _has_settled(self) -> bool:
-        """Whether the losses since a jump do not rise, and have fallen below the first of them, or are noisy."""
+        """Whether the losses since a jump do not rise, and have fallen below the first of them or are noisy."""
         began, usual = self._high_losses[0], statistics.median(self._high_losses)
         lowest, highest = min(self._high_losses), max(self._high_losses)
         is_open = lowest < FALLING * began or highest - lowest > NOISY * usual

@@ -8,10 +8,10 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 
 class FollowedOptimizer:
-    """Of several optimizers, the one whose steps count; preferably one that holds trainables of the watched models.
+    """Of several optimizers, the one whose steps count; preferably one that holds watched trainables.
 
-    Example: a GAN has an optimizer for its generator, which is watched, and one for its critic, which is not. The
-    generator's is followed.
+    Example: a GAN has an optimizer for its generator, which is watched, and one for its critic, which is not.
+    The generator's is followed.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class FollowedOptimizer:
         return optimizer in self._is_ours
 
     def learn(self, optimizer: Any, trainable: Sequence[Any]) -> None:
-        """Find out whether an optimizer holds a watched trainable."""
+        """Check whether an optimizer holds a watched trainable."""
         watched = {id(part) for part in trainable}
         groups = optimizer.param_groups
         self._is_ours[optimizer] = any(id(part) in watched for group in groups for part in group["params"])
@@ -44,10 +44,10 @@ class FollowedOptimizer:
         return followed is not None and bool(self._is_ours.get(followed, False))
 
     def note_step(self, optimizer: Any) -> bool:
-        """Note a step of a known optimizer; return whether this optimizer is followed from now on, but was not before.
+        """Note a step of a known optimizer; return whether the guard now switches to this optimizer.
 
-        It takes over if none is followed, if it holds trainables and the followed one does not, or if the followed one
-        has made no step for a long time.
+        It takes over if no optimizer is followed, if it holds trainables and the followed one does not, or if
+        the followed one has made no step for a long time.
         """
         if self.is_followed(optimizer):
             self._other_steps = 0
@@ -73,13 +73,14 @@ class LearningRates:
         self._highest = 0.0
 
     def note(self, optimizer: Any) -> None:
-        """Keep the rates of an optimizer that is about to step."""
+        """Note the rates of an optimizer before its step."""
         self._rates = [_rate(group) for group in optimizer.param_groups]
 
     def at_step_end(self) -> Tuple[Optional[float], bool]:
         """Return the largest rate, if known, and whether the step should have moved every group.
 
-        A rate below a thousandth of the highest so far is one at either end of a schedule, and need not move anything.
+        A rate below a thousandth of the highest so far belongs to the start or end of a schedule; such a step
+        need not move any weight.
         """
         rate = max(self._rates, default=math.nan)
         self._highest = max(self._highest, rate if math.isfinite(rate) else 0.0)
@@ -88,7 +89,7 @@ class LearningRates:
 
 
 def check_eps(optimizer: Any) -> None:
-    """Raise RuntimeError if an optimizer divides float16 values by an eps that is zero there: its first step gives NaN."""
+    """Raise RuntimeError if an optimizer divides float16 values by an eps that is zero in float16: NaN."""
     import torch
 
     for group in optimizer.param_groups:
@@ -102,7 +103,7 @@ def check_eps(optimizer: Any) -> None:
 
 
 def _rate(group: Mapping[str, Any]) -> float:
-    """Return a group's learning rate; NaN if it lies on a device, because reading it would wait for the device."""
+    """Return a group's learning rate; NaN if it is on a device, because reading it would wait for the device."""
     rate = group.get("lr")
     if rate is None or getattr(getattr(rate, "device", None), "type", "cpu") != "cpu":
         return math.nan

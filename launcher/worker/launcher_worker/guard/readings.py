@@ -1,4 +1,4 @@
-"""What is observed during one optimizer step, and how its figures get from the device to the host.
+"""The observations during one optimizer step, and their copy from the device to the host.
 
 On CUDA they are copied without waiting, and read one step later, when they have arrived.
 """
@@ -11,11 +11,11 @@ from .rules import Figures
 
 
 class OpenStep:
-    """What was observed since the last optimizer step; tensors stay on their device."""
+    """The observations since the last optimizer step; tensors stay on their device."""
 
     def __init__(self) -> None:
         self.forward_passes = 0
-        self.gradients: Optional[Tuple[Any, Any]] = None  # is one non-finite, are all zero
+        self.gradients: Optional[Tuple[Any, Any]] = None  # is a gradient non-finite, are all zero
         self.scaling: Optional[Tuple[Any, Any]] = None  # was the step skipped, the new scale
         self._loss: Any = None
 
@@ -25,7 +25,7 @@ class OpenStep:
         self._loss = mean if self._loss is None else self._loss + mean.to(self._loss.device)
 
     def measure(self) -> Dict[str, Any]:
-        """Return what was observed, as tensors on their device."""
+        """Return the observations, as tensors on their device."""
         numbers: Dict[str, Any] = {}
         if self._loss is not None:
             numbers["loss"] = self._loss / max(1, self.forward_passes)
@@ -37,12 +37,12 @@ class OpenStep:
 
 
 class Reading(NamedTuple):
-    """The figures of a step, possibly still on their way from the device."""
+    """The figures of a step, possibly still in transfer from the device."""
 
     step: int
     names: Tuple[str, ...]
     numbers: Any
-    arrival: Any  # a CUDA event; None if the numbers are on the host already
+    arrival: Any  # a CUDA event; None if the numbers are already on the host
     rate: Optional[float]
     is_rated: bool
 
@@ -68,7 +68,7 @@ class Reading(NamedTuple):
 
 
 def start_reading(step: int, numbers: Mapping[str, Any], rate: Optional[float], is_rated: bool) -> Reading:
-    """Start to bring a step's numbers to the host."""
+    """Start the copy of a step's numbers to the host."""
     return Reading(step, tuple(numbers), *_fetch(numbers), rate, is_rated)
 
 

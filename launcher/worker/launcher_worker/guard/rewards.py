@@ -1,8 +1,8 @@
-"""Rewards in what a script logs: where all of a step's rewards are equal, its gradients are zero, and nothing is wrong.
+"""Rewards in a script's log: if all rewards of a step are equal, its gradients are zero without any fault.
 
-reward_std, rewards/NAME/std     TRL's GRPO and RLOO: zero where the rewards of each group are equal
+reward_std, rewards/NAME/std     TRL's GRPO and RLOO: zero if the rewards of each group are equal
 frac_reward_zero_std             TRL: the share of groups whose rewards are equal
-rollout/ep_rew_mean              Stable-Baselines3: the mean alone; equal if it is what it was
+rollout/ep_rew_mean              Stable-Baselines3: only the mean; equal if it has not changed
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ MEANS = ("ep_rew_mean",)
 
 
 class LoggedRewards:
-    """What a script has logged about rewards so far."""
+    """The rewards that a script has logged so far."""
 
     def __init__(self) -> None:
         self._last_mean: Optional[float] = None
 
     def are_equal(self, metrics: Mapping[str, Any]) -> Optional[bool]:
-        """Return whether the rewards of a log line are all equal; None if it has none."""
+        """Return whether all rewards of a log line are equal; None if the line has none."""
         equal = None
         for name, value in metrics.items():
             if not isinstance(value, (int, float)) or isinstance(value, bool):

@@ -1,34 +1,34 @@
-"""What makes a step bad, and how many bad steps in a row end the attempt."""
+"""The rules for bad steps, and the number of bad steps in a row that ends the attempt."""
 
 from __future__ import annotations
 
 from typing import Mapping, NamedTuple, Optional
 
 
-class Tripped(RuntimeError):  # noqa: N818  # what happened, in the README's word
-    """Raised when the guard gives up an attempt; its text has the class, the reason and the figures."""
+class Tripped(RuntimeError):  # noqa: N818  # named after the event, as in the README
+    """Raised when the guard ends an attempt; its text has the class, the reason and the figures."""
 
 
 Tripped.__module__ = "launcher_worker"  # its public name, which a traceback shows
 
 DIVERGED, NOT_LEARNING = "nan-divergence", "not-learning"
-SETTLING_SKIPS = 10  # a scaler starts far too high and halves at every skip: that many skips mean nothing
-SKIP_WINDOW = 20  # steps of which fewer than half may be skipped, once the scaler has settled
-STEPS_AFTER_A_JUMP = 4  # with a high loss that came at once, though no weight had leapt
-ZERO_SHARE = 0.1  # of the planned steps: so many steps in a row without any gradient end an attempt
-ZERO_STEPS = 20  # the same where nobody has said how many steps there will be
+SETTLING_SKIPS = 10  # a scaler starts far too high and halves at every skip: that many skips are normal
+SKIP_WINDOW = 20  # steps; fewer than half of them may be skipped once the scaler has settled
+STEPS_AFTER_A_JUMP = 4  # with a high loss that came at once, although no weight had leapt
+ZERO_SHARE = 0.1  # of the planned steps: that many steps in a row without any gradient end an attempt
+ZERO_STEPS = 20  # the same if the number of steps is unknown
 
 
 class Rule(NamedTuple):
-    """What makes a step bad, and how many bad steps in a row end the attempt."""
+    """The condition of a bad step, and the number of bad steps in a row that ends the attempt."""
 
     kind: str
     steps: int
     text: str
 
 
-# If several rules end an attempt, the first one here is reported. The limit is four bad steps, because on CUDA the
-# figures of a step are read one step later, so that the fifth is the last.
+# If several rules end an attempt, the first one here is reported. The limit is four bad steps: on CUDA the
+# figures of a step are read one step later, so the fifth step is the last.
 RULES = {
     "weights": Rule(DIVERGED, 1, "trainable weights became non-finite"),
     "loss": Rule(DIVERGED, 2, "the loss is not finite"),
@@ -45,20 +45,20 @@ RULES = {
         NOT_LEARNING, 4, "every gradient is exactly zero, or the loss where no gradient can be seen"
     ),
     "idle": Rule(NOT_LEARNING, 1, "no optimizer has made a step: is optimizer.step() missing?"),
-    # Not a divergence, because another precision would not mend it. A checkpoint holds the trainables only, and they
-    # were trained together with a base that cannot be loaded again.
+    # Not a divergence, because another precision would not help. A checkpoint holds only the trainables,
+    # trained together with a base that cannot be loaded again.
     "base": Rule(NOT_LEARNING, 3, "the frozen base moves, so what is saved without it is worthless"),
 }
 DEAD_AFTER_A_LEAP = Rule(
     DIVERGED, 4, "weights moved by more than their own size in a step, and every gradient is zero since"
 )
 FINAL_STEP_RULES = ("weights", "loss", "gradients", "explosion")  # one such step is enough if it is the last
-WARNING_RULES = ("zero", "explosion")  # they warn first: the task may explain them
+WARNING_RULES = ("zero", "explosion")  # these warn first: the task may explain them
 SPOILING_RULES = ("weights", "loss", "explosion", "leap")  # no checkpoint is sealed after such a step
 
 
 class Figures(NamedTuple):
-    """What was seen of one optimizer step; None where it could not be seen."""
+    """The observations of one optimizer step; None for a missing one."""
 
     loss: Optional[float] = None  # the mean of its forward passes
     moved: Optional[bool] = None
@@ -70,12 +70,12 @@ class Figures(NamedTuple):
     scale: Optional[float] = None
     rate: Optional[float] = None  # the largest learning rate
     is_rated: bool = (
-        False  # every learning rate is above zero, and not negligible as at either end of a schedule
+        False  # every learning rate is above zero, and not negligible as at the start or end of a schedule
     )
 
 
 class Trip(NamedTuple):
-    """Why an attempt is given up: `since` is the first bad step, `step` the one after which it was noticed."""
+    """The reason to end an attempt: `since` is the first bad step, `step` the one after which it was noticed."""
 
     rule: str
     kind: str

@@ -1,7 +1,7 @@
 """Samples: a few thousand elements of a model, read after every step.
 
-Reading whole models would cost time. 4096 elements of up to 16 tensors show whether weights move, how far, and
-whether they are finite. The elements are drawn with a generator of our own, so the training's random numbers do not
+Reading whole models would cost time. 4096 elements of up to 16 tensors show whether weights move, how far,
+and whether they are finite. A separate generator draws the elements, so the training's random numbers do not
 change.
 """
 
@@ -13,12 +13,12 @@ from typing import Any, Sequence, Tuple
 
 WEIGHT_TENSORS = 16  # of the trainables, read after every step
 BASE_TENSORS = 2
-LEAST_SIZE = 0.05  # of the largest norm: a smaller tensor has only begun to be trained
-ELEMENTS = 4096  # of all tensors of a sample together: a step may move few rows of an embedding
+LEAST_SIZE = 0.05  # of the largest norm: a smaller tensor has barely begun to train
+ELEMENTS = 4096  # of all tensors of a sample together: a step may move only few rows of an embedding
 
 
 class Sample:
-    """Some elements of some parameters, and what they were when last read."""
+    """Some elements of some parameters, and their values at the last reading."""
 
     def __init__(self, parameters: Sequence[Any], tensors: int) -> None:
         generator = random.Random(0)  # noqa: S311  # the same choice each time, and not a secret
@@ -29,7 +29,7 @@ class Sample:
         ]
         self.norms: Any = None  # of each tensor's elements at the start
         self.has_size: Any = (
-            None  # of each tensor: whether it had a size then that a step can be compared with
+            None  # of each tensor: whether its norm then was large enough to compare a step with
         )
         self._last: Any = None
 
@@ -46,7 +46,7 @@ class Sample:
         self.read()
 
     def read(self) -> Tuple[Any, Any]:
-        """Return the elements, and by how much they moved since the last reading: two matrices, a row per tensor."""
+        """Return the elements, and their movement since the last reading: two matrices, a row per tensor."""
         import torch
 
         device = self.parts[0][0].device
@@ -63,9 +63,10 @@ class Sample:
         return elements, elements - before
 
     def _sized(self) -> Any:
-        """Compare each tensor with the largest of its kind; a norm's weights of one say nothing of matrices.
+        """Compare each tensor's norm with the largest of its kind, vectors or matrices.
 
-        A LoRA's B begins near zero, so that any step is larger than B itself.
+        The weights of 1 in a norm layer say nothing about matrices. A LoRA's B begins near zero, so any step
+        is larger than B itself.
         """
         import torch
 
@@ -86,7 +87,7 @@ def sampled_indices(size: int, count: int, device: Any) -> Any:
 
 
 def can_be_sampled(tensor: Any) -> bool:
-    """Return whether a tensor is a plain floating one: not a shard, a placeholder, or quantized weights."""
+    """Return whether a tensor is a plain floating-point one: no shard, placeholder or quantized weights."""
     import torch
 
     return bool(

@@ -1,7 +1,7 @@
-"""The guard of this process: follows the optimizer steps of the watched models, and acts on the judge's verdict.
+"""The guard of this process: follows optimizer steps of watched models, and acts on the judge's verdict.
 
-The end of a step is called a tick. Under a Trainer it is `on_step_end`. Otherwise it is a GradScaler's `update`,
-because a skipped step calls no optimizer; without a scaler it is the end of an optimizer's `step`.
+The end of a step is called a tick. Under a Trainer it is `on_step_end`. Otherwise it is a GradScaler's
+`update`, because a skipped step calls no optimizer; without a scaler it is the end of an optimizer's `step`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from .watched_models import WatchedModels
 
 
 class StepGuard:
-    """Watches models, collects what is seen of each of their steps, and ends the attempt when the judge says so.
+    """Watches models, collects the observations of their steps, and ends the attempt when the judge says so.
 
-    On CUDA the figures of a step are read one tick later, so that nothing waits for the device.
+    On CUDA the figures of a step are read one tick later, so no code waits for the device.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class StepGuard:
         self._optimizer = FollowedOptimizer()
         self._rates = LearningRates()
         self._open_step = OpenStep()
-        self._reading: Optional[Reading] = None  # of the last step, if it was still on its way
+        self._reading: Optional[Reading] = None  # of the last step, if it was still in transfer
         self._judge = Judge()
         self._idle = IdleLog()
         self._rewards = LoggedRewards()
@@ -48,12 +48,12 @@ class StepGuard:
         self._bad_norm_at: Optional[int] = None  # the last step with a logged norm that was not finite
         self._is_proven = False
         self._tripped: Optional[Tripped] = None
-        self._trial: Any = None  # of `launch verify`, if this is one
+        self._trial: Any = None  # of `launch verify`, if this is a trial
 
-    # -- what the script and Trainer say
+    # -- reports of the script and of Trainer
 
     def watch(self, model: Any, moving: Sequence[str] = ()) -> None:
-        """Follow a model from now on; `moving` begins the names of frozen parameters that move on purpose."""
+        """Follow a model from now on; `moving` lists name prefixes of frozen parameters that move on purpose."""
         if model in self._models:
             return
         install(self)
@@ -74,7 +74,7 @@ class StepGuard:
         self.restart(step, steps)
 
     def expect_rewards(self) -> None:
-        """Judge steps without gradients only once their rewards are logged: equal ones give none."""
+        """Judge steps without gradients only once their rewards are logged: equal rewards give no gradient."""
         self._expects_rewards = self._judge.expects_rewards = True
 
     def leave_trainer(self) -> None:
@@ -83,9 +83,9 @@ class StepGuard:
         self._is_in_trainer = self._expects_rewards = False
 
     def restart(self, step: int, steps: Optional[int] = None) -> None:
-        """Judge from the beginning, after `step`: each training has its own first loss, and its scaler settles anew.
+        """Restart the judgement after `step`: each training has its own first loss and scaler.
 
-        `steps` is where it ends; without it the plan's.
+        The scaler settles again, too. `steps` is the last step; without it, the plan's.
         """
         self._judge, self._reading = Judge(knobs().peek.steps if steps is None else steps), None
         self._judge.expects_rewards = self._expects_rewards
@@ -95,12 +95,12 @@ class StepGuard:
         self._step = step
 
     def locate(self, step: int) -> None:
-        """Note how many steps are done, as the script counts."""
+        """Note the number of completed steps, in the script's count."""
         if not self._is_in_trainer:
             self._step = step
 
     def hear(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Use what the script logs: the step, Trainer's gradient norm, and the loss if the guard sees none."""
+        """Use the script's log line: step, Trainer's gradient norm, and the loss if the guard sees none."""
         norm, loss = _number(metrics.get("grad_norm")), _number(metrics.get("loss"))
         if norm is not None and not math.isfinite(norm):
             self._bad_norm_at = step
@@ -116,7 +116,7 @@ class StepGuard:
         if self._models and not self._sees_loss:
             self._act(self._judge.judge_logged_loss(step, loss))
 
-    # -- what torch reports: see torch_hooks
+    # -- reports of torch: see torch_hooks
 
     def see_forward(self, module: Any, output: Any) -> None:
         """Note a forward pass of a training, and its loss. Before the first step, samples are chosen."""
@@ -163,7 +163,7 @@ class StepGuard:
         )
 
     def after_step(self, optimizer: Any) -> None:
-        """Tick, unless a Trainer or a scaler does."""
+        """Tick, unless a Trainer or a scaler ticks."""
         if self._trial is not None:
             self._trial.after_step(optimizer)
         is_counted = (
@@ -173,7 +173,7 @@ class StepGuard:
             self.tick()
 
     def after_update(self, scale: Any, before: Any) -> None:
-        """Note whether a scaler skipped the step, which lowers its scale; tick, unless a Trainer does."""
+        """Note whether a scaler skipped the step, which lowers its scale; tick, unless a Trainer ticks."""
         self._open_step.scaling = (scale < before, scale)
         if not self._is_in_trainer:
             self.tick()
@@ -199,7 +199,7 @@ class StepGuard:
             self._trial.end()
 
     def complaint(self, step: int) -> Optional[str]:
-        """Return why a checkpoint written now must not count, or None. This reads every trainable completely."""
+        """Return the reason why a checkpoint written now must not count, or None. It reads every trainable."""
         self.locate(step)
         if not self._models:
             return None
@@ -211,7 +211,7 @@ class StepGuard:
         return None if self._models.is_finite else RULES["weights"].text
 
     def finish(self) -> None:
-        """Judge the end of the training, and report the proof if it is still due. Raises Tripped if it ends badly."""
+        """Judge the end of the training, and send the proof if still due. Raises Tripped if it ends badly."""
         self._read_waiting()
         if self._tripped is not None:
             raise self._tripped
@@ -247,7 +247,7 @@ class StepGuard:
         is_fresh = not self._models.is_sample_trainable
         if is_fresh:
             self._choose_samples()
-        # A critic's step, for example, moves nothing of the generator.
+        # Another optimizer's step, such as that of a GAN's critic, moves none of the generator's weights.
         has_gradients = self._open_step.gradients is not None
         is_own_step = self._is_in_trainer or has_gradients or self._optimizer.holds_trainables
         with torch.no_grad():
@@ -263,14 +263,15 @@ class StepGuard:
     def _judge_reading(self, reading: Optional[Reading]) -> None:
         if reading is None:
             return
-        # Trainer logs a norm after its step was judged, so it counts with the next step, unless the scaler skipped.
+        # Trainer logs a norm after the guard has judged its step. So the norm counts with the next step,
+        # unless the scaler skipped.
         is_norm_bad = self._bad_norm_at == reading.step - 1 and not self._judge.last.skipped
         self._act(self._judge.judge_step(reading.step, reading.figures(is_norm_bad=is_norm_bad)))
         if self._judge.good_steps >= PROVEN_STEPS:
             self._prove(reading.step)
 
     def _act(self, trip: Optional[Trip]) -> None:
-        """Report a recovery, or give up the attempt: raise Tripped."""
+        """Report a recovery, or end the attempt: raise Tripped."""
         recovered, self._judge.recovered = self._judge.recovered, None
         warning, self._judge.warning = self._judge.warning, None
         if warning is not None:
@@ -298,7 +299,7 @@ class StepGuard:
         raise self._tripped
 
     def _warn(self, trip: Trip) -> None:
-        """Say what is suspicious: in the output, and as evidence."""
+        """Report a warning: in the output, and as evidence."""
         print(f"guard: warning: {trip.why}", flush=True)
         send(
             "evidence",

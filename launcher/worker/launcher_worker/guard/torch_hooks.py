@@ -1,9 +1,10 @@
-"""How torch reports to the guard: forward passes, optimizer steps, scaler updates and casts.
+"""torch's reports to the guard: forward passes, optimizer steps, scaler updates and casts.
 
 `install` registers torch's global optimizer hooks and wraps three methods of torch for this process:
 
-    torch.amp.GradScaler.step and .update   as a class, because accelerate and Trainer make scalers themselves
-    torch.nn.Module._apply                  which every cast goes through: to, half, float, ...; it has no public name
+    torch.amp.GradScaler.step and .update   on the class, because accelerate and Trainer make scalers
+                                            themselves
+    torch.nn.Module._apply                  every cast uses it: to, half, float, ...; it has no public name
 
 Each wrapper calls the original with the same arguments and returns its result.
 """
@@ -23,11 +24,11 @@ CAST_REFUSED = (
 )
 
 _no_casts: "weakref.WeakKeyDictionary[Any, Optional[Callable[[], None]]]" = weakref.WeakKeyDictionary()
-"""Models whose dtypes must not change, each with what is called instead of raising; None raises."""
+"""Models whose dtypes must not change, each with a function to call instead of raising; None raises."""
 
 
 class StepListener(Protocol):
-    """What receives these reports: the guard."""
+    """The receiver of these reports: the guard."""
 
     is_scaling: bool
 
@@ -48,7 +49,7 @@ _listeners: List[StepListener] = []  # at most one
 
 
 def install(listener: StepListener) -> None:
-    """Let torch report to a listener from now on; the first call of the process decides which."""
+    """Make torch report to a listener from now on; the first call in a process wins."""
     if _listeners:
         return
     _listeners.append(listener)
@@ -68,7 +69,7 @@ def _see_forward(module: Any, _arguments: Any, output: Any) -> None:
 
 
 def forbid_casts(model: Any, instead: Optional[Callable[[], None]] = None) -> None:
-    """Refuse every later cast of a model to another dtype: raise, or leave it out and call `instead`."""
+    """Refuse every later cast of a model to another dtype: raise, or skip the cast and call `instead`."""
     _no_casts[model] = instead
 
 
@@ -115,7 +116,7 @@ def _wrap_scalers(listener: StepListener) -> None:
 def _wrap_casts() -> None:
     import torch
 
-    apply = torch.nn.Module._apply  # noqa: SLF001  # all casts go through it, and it has no public name
+    apply = torch.nn.Module._apply  # noqa: SLF001  # all casts use it, and it has no public name
 
     @functools.wraps(apply)
     def watched_apply(self: Any, change: Callable[[Any], Any], *args: Any, **kwargs: Any) -> Any:

@@ -1,20 +1,21 @@
-"""Twins: a frozen tensor that follows a trained one, as in an EMA teacher, a momentum encoder or a target network.
+"""Twins: a frozen tensor that follows a trained one, as in an EMA teacher or a target network.
 
-Such a tensor moves on purpose. It is recognised by its movement: towards the trained tensor of the same shape whose
-name ends alike, such as `student.layers.0.weight` for `teacher.layers.0.weight`.
+Another example is a momentum encoder. Such a tensor moves on purpose. The guard recognises it by its
+movement: towards the trained tensor of the same shape and the longest common name suffix, such as
+`student.layers.0.weight` for `teacher.layers.0.weight`.
 """
 
 from __future__ import annotations
 
 from typing import Any, List, Optional, Sequence, Tuple
 
-ALIKE = 0.5  # cosine between a movement and the way to the twin: chance gives 0, and each element has its own sign
+ALIKE = 0.5  # cosine between a movement and the way to the twin; chance gives 0: signs differ per element
 
 Named = Tuple[str, Any]
 
 
 def twin_of(frozen: Named, trained: Sequence[Named]) -> Optional[Any]:
-    """Return the trained parameter that a frozen one may follow: of its shape, with the longest common end of name."""
+    """Return the trained parameter that a frozen one may follow: same shape, longest common name suffix."""
     name, parameter = frozen
     candidates = [
         (length, other)
@@ -25,7 +26,7 @@ def twin_of(frozen: Named, trained: Sequence[Named]) -> Optional[Any]:
 
 
 def follow_twins(parts: Sequence[Tuple[Any, Any]], twins: Sequence[Any], now: Any, moves: Any) -> Any:
-    """Return for each sampled tensor whether it moved towards its twin, as a tensor of truths on their device.
+    """Return for each sampled tensor whether it moved towards its twin, as a bool tensor on their device.
 
     `parts` are parameters and the indices of their sampled elements; `now` and `moves` have a row for each.
     """
@@ -44,7 +45,7 @@ def follow_twins(parts: Sequence[Tuple[Any, Any]], twins: Sequence[Any], now: An
 
 
 def _common_end(one: str, other: str) -> int:
-    """Return how many of the last parts of two dotted names are the same."""
+    """Return the number of equal last parts of two dotted names."""
     ends, other_ends = one.split(".")[::-1], other.split(".")[::-1]
     shorter = min(len(ends), len(other_ends))
     return next((place for place in range(shorter) if ends[place] != other_ends[place]), shorter)

@@ -1,4 +1,4 @@
-"""The models under the guard, and what is read from their parameters at each step."""
+"""The models under the guard, and the readings of their parameters at each step."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from .samples import BASE_TENSORS, ELEMENTS, WEIGHT_TENSORS, Sample, can_be_sampled, sampled_indices
 from .twins import follow_twins, twin_of
 
-GRADIENT_TENSORS = 4  # read at each step, the next ones each time
-BASE_DRIFT = 0.05  # of its norm in a step; merging an adapter and unmerging it drifts by about 0.01
+GRADIENT_TENSORS = 4  # read at each step, in rotation
+BASE_DRIFT = 0.05  # of its norm in a step; merging and unmerging an adapter drifts by about 0.01
 
 
 class WatchedModels:
-    """The models of this process that train, with samples of their trainable and their frozen weights.
+    """The models in training in this process, with samples of their trainable and their frozen weights.
 
-    The samples are chosen at the first step, and again when the parameters are replaced or unfrozen.
+    The samples are chosen at the first step, and again when parameters are replaced or unfrozen.
     """
 
     def __init__(self) -> None:
@@ -30,9 +30,9 @@ class WatchedModels:
         return model in self._models
 
     def add(self, model: Any, moving: Sequence[str] = ()) -> None:
-        """Watch a model too; samples are chosen anew.
+        """Watch another model; samples are chosen again.
 
-        `moving` begins the names of frozen parameters that the script moves on purpose.
+        `moving` lists name prefixes of frozen parameters that the script moves on purpose.
         """
         names = [(name, part) for name, part in model.named_parameters() if name.startswith(tuple(moving))]
         unknown = [begin for begin in moving if not any(name.startswith(begin) for name, _ in names)]
@@ -48,9 +48,9 @@ class WatchedModels:
         self._dtypes: List[Any] = []
         self._weights: Optional[Sample] = None
         self._base: Optional[Sample] = None
-        self._twins: List[Any] = []  # of each tensor of the base sample: the trained one that it may follow
+        self._twins: List[Any] = []  # per tensor of the base sample: the trained one that it may follow
         self._cursor = 0
-        # optimizer -> how many parameters it had, and its trainables
+        # optimizer -> its number of parameters, and its trainables
         self._held: "weakref.WeakKeyDictionary[Any, Tuple[int, List[Any]]]" = weakref.WeakKeyDictionary()
 
     def first(self) -> Any:
@@ -58,7 +58,7 @@ class WatchedModels:
         return next(iter(self._models))
 
     def choose_samples(self) -> None:
-        """Choose which elements to read, and read them for the first time."""
+        """Choose the elements to read, and read them for the first time."""
         named = {id(part): (name, part) for model in self._models for name, part in model.named_parameters()}
         parameters = [part for _, part in named.values()]
         self.trainable = [part for part in parameters if part.requires_grad]
@@ -84,20 +84,20 @@ class WatchedModels:
 
     @property
     def is_sample_trainable(self) -> bool:
-        """Whether everything sampled as trainable still is, and nothing sampled as frozen was thawed."""
+        """Whether all samples of trainable weights still are trainable, and no frozen ones were unfrozen."""
         if self._weights is None or not all(part.requires_grad for part, _ in self._weights.parts):
             return False
         return self._base is None or not any(part.requires_grad for part, _ in self._base.parts)
 
     @property
     def is_sample_current(self) -> bool:
-        """Whether everything sampled still belongs to a model; a script may replace parameters."""
+        """Whether all sampled parameters still belong to a model; a script may replace parameters."""
         current = {id(part) for model in self._models for part in model.parameters()}
         return all(id(part) in current for sample in self._samples() for part, _ in sample.parts)
 
     @property
     def have_moved(self) -> bool:
-        """Whether any sampled weight has moved since the samples were last read, by whatever moved it."""
+        """Whether any sampled weight has moved since the last reading, for any reason."""
         return self._weights is not None and bool((self._weights.read()[1] != 0).any())
 
     @property
@@ -111,9 +111,9 @@ class WatchedModels:
         return all(bool(part.isfinite().all()) for part in self.trainable if can_be_sampled(part))
 
     def sample_largest_gradients(self, optimizer: Any) -> None:
-        """Sample from now on what this optimizer must move: the elements with the largest gradients it was given.
+        """Sample, from now on, weights that this optimizer must move: those with the largest gradients.
 
-        A random sample may miss what is trained, such as the used rows of an embedding, or only a head.
+        A random sample may miss the trained weights, such as the used rows of an embedding, or only a head.
         """
         given = {id(part) for group in optimizer.param_groups for part in group["params"]}
         with_gradient = [
@@ -125,7 +125,7 @@ class WatchedModels:
             self._weights.aim_at_gradients()
 
     def measure(self, *, must_move: bool) -> Dict[str, Any]:
-        """Read the samples; return what they show as tensors on their device, `moved` only if they must move."""
+        """Read the samples; return their figures as tensors on their device, `moved` only if `must_move`."""
         numbers: Dict[str, Any] = {}
         if self._weights is not None:
             elements, moves = self._weights.read()
@@ -145,10 +145,10 @@ class WatchedModels:
         return numbers
 
     def read_gradients(self, optimizer: Any, *, check_all: bool) -> Optional[Tuple[Any, Any]]:
-        """Return whether the next few gradients of an optimizer have a non-finite element, and whether all are zero.
+        """Return two flags for the next few gradients of an optimizer: any element non-finite, all zero.
 
-        `check_all` reads every gradient for the second question: an embedding's may be zero almost everywhere.
-        Both are tensors on their device. None if no trainable has a gradient that can be read.
+        `check_all` reads every gradient for the second result: an embedding's may be zero almost everywhere.
+        Both are tensors on their device. None if no trainable has a readable gradient.
         """
         import torch
 
@@ -173,7 +173,7 @@ class WatchedModels:
         return ~elements.isfinite().all(), is_zero
 
     def _held_by(self, optimizer: Any) -> List[Any]:
-        """Return the trainables that an optimizer holds, or all: gradients of another's may be old."""
+        """Return the trainables that an optimizer holds, or all if it holds none: other gradients may be old."""
         size = sum(len(group["params"]) for group in optimizer.param_groups)
         known_size, held = self._held.get(optimizer, (-1, []))
         if known_size != size:

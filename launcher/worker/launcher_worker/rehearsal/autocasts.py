@@ -1,6 +1,7 @@
-"""Autocast and distributed training on a card that is imitated: autocast runs on the CPU, gloo stands for NCCL.
+"""Autocast and distributed training on an imitated card: autocast runs on the CPU, gloo replaces NCCL.
 
-The CPU's autocast knows fewer operations than CUDA's; the products of matrices, which decide over range, are the same.
+The CPU's autocast covers fewer operations than CUDA's; it covers the same matrix products, which decide
+whether numbers stay in range.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def _wrap_autocast(torch: Any) -> None:
 
 
 def _wrap_questions(torch: Any) -> None:
-    """Let the questions about CUDA's autocast be about the CPU's, which stands for it."""
+    """Answer queries about CUDA's autocast with the state of the CPU's, which replaces it."""
 
     def of_cpu(name: str) -> None:
         function = getattr(torch, name, None)

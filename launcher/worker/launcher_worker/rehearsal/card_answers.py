@@ -1,6 +1,6 @@
-"""What torch.cuda and torch.accelerator answer about a card that is imitated.
+"""Answers of torch.cuda and torch.accelerator about an imitated card.
 
-A card without bf16 says that it has it, as the real one does: torch counts emulation.
+A card without bf16 still answers that it supports bf16, as a real one does: torch counts emulation.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _OF_ACCELERATOR = [
 
 
 def install(torch: Any, card: Card) -> None:
-    """Let torch.cuda and torch.accelerator answer as with this card."""
+    """Make torch.cuda and torch.accelerator answer as they would with this card."""
     answers = {**_facts(torch, card), **_memory(card), **_random(torch, card)}
     answers.update({name: _returns(None) for name in _NOTHING})
     answers.update({name: _returns(0) for name in _ZERO})
@@ -81,7 +81,7 @@ def install(torch: Any, card: Card) -> None:
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         setattr(cuda.nvtx, name, _returns(0))
     cuda.nvtx.range = card_streams.entered
-    torch.version.cuda = "12.6"  # scripts and Trainer compare it; None would fail there
+    torch.version.cuda = "12.6"  # scripts and Trainer compare it, and None would fail
     if hasattr(torch, "accelerator"):
         _install_accelerator(torch, answers)
 
@@ -133,13 +133,13 @@ def _facts(torch: Any, card: Card) -> Dict[str, Any]:
 
 
 def _is_available() -> bool:
-    """Answer that there is a card; but not to bitsandbytes, which would load its libraries for one. It has those for a CPU too."""
-    asking = str(sys._getframe(1).f_globals.get("__name__"))  # noqa: SLF001  # the one way to a caller
+    """Return True, but False to bitsandbytes, which would load its CUDA libraries; it also has CPU ones."""
+    asking = str(sys._getframe(1).f_globals.get("__name__"))  # noqa: SLF001  # the only way to a caller
     return asking.partition(".")[0] != "bitsandbytes"
 
 
 def _memory(card: Card) -> Dict[str, Any]:
-    """Return the answers about memory: all of the card's is free, because none is used."""
+    """Return the answers about memory: all of the card's memory is free."""
     return {
         "mem_get_info": _returns((card.memory_bytes, card.memory_bytes)),
         "memory_stats": lambda *_args, **_kwargs: defaultdict(int),
@@ -149,7 +149,7 @@ def _memory(card: Card) -> Dict[str, Any]:
 
 
 def _random(torch: Any, card: Card) -> Dict[str, Any]:
-    """Return the answers about random numbers: the CPU's generator makes them, so the card's has no state."""
+    """Return the answers about random numbers: the CPU's generator makes them, so the card has no state."""
 
     def state(*_args: Any, **_kwargs: Any) -> Any:
         return torch.zeros(16, dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Streams and events of a card: on a CPU each operation is over when its call returns, so all of them are in order."""
+"""Streams and events of a card: on a CPU each operation ends before its call returns, so all are in order."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Event:
         return (end._at_s - self._at_s) * 1000
 
     def query(self) -> bool:
-        """Everything before it is done."""
+        """Return True: all work before the event has ended."""
         return True
 
     def synchronize(self) -> None:
-        """Wait for nothing."""
+        """Return at once: all work has ended."""
 
     def wait(self, _stream: Any = None) -> None:
-        """Wait for nothing."""
+        """Return at once: all work has ended."""
 
 
 class Stream:
-    """A stream: what is given to it is done at once."""
+    """A stream: its work runs at once."""
 
     cuda_stream = 0
     device_index = 0
@@ -50,27 +50,27 @@ class Stream:
         pass
 
     def query(self) -> bool:
-        """Everything in it is done."""
+        """Return True: all work in the stream has ended."""
         return True
 
     def is_capturing(self) -> bool:
-        """It is recorded into no graph."""
+        """Return False: no graph records the stream."""
         return False
 
     def record_event(self, event: Optional[Event] = None) -> Event:
-        """Return an event of now."""
+        """Return an event, recorded now."""
         event = event or Event()
         event.record()
         return event
 
     def synchronize(self) -> None:
-        """Wait for nothing."""
+        """Return at once: all work has ended."""
 
     def wait_event(self, _event: Event) -> None:
-        """Wait for nothing."""
+        """Return at once: all work has ended."""
 
     def wait_stream(self, _stream: Stream) -> None:
-        """Wait for nothing."""
+        """Return at once: all work has ended."""
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
-"""`torch.compile` under a rehearsal: the model runs as it was written, because compiled kernels need the card.
+"""`torch.compile` in a rehearsal: the model runs uncompiled, because compiled kernels need the card.
 
-A card that Triton does not support refuses, as it would there.
+A card that Triton does not support raises the same error as the real one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TRITON_FROM = (7, 0)
 
 
 def install(torch: Any, card: Card) -> None:
-    """Let `torch.compile` return what it returns on a card, which then runs without being compiled."""
+    """Make `torch.compile` return the same object as on a card, which then runs uncompiled."""
     original = torch.compile
 
     @functools.wraps(original)
@@ -43,7 +43,7 @@ def _check(card: Card) -> None:
 
 @functools.lru_cache(maxsize=None)
 def _leave_out(torch: Any) -> None:
-    """Run everything uncompiled from now on, and say so once. Raises NotRehearsableError where torch cannot (before 2.6)."""
+    """Run all models uncompiled from now on, and print that once; torch before 2.6 raises NotRehearsableError."""
     if not hasattr(torch.compiler, "set_stance"):
         refuse("torch.compile")
     torch.compiler.set_stance("force_eager")

@@ -1,6 +1,6 @@
-"""Tensors of a card that is imitated: wherever torch is given the device `cuda`, it gets the CPU.
+"""Tensors of an imitated card: when a script passes the device `cuda`, torch gets the CPU.
 
-A tensor says that it is on the CPU. What is moved back from the card is a copy, as it would be there.
+Such a tensor reports the CPU as its device. Moving it back from the card makes a copy, as on a real one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _NEW = ["new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", 
 
 
 class Moves:
-    """Counts what was made on the card, or moved there."""
+    """Counts the tensors that were made on the card, or moved to it."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -36,7 +36,7 @@ moves = Moves()
 
 
 def install(torch: Any) -> None:
-    """Let torch's own functions take `cuda` for the CPU."""
+    """Make torch's own functions treat `cuda` as the CPU."""
     from torch.utils._device import DeviceContext, _device_constructors
 
     for function in _device_constructors():
@@ -59,7 +59,7 @@ def install(torch: Any) -> None:
 
 
 def _wrap(owner: Any, name: str) -> None:
-    """Give a function's keyword `device` the CPU for a card."""
+    """Wrap a function so that its keyword `device` gets the CPU for a card."""
     function = getattr(owner, name, None)
     if function is None:
         return
@@ -75,10 +75,10 @@ def _wrap(owner: Any, name: str) -> None:
 
 
 def _keep_scriptable(function: Any, wrapper: Callable[..., Any]) -> None:
-    """Let torch.jit.script take the wrapper for the function that it knows."""
+    """Make torch.jit.script treat the wrapper as the function that it knows."""
     from torch.jit import _builtins
 
-    known = _builtins._find_builtin(function)  # noqa: SLF001  # there is no public way to ask
+    known = _builtins._find_builtin(function)  # noqa: SLF001  # torch has no public function for it
     if known is not None:
         _builtins._register_builtin(wrapper, known)  # noqa: SLF001
 
@@ -129,7 +129,7 @@ def _wrap_loading(torch: Any) -> None:
 
 
 def _generator(torch: Any) -> Any:
-    """Return torch.Generator for a device that may be a card's; whatever is a Generator counts as one of these."""
+    """Return a torch.Generator that accepts a card as device; every Generator is an instance of it."""
     original = torch.Generator
 
     class GeneratorType(type(original)):  # type: ignore[misc]
@@ -144,7 +144,7 @@ def _generator(torch: Any) -> Any:
 
 
 def _device(torch: Any) -> Any:
-    """Return torch.device for which a number alone is a card's; whatever is a device counts as one of these."""
+    """Return a torch.device for which a bare number is a card's; every device is an instance of it."""
     original = torch.device
 
     class DeviceType(type):

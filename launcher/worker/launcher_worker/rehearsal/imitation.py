@@ -1,4 +1,4 @@
-"""Puts the imitation of a card into torch, and reports at the end whether the script used it."""
+"""Install the imitation of a card in torch, and report at the end whether the script used it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .planned_card import planned_card
 
 @shielded
 def imitate(torch: Any) -> None:
-    """Let torch act as with the card of the plan; `torch` is the module, which has just been imported."""
+    """Make torch act as with the card of the plan; `torch` is the module, just imported."""
     card = planned_card()
     if card is None:
         return
@@ -28,7 +28,7 @@ def imitate(torch: Any) -> None:
 
 @shielded
 def report() -> None:
-    """Say how much was made on the card or moved there since the last report; nothing, if nothing was."""
+    """Report the number of tensors made on the card or moved to it since the last report; skip it if zero."""
     card = planned_card()
     if card is not None and devices.moves.count:
         values = {"rehearsal": {"card": card.name, "moves": devices.moves.count}}

@@ -1,6 +1,6 @@
-"""What cannot be imitated without a card, and how that is said.
+"""The features that cannot be imitated without a card, and the error for them.
 
-The line `not rehearsable: ...` is what the agent's table of failures looks for.
+The agent's table of failures looks for the line `not rehearsable: ...`.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ _NEEDS_A_CARD = re.compile(
     r"No available kernel|CUDA extension|CUDA_HOME|NCCL",
     re.IGNORECASE,
 )
-"""What libraries say when they miss a card: torch, Triton, flash-attn, bitsandbytes, extensions."""
+"""Errors of libraries that miss a card: torch, Triton, flash-attn, bitsandbytes, extensions."""
 
 
 class NotRehearsableError(RuntimeError):
-    """Raised for what needs a real card; its text begins with `not rehearsable:` and names it."""
+    """Raised for a feature that needs a real card; its text begins with `not rehearsable:` and names it."""
 
 
 class CardRefusesError(RuntimeError):
-    """Raised for what the card itself would refuse: the rehearsal has shown what it is for."""
+    """Raised for a call that the card itself would refuse: the rehearsal has then done its job."""
 
 
 def refuse(what: str) -> NoReturn:
-    """Raise NotRehearsableError, for what this names."""
+    """Raise NotRehearsableError; `what` names the feature."""
     raise NotRehearsableError(f"{PREFIX}{what} needs a real card")
 
 
 def install(torch: Any) -> None:
-    """Refuse what has no meaning on a CPU, and name it where a library fails for want of a card."""
+    """Refuse features that have no meaning on a CPU, and report libraries that fail without a card."""
     cuda = torch.cuda
     for name in (
         "CUDAGraph",
@@ -57,7 +57,7 @@ def install(torch: Any) -> None:
 
 
 def _refused(original: Any, what: str) -> Any:
-    """Return what stands for a class or a function: a class is still one, because annotations name it."""
+    """Return a stand-in for a class or a function: a class stays a class, because annotations name it."""
 
     def refused(*_args: Any, **_kwargs: Any) -> NoReturn:
         refuse(what)

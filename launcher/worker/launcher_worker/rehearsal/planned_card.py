@@ -9,7 +9,7 @@ from typing import NamedTuple, Optional, Tuple
 
 
 class Card(NamedTuple):
-    """A card as torch describes it. `cards` is how many of them the training sees."""
+    """A card as torch describes it. `cards` is the number of cards that the training sees."""
 
     name: str
     capability: Tuple[int, int]

@@ -1,13 +1,16 @@
 """The start-up hook: Python imports this module first in every process of a training.
 
-Its folder is the first of PYTHONPATH. It has the process answer two signals of the agent: one asks for the stacks of all
-threads, and one, once the main thread has ended, to wait for the other threads no longer. LAUNCH_STACKS names the file that
-gets the stacks. The agent signals only a process that has it open: without it, nothing is answered. Then it waits for the import of a library that one of its parts is about, and hands
-that library to the part. LAUNCH_HOOK names the parts that are on. In a process that imports no such library it does
-nothing else. Then it imports the `sitecustomize` that Python would have found without it.
+Its folder is the first of PYTHONPATH. The hook does this, in order:
 
-A training may start an older Python for something else, so the syntax is that of Python 3.6. Nothing is imported that
-Python has not loaded by now: it takes less than a millisecond.
+1. It answers two signals of the agent. One requests the stacks of all threads. The other, once the main
+thread has ended, stops the wait for the other threads. LAUNCH_STACKS names the file for the stacks. The agent
+signals only a process that has this file open, so without the variable no handler is installed.
+2. It waits for the import of a library that one of its parts handles, and passes that library to the part.
+LAUNCH_HOOK names the active parts. In a process that imports no such library it does no more.
+3. It imports the `sitecustomize` that Python would have found without this one.
+
+A training may start an older Python for another task, so the syntax is that of Python 3.6. The hook imports
+only modules that Python has already loaded: it takes less than a millisecond.
 """
 
 import os
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any, Sequence
 
 STACKS, LEAVE, LEAVE_FAILED = 44, 45, 46
-LEAST_DESCRIPTOR = 100  # a script may give the first ones a meaning, or close them
+LEAST_DESCRIPTOR = 100  # a script may use the first ones itself, or close them
 STACKS_FILE = []  # type: list[Any]
 """The descriptor of the file for stacks and the file's status; empty without one."""
 PARTS = (
@@ -33,14 +36,14 @@ PARTS = (
     ("observe", "torch", "precision_watch.watch_torch"),
     ("observe", "transformers.trainer", "observer.observe_trainer"),
 )
-"""A part's name, the module it is about, and the function of `launcher_worker` that gets the module once it is imported.
+"""Name of a part, the module that it handles, and the function of `launcher_worker` that gets this module.
 
-Where several are about one module they are called in this order.
+The function is called once the module is imported. Functions for the same module are called in this order.
 """
 
 
 def answer_agent() -> None:
-    """Let the agent ask for the stacks of all threads; only Linux has the signal."""
+    """Let the agent request the stacks of all threads; the signal exists on Linux only."""
     if "LAUNCH_STACKS" not in os.environ:
         return
     try:
@@ -54,15 +57,16 @@ def answer_agent() -> None:
             os.close(low)
         faulthandler.register(STACKS, file=stacks, all_threads=True)
         STACKS_FILE[:] = [stacks, os.fstat(stacks)]
-    except Exception:  # noqa: BLE001, S110 - whatever is wrong with the hook, the training goes on
+    except Exception:  # noqa: BLE001, S110 - whatever fails in the hook, the training continues
         pass
 
 
 def watch_end(threading: "Any") -> None:
-    """Handle a signal once the main thread has ended, while Python waits for other threads and calls functions at exit.
+    """Handle a signal after the main thread's end, while Python waits for threads and calls exit functions.
 
-    That it is handled shows the agent that the main thread has ended, and which signal whether by an exception that nobody
-    caught. It interrupts the waiting: the process then ends with its own exit status.
+    The handler shows the agent that the main thread has ended. The number of the handled signal shows whether
+    an uncaught exception ended it. The signal interrupts the wait: the process then ends with its own exit
+    status.
     """
     wait = threading._shutdown  # noqa: SLF001 - Python calls it first when the main thread has ended
 
@@ -75,7 +79,7 @@ def watch_end(threading: "Any") -> None:
                 LEAVE_FAILED if hasattr(sys, "last_type") else LEAVE, leave
             )
             _tell_end()
-        except Exception:  # noqa: BLE001, S110 - as above, and of a thread that was forked
+        except Exception:  # noqa: BLE001, S110 - as above; also for a forked thread
             pass
         try:
             wait()
@@ -86,17 +90,17 @@ def watch_end(threading: "Any") -> None:
 
 
 def _tell_end() -> None:
-    """Write that the main thread has ended, if the descriptor still is that of the file: a script may have closed it."""
+    """Report that the main thread has ended, unless the script has closed or reused the file's descriptor."""
     if STACKS_FILE and os.path.samestat(os.fstat(STACKS_FILE[0]), STACKS_FILE[1]):
         os.write(STACKS_FILE[0], b"launch: the main thread of %d has ended\n" % os.getpid())
 
 
 class LeaveError(KeyboardInterrupt):
-    """Raised in a main thread that has ended, at the agent's signal; functions at exit know its kind from Ctrl-C."""
+    """Raised at the agent's signal in a main thread that has ended; exit functions know its base from Ctrl-C."""
 
 
 class ImportWatch:
-    """A finder that finds no module itself: it hands a module to the parts of the hook once it is imported."""
+    """A finder that finds no module itself: it passes an imported module to the parts of the hook."""
 
     def __init__(self, parts: "Sequence[str]") -> None:
         self.functions: "dict[str, list[Any]]" = {"threading": [watch_end]}
@@ -107,7 +111,7 @@ class ImportWatch:
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
     ) -> "ModuleSpec | None":
-        """Return what the other finders find for a module that is watched; None for every other module."""
+        """Return the spec that the other finders find for a watched module; None for every other module."""
         if name not in self.functions:
             return None
         begin = sys.meta_path.index(self) + 1 if self in sys.meta_path else 0
@@ -120,7 +124,7 @@ class ImportWatch:
 
 
 def _call_after_import(functions: "Sequence[Any]", spec: "ModuleSpec") -> None:
-    """Let a module's loader call functions after its execution; the loader is the same again by then."""
+    """Make a module's loader call functions after executing the module; the loader is restored by then."""
     loader: Any = spec.loader
 
     def exec_module(module: "ModuleType") -> None:
@@ -129,7 +133,8 @@ def _call_after_import(functions: "Sequence[Any]", spec: "ModuleSpec") -> None:
         for function in functions:
             _call(function, module)
 
-    # Python leaves frames of importlib out of tracebacks. So a module that fails looks as if nobody watched it.
+    # Python leaves frames of importlib out of tracebacks, so the traceback of a failing module looks as
+    # usual.
     code = exec_module.__code__.replace(co_filename="<frozen importlib._bootstrap>")
     exec_module.__code__ = code
     try:
@@ -147,12 +152,12 @@ def _call(function: "Any", module: "ModuleType") -> None:
         name, _, attribute = function.rpartition(".")
         part = __import__("launcher_worker." + name, fromlist=[attribute])
         getattr(part, attribute)(module)
-    except Exception:  # noqa: BLE001, S110 - whatever is wrong with the hook, the training goes on
+    except Exception:  # noqa: BLE001, S110 - whatever fails in the hook, the training continues
         pass
 
 
 def _import_next() -> None:
-    """Import the next `sitecustomize`, as if this one were not there; `site` deals with what that raises."""
+    """Import the next `sitecustomize`, as if this one were missing; `site` handles its errors."""
     folder = os.path.dirname(__file__)
     if folder in sys.path:
         sys.path.remove(folder)

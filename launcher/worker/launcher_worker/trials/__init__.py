@@ -1,14 +1,14 @@
-"""The trials of `launch verify`: what a card computes, and how a job trains on it for a few steps.
+"""The trials of `launch verify`: measure a card's arithmetic, and train a job on it for a few steps.
 
-    card            what the card computes, and how fast: a program of its own
-    trial_watch     follows the steps of a job in a trial, reports what they show, and ends the job
-    gradients       how close a step's gradient is to that of fp32
+    card            measures the results and the speed of the card's matrix products; a separate program
+    trial_watch     follows the steps of a job in a trial, reports its measurements, and ends the job
+    gradients       the cosine between a step's gradient and that of fp32
     meters          time, tokens and memory of the steps
 
 The agent starts each trial as an attempt, whose `attempt.json` holds `trial`:
 
     {"kind": "rung", "steps": 12, "held": 6, "folder": "/…/trials", "is_reference": false}
 
-For the first `held` steps the weights are held where they are, so that all trials compute gradients of the same weights.
+The first `held` steps leave the weights unchanged, so that all trials compute gradients of the same weights.
 Each trial ends with one event, the evidence `trial`.
 """

@@ -1,6 +1,7 @@
-"""What a card computes, and how fast: matrix products forward and backward in each dtype.
+"""Measure a card's matrix products, forward and backward in each dtype: results and speed.
 
-Run as `python -m launcher_worker.trials.card`. No job runs. On a CPU it measures the CPU. It fails where torch cannot use the card, with torch's own words.
+Run as `python -m launcher_worker.trials.card`. No job runs. On a CPU it measures the CPU. If torch cannot use
+the card, it fails with torch's own error.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ TERA = 1e12
 
 
 def main() -> None:
-    """Measure, and report."""
+    """Measure the products, print a line and send the evidence."""
     import torch
 
     values = knobs()
     device = values.peek.precision.device
-    torch.zeros(8, device=device).add(1).sum().item()  # torch's own words, if it cannot
+    torch.zeros(8, device=device).add(1).sum().item()  # torch's own error, if it cannot use the device
     products = {name: _product(torch, device, *form) for name, form in _forms(torch, device)}
     found: Dict[str, object] = {
         "kind": "card",
@@ -51,7 +52,7 @@ def _forms(torch: Any, device: str) -> List[Tuple[str, Tuple[Any, bool]]]:
 
 
 class MeasuredProduct(TypedDict, total=False):
-    """The speed of a product of matrices in TFLOP/s, and whether it is finite; or the `error` that it gave."""
+    """The speed of a matrix product in TFLOP/s, and whether its result is finite; or its `error`."""
 
     forward_tflops: float
     backward_tflops: float
@@ -60,7 +61,7 @@ class MeasuredProduct(TypedDict, total=False):
 
 
 def _product(torch: Any, device: str, dtype: Any, is_tf32: bool) -> MeasuredProduct:
-    """Return TFLOP/s forward and backward of a product, or the error."""
+    """Return the TFLOP/s of a product, forward and backward, or its error."""
     size = SIZES.get(device, SIZES["cpu"])
     if device == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = is_tf32
@@ -70,7 +71,7 @@ def _product(torch: Any, device: str, dtype: Any, is_tf32: bool) -> MeasuredProd
         grown = torch.ones(size, size, device=device, dtype=dtype)
         product = first @ second
         forward_s = _seconds(torch, device, lambda: first @ second)
-        backward_s = _seconds(  # by itself: a difference of two times is noise on a busy machine
+        backward_s = _seconds(  # timed separately: a difference of two times is noise on a busy machine
             torch,
             device,
             lambda: torch.autograd.grad(product, (first, second), grown, retain_graph=True),
@@ -87,7 +88,7 @@ def _product(torch: Any, device: str, dtype: Any, is_tf32: bool) -> MeasuredProd
 
 
 def _seconds(torch: Any, device: str, compute: Any) -> float:
-    """Return how long a computation takes, in the mean."""
+    """Return the mean duration of a computation, in seconds."""
     for _ in range(WARM_ROUNDS):
         compute()
     wait_for(device)
@@ -102,7 +103,7 @@ def _seconds(torch: Any, device: str, compute: Any) -> float:
 
 
 def _of_cuda(torch: Any) -> Dict[str, object]:
-    """Return the card as torch sees it, and for which architectures this torch was built."""
+    """Return torch's properties of the card, and the architectures that this torch was built for."""
     properties = torch.cuda.get_device_properties(0)
     capability = (properties.major, properties.minor)
     architectures = [str(one) for one in torch.cuda.get_arch_list()]
@@ -117,10 +118,11 @@ def _of_cuda(torch: Any) -> Dict[str, object]:
 
 
 def kernels_for(capability: Tuple[int, int], architectures: List[str]) -> Optional[str]:
-    """Return the architecture whose code this card runs: `sm_75`, or `compute_70` compiled at the first use; None for none.
+    """Return the architecture whose code this card runs: `sm_75`, or `compute_70` compiled at the first use.
 
-    Binary code runs on cards of the same major version and the same or a later minor one, PTX on all later cards.
-    Source: CUDA C++ Programming Guide, "Binary Compatibility" and "PTX Compatibility".
+    None if no built code runs on it. Binary code runs on cards of the same major version and the same or a
+    later minor one, PTX on all later cards. Source: CUDA C++ Programming Guide, "Binary Compatibility" and
+    "PTX Compatibility".
     """
     built: Dict[str, List[Tuple[int, int]]] = {"sm": [], "compute": []}
     for name in architectures:
@@ -136,7 +138,7 @@ def kernels_for(capability: Tuple[int, int], architectures: List[str]) -> Option
 
 
 def _words(name: str, products: Mapping[str, MeasuredProduct]) -> str:
-    """Return a line for the log."""
+    """Return the summary line for the log."""
     parts = [
         "%s %s" % (name, one.get("error") or "%.3g TFLOP/s" % one["forward_tflops"])
         for name, one in products.items()

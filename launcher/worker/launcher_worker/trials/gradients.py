@@ -1,6 +1,6 @@
-"""How close a step's gradient is to that of fp32: a sample of both, and the cosine of the angle between them.
+"""The cosine between a step's gradient and that of fp32, from a sample of both.
 
-The trial in fp32 writes the samples of its held steps into a folder, from which the later trials read them.
+The fp32 trial writes the samples of its held steps into a folder; the later trials read them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MOST_ELEMENTS = 1 << 20
 def sample(optimizer: Any) -> Any:
     """Return elements of all gradients of an optimizer, evenly spread, as one float32 tensor on the CPU.
 
-    None if there is no gradient, or one that is not a plain tensor.
+    None if the optimizer has no gradient, or one that is not a plain tensor.
     """
     import torch
 
@@ -23,14 +23,14 @@ def sample(optimizer: Any) -> Any:
     if not gradients or any(type(one) is not torch.Tensor or one.is_sparse for one in gradients):
         return None
     elements = sum(one.numel() for one in gradients)
-    # An odd stride meets every column of a matrix, whose width is even.
+    # An odd stride reaches every column of a matrix, whose width is even.
     stride = 1 if elements <= MOST_ELEMENTS else (elements // MOST_ELEMENTS) | 1
     rows = [one.detach().flatten()[::stride].to("cpu", torch.float32) for one in gradients]
     return torch.cat(rows)
 
 
 def write(folder: str, step: int, elements: Any) -> None:
-    """Keep the sample of a step."""
+    """Save the sample of a step."""
     import torch
 
     os.makedirs(folder, exist_ok=True)
@@ -38,10 +38,10 @@ def write(folder: str, step: int, elements: Any) -> None:
 
 
 def cosine_to_reference(folder: str, step: int, elements: Any) -> Optional[float]:
-    """Return the cosine between a sample and that of the same step in fp32.
+    """Return the cosine between a sample and the fp32 sample of the same step.
 
-    0 for a gradient that is not finite: it points nowhere. None if fp32 has no finite sample of that step, or one of another
-    size, or if either sample is zero.
+    0 for a gradient that is not finite: it has no direction. None if the fp32 sample of that step is missing,
+    not finite or of another size, or if either sample is zero.
     """
     import torch
 

@@ -16,7 +16,7 @@ class StepMeter:
     """Measures the training steps of a model between two moments."""
 
     def __init__(self, model: Any) -> None:
-        """Count what passes forward through a model from now on."""
+        """Count the examples and tokens that pass forward through a model from now on."""
         self._model = model
         self._tokens: Any = 0
         self._examples = self._steps = 0
@@ -25,7 +25,7 @@ class StepMeter:
         model.register_forward_pre_hook(UnsavedHook(self._see_forward), with_kwargs=True)
 
     def begin(self) -> None:
-        """Begin to measure: what was done before has ended on the device."""
+        """Begin to measure, after the device has finished earlier work."""
         wait_for(_device_of(self._model))
         _forget_peak(self._model)
         self._tokens = self._examples = self._steps = 0
@@ -36,13 +36,13 @@ class StepMeter:
         self._steps += self._began_s is not None
 
     def end(self) -> None:
-        """End measuring, once the steps have ended on the device."""
+        """End measuring, after the device has finished the steps."""
         wait_for(_device_of(self._model))
         if self._began_s is not None:
             self._seconds = time.monotonic() - self._began_s
 
     def figures(self) -> Dict[str, float]:
-        """Return seconds a step, tokens and examples a second; only what was measured."""
+        """Return seconds a step, tokens and examples a second; only the measured ones."""
         if not self._steps or self._seconds <= 0:
             return {}
         ranks = knobs().peek.split.ranks
@@ -59,7 +59,7 @@ class StepMeter:
 
         if (
             self._began_s is None or not torch.is_grad_enabled()
-        ):  # one may train in the mode of from_pretrained, eval
+        ):  # a script may train in from_pretrained's mode, eval
             return
         tensors = [value for value in (*arguments, *keywords.values()) if isinstance(value, torch.Tensor)]
         self._examples += tensors[0].shape[0] if tensors and tensors[0].dim() else 0
@@ -73,7 +73,7 @@ class StepMeter:
 
 
 def _forget_peak(model: Any) -> None:
-    """Leave out of the peak what was allocated before: loading a model may take more than training it."""
+    """Reset the peak, because loading a model may take more memory than training it."""
     import torch
 
     if _device_of(model) == "cuda":
@@ -81,10 +81,10 @@ def _forget_peak(model: Any) -> None:
 
 
 def peak_memory(model: Any) -> Dict[str, Union[str, float]]:
-    """Return the peak of this process's memory on the model's device, in GB, and where that is.
+    """Return the peak memory of this process on the model's device, in GB, and the kind of memory.
 
-    On CUDA that is what tensors took, and what the allocator held for them. On a CPU it is the whole process with its
-    libraries, since its start. An Apple GPU has no record of a peak: {}.
+    On CUDA: the memory of tensors, and the memory that the allocator held for them. On a CPU: the whole
+    process with its libraries, since its start. An Apple GPU does not record a peak: {}.
     """
     device = _device_of(model)
     if device == "cuda":
@@ -104,7 +104,7 @@ def peak_memory(model: Any) -> Dict[str, Union[str, float]]:
 
 
 def wait_for(device: str) -> None:
-    """Wait until a device has done what it was asked."""
+    """Wait until a device has finished its work."""
     import torch
 
     if device == "cuda":

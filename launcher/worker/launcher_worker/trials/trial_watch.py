@@ -1,7 +1,8 @@
-"""Follows the steps of a job in a trial, reports what they show, and ends the job.
+"""Follow the steps of a job in a trial, report its measurements, and end the job.
 
-The guard calls it. For the first steps the weights are held where they are: then the gradient of a step depends on its
-examples alone, and is compared with that of the same step in fp32, also where a scaler has skipped the steps before.
+The guard calls it. The first steps leave the weights unchanged, so the gradient of a step depends on its
+examples only. It is compared with the gradient of the same step in fp32, even if a scaler has skipped the
+steps before.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from . import gradients
 from .meters import StepMeter, peak_memory
 
 WARM_STEPS = 1
-"""Steps after the held ones that are not timed: kernels are chosen and compiled in them."""
+"""Steps after the held ones that are not timed: torch chooses and compiles kernels in them."""
 LEAVE_S = 5.0
-"""How long a job may take to leave by itself. It may wait for a thread that never ends, or catch the exit and wait."""
+"""The time that a job has to exit: it may wait for a thread that never ends, or catch the exit."""
 
 
 class TrialWatch:
@@ -44,12 +45,13 @@ class TrialWatch:
         for module, _ in self._dropouts:
             module.p = 0.0
         self._meter = StepMeter(model)
-        atexit.register(self._report)  # for a job that ends before
+        atexit.register(self._report)  # for a job that ends early
 
     def before_step(self, optimizer: Any) -> None:
-        """In a held step, compare the gradient, and take the learning rates away.
+        """In a held step, compare the gradient, and set the learning rates to 0.
 
-        An optimizer that finds rates of its own cannot be held, and its steps begin at different weights in each trial.
+        An optimizer without learning rates in its groups cannot be held: its steps begin at different weights
+        in each trial.
         """
         rates = [group.get("lr") for group in optimizer.param_groups]
         if self._done >= self._held or any(rate is None for rate in rates):
@@ -60,7 +62,7 @@ class TrialWatch:
             group["lr"] = group["lr"] * 0
 
     def after_step(self, optimizer: Any) -> None:
-        """Give the learning rates back."""
+        """Restore the learning rates."""
         for group, rate in zip(optimizer.param_groups, self._rates):  # noqa: B905 - they are the same groups
             group["lr"] = rate
         self._rates = []
@@ -76,10 +78,11 @@ class TrialWatch:
         return self._done >= self._steps
 
     def end(self) -> None:
-        """Report, and end this process: the trial has all it wanted to know.
+        """Send the report and end this process: the trial is complete.
 
-        By `sys.exit`, so that the job closes what it has opened, and at once where that would end a thread alone. What
-        Python reports and waits for at its own end is not relied on: a job's threads may keep it from that.
+        The first call uses `sys.exit`, so that the job closes its files. A call in another thread, or a
+        second one, exits at once. The report does not wait for Python's own exit, which a job's threads may
+        block.
         """
         self._meter.end()
         self._report()
@@ -109,7 +112,7 @@ class TrialWatch:
             self._cosines.append(cosine)
 
     def _report(self) -> None:
-        """Send what was measured, once."""
+        """Send the measurements, once."""
         judge = self._judge()
         if self._is_reported or rank() != 0 or not self._done:
             return
@@ -136,7 +139,7 @@ class TrialWatch:
 
 
 def _leave() -> None:
-    """End this process, whatever its threads do."""
+    """End this process, regardless of its threads."""
     try:
         sys.stdout.flush()
     finally:
@@ -144,13 +147,13 @@ def _leave() -> None:
 
 
 def _is_left_out(optimizer: Any) -> bool:
-    """Whether a scaler has found that a fused optimizer, which it calls all the same, must leave its step out."""
+    """Return whether a scaler has found an overflow: a fused optimizer is still called, but skips its step."""
     found = getattr(optimizer, "found_inf", None)
     return found is not None and bool(found)
 
 
 def _dropouts(model: Any) -> List[Any]:
-    """Return the modules that drop elements, each with its probability."""
+    """Return the dropout modules, each with its probability."""
     from torch.nn.modules.dropout import _DropoutNd
 
     return [(module, module.p) for module in model.modules() if isinstance(module, _DropoutNd) and module.p]
