@@ -1,1 +1,1 @@
-"""Beside the training: the agent that makes attempts, its parents, and the variables a process gets."""
+"""Processes beside the training: the agent that makes attempts, its parents, and their variables."""

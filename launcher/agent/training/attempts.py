@@ -1,6 +1,6 @@
 """The agent beside the training: makes the attempts of a run, one after the other.
 
-The exit status is 0 once a terminal state is on disk, and 75 to ask for a restart.
+The exit status is 0 once a terminal state is on disk, and 75 to request a restart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ LOOK_S = 0.5
 
 
 def main(arguments: list[str]) -> int:
-    """Make attempts of a run until none follows; the variable SEEN holds what our parent saw of the last agent."""
+    """Make attempts of a run until none follows.
+
+    The variable SEEN has the parent's report on the last agent.
+    """
     run = Run(os.path.abspath(arguments[0]))
     text = os.environ.pop(SEEN, None)
     seen = strict_json.decode(text) if text else None
@@ -41,9 +44,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _is_over(run: Run, last: Folder) -> bool:
-    """Whether the last agent of a run is dead, or has left; if nothing here can show that, wait for its silence."""
+    """Whether the last agent of a run is dead or has left.
+
+    If nothing here proves it, wait for its silence.
+    """
     if predecessor.is_by_a_client(last) or run_state.probe_of(run).writes_afar:
-        return True  # in the second case what keeps the run has decided, and the fence ends the last agent
+        return True  # in the second case the runtime has decided, and the fence ends the last agent
     if predecessor.lock_decides(run, last):
         is_locked = last.is_locked()
         if is_locked:
@@ -64,7 +70,10 @@ def _say(words: str) -> None:
 
 
 def _go_on(run: Run, last: Folder | None, seen: PreviousRecord | None) -> int:
-    """Make the attempts of a run whose last folder nobody writes. Raises FileExistsError if another process was faster."""
+    """Make the attempts of a run whose last folder has no writer.
+
+    Raises FileExistsError if another process was faster.
+    """
     supervisor = _kind_of(run)
     if not (run.prepared().get("runtime") or {}).get("gpus"):
         return _make_attempts(supervisor(run, last, seen))[0]
@@ -84,7 +93,7 @@ def _go_on(run: Run, last: Folder | None, seen: PreviousRecord | None) -> int:
 
 
 def _kind_of(run: Run) -> type[Supervisor]:
-    """Return what makes the attempts of a run: those of a verification are trials."""
+    """Return the class that makes the attempts of a run: those of a verification are trials."""
     if not run.read_plan().get("verification"):
         return Supervisor
     from .trial_attempt import TrialSupervisor  # no other run needs it
@@ -100,5 +109,5 @@ def _make_attempts(attempt: Supervisor) -> tuple[int, Supervisor]:
         except FileExistsError:
             status = attempt.leave()
             break
-    process.ignore_terminations()  # the end is on record: its exit status must say the same
+    process.ignore_terminations()  # the end is on record: the exit status must agree with it
     return status, attempt

@@ -1,7 +1,7 @@
-"""Find out who uses a run's cards, and acquire cards that accept a new context. For an agent on the host itself.
+"""Find out which processes use a run's cards, and acquire cards that accept a new context.
 
-Leases (lease.py) say which run of ours has a card. This is about processes that ask for no lease. Leftovers of our own
-runs are ended first.
+This works only for an agent on the host itself. Leases (lease.py) record which run of ours has a card. This
+module handles processes without a lease. Leftovers of our own runs are ended first.
 """
 
 from __future__ import annotations
@@ -21,17 +21,20 @@ UNSEEN_S = 30.0  # before the next try if users of the card cannot be seen; doub
 
 
 class CardUsers(NamedTuple):
-    """Which of a run's possible cards accept it now, its own first, then free ones; and who uses the others, in words."""
+    """The possible cards that accept the run now, its own first, and the users of the others in words."""
 
     admitting: list[str]
     holders: str
 
 
 def look(run: Run) -> CardUsers | None:
-    """Look who uses the cards that a run may have; None if the agent cannot see it, or the driver does not answer."""
+    """Return the users of the cards that a run may have.
+
+    None if they cannot be seen from here, or if the driver does not answer.
+    """
     if not run_state.probe_of(run).sees_host:
         return None
-    with contextlib.suppress(OSError):  # what cannot be recorded is left to the sweep of the next launch
+    with contextlib.suppress(OSError):  # the sweep of the next launch ends the others
         leftovers.end_leftovers(run.root)
     report = nvidia.look(run.root)
     if report["gpu_error"] or report.get("holders_error") or not report["gpus"]:
@@ -74,7 +77,7 @@ def _owner(holder: nvidia.CardHolder) -> str:
 
 
 def others(run: Run, taken: lease.Taken) -> str | None:
-    """Return which other processes use a run's cards, in words; None if no other process does."""
+    """Return the other processes that use a run's cards, in words; None if no other process does."""
     seen = look(run)
     if seen is None:
         return "the users of the card cannot be seen from here: run nvidia-smi on the host"
@@ -82,7 +85,7 @@ def others(run: Run, taken: lease.Taken) -> str | None:
 
 
 class AdmittedCards(NamedTuple):
-    """The cards of a run, the same as before or others, and who uses them if they do not accept it."""
+    """The cards of a run, the same as before or others, and their users if they do not accept the run."""
 
     taken: lease.Taken
     holders: str | None
@@ -97,7 +100,7 @@ def acquire_cards(run: Run, taken: lease.Taken) -> AdmittedCards | None:
     try:
         fresh = lease.take(run, seen.admitting, len(taken.gpus), wait_s=0.0)
         if fresh.gpus:
-            with contextlib.suppress(OSError):  # the next agent or a sweep removes what stays
+            with contextlib.suppress(OSError):  # the next agent or a sweep removes the leases that stay
                 lease.keep_only(run, fresh.gpus)
             taken.release()
             return AdmittedCards(fresh, None)
@@ -115,10 +118,10 @@ def wait_for_cards(
     tries: int,
     on_move: Callable[[lease.Taken], None],
 ) -> lease.Taken:
-    """Acquire cards that accept a new context, waiting if necessary, and record who uses them; return the cards.
+    """Acquire cards that accept a new context, waiting if necessary; return them.
 
-    `on_move` is called with other cards as soon as the run has them. If users of the cards cannot be seen, wait longer
-    after each of `tries` failures.
+    The users of other cards are recorded. `on_move` is called with other cards as soon as the run has them.
+    If users of the cards cannot be seen, wait longer after each of `tries` failures.
     """
     recorded = None
     while not interruption.is_due():

@@ -1,4 +1,4 @@
-"""Keep on the host what an attempt shows about its precision."""
+"""Keep an attempt's evidence about its precision on the host."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Proofs:
         self.attempt: AttemptRecord = {}
 
     def keep_proof(self) -> None:
-        """Keep what the worker saw in the first good steps, if it reported a key."""
+        """Keep the worker's proof from the first good steps, if it reported a key."""
         if isinstance((self._progress.proof or {}).get("key"), dict):
             self._keep(None)
 
@@ -48,11 +48,11 @@ class Proofs:
             self._keep(failed)
 
     def keep_refuted(self) -> None:
-        """Let go of what an earlier verification has measured of this precision and workload, beside keeping the failure."""
+        """Keep the failure, and drop earlier measurements of this precision and workload."""
         self._keep(self._failed(), refuted=self._plan["verification"]["workload"])
 
     def keep_measured(self, measured: JsonObject) -> None:
-        """Keep what trials of this precision have measured, if the worker reported a key and figures."""
+        """Keep the measurements of this precision's trials, if the worker reported a key and figures."""
         known = {name: measured.get(name) for name in precision_evidence.MEASURED}
         known["workload"] = self._plan["verification"]["workload"]
         if isinstance(measured.get("key"), dict) and precision_evidence.is_measured(known):
@@ -67,7 +67,7 @@ class Proofs:
     def _keep(
         self, failed: Optional[str], trial: Optional[JsonObject] = None, refuted: Optional[str] = None
     ) -> None:
-        """Keep a record, unless this is a rehearsal, which shows nothing about a card."""
+        """Keep a record, unless this is a rehearsal, which proves nothing about a card."""
         plan, proof = self._plan, None if trial else self._progress.proof
         if plan.get("rehearsed") is True:
             return

@@ -1,4 +1,4 @@
-"""Run the command of an attempt: take in what it reports, stop it when it has to stop, return how it ended."""
+"""Run the command of an attempt: receive its reports, stop it when necessary, return how it ended."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from ..logs.logscan import LoggedMetric, LogScanner
 
 TURN_S = 0.5
-"""So often the agent of a run that says nothing looks up: for the wish, its successor, and how the host is."""
+"""How often an agent checks its run's wish, its successor and its host when the training is silent."""
 STOPPING_TURN_S = 0.1
 LEFTOVER_GRACE_S = 3.0
 STACKS_GRACE_S = 2.0  # for the stacks of a hang to arrive
 WORK_S = 2.0
-"""What is said so long after the main threads of a training have ended is work of other threads, and no farewell."""
+"""Output this long after the end of the main threads is work of other threads, not an exit message."""
 _GRAVER = {None: 0, UNSEEN: 1, BUSY: 1, IDLE: 2}
 
 
@@ -61,15 +61,15 @@ class RunningCommand:
         self._host_watch = host_watch
         self._named: Optional[str] = None
         self._said: Optional[bytes] = None
-        """The end of the log before stacks were asked for."""
+        """The end of the log before stacks were requested."""
         self._heard_s = 0.0
-        """When something was reported or printed for the last time."""
+        """The time of the last report or output."""
         self._lingering: Optional[Lingering] = None
         self._scanner: Optional[LogScanner] = None
-        """What reads the log, from its first piece on: to load it takes as long as all else that an attempt begins with."""
+        """Reads the log. It is imported with the first piece, because the import takes long."""
 
     def run(self, command: Command, listener: socket.socket) -> CommandResult:
-        """Attend to a command until it and everything that it started have ended."""
+        """Attend to a command until it and all processes that it started have ended."""
         with selectors.DefaultSelector() as selector:
             receiver = Receiver(self.take_lines, self._take_output, self._finish_output, self._beat)
             streams = Streams(selector, listener, command.output, receiver)
@@ -117,9 +117,10 @@ class RunningCommand:
         return self._lingering is not None and self._lingering.was_killed(pid)
 
     def _own_end(self, pid: int, end: End) -> End:
-        """Return how the command ended, or would have if it had not lingered: its log is that before the stacks.
+        """Return how the command ended, or would have ended without its lingering processes.
 
-        What a shell did after a process that lingered has a log as ever.
+        If the command itself lingered, or ended well, its log is the one before the stacks. If a shell failed
+        after a lingering process, its log is the whole one, as usual.
         """
         if self._lingering is None or end.log is not None:
             return end
@@ -131,7 +132,7 @@ class RunningCommand:
     # what it reports
 
     def take_lines(self, lines: List[bytes]) -> None:
-        """Take in lines of a worker and record them."""
+        """Process lines of a worker and record them."""
         self._heard_s = time.monotonic()
         reports = []
         for line in lines:
@@ -161,7 +162,7 @@ class RunningCommand:
         self._scan(self._account.write_output(piece))
 
     def _take_stacks(self, command: Command) -> None:
-        """Show stacks in the log; they are no sign of life."""
+        """Copy stacks to the log; they are no sign of life."""
         stacks = command.take_stacks()
         if stacks:
             self._scan(self._account.write_output(stacks))
@@ -181,7 +182,7 @@ class RunningCommand:
             self._learn(self._scanner, self._scanner.feed(piece))
 
     def _learn(self, scanner: LogScanner, metrics: List[LoggedMetric]) -> None:
-        """Record what was read from the log."""
+        """Record the metrics and the divergence that were read from the log."""
         if self._progress.learn_log_metrics(metrics):
             self._account.write_events(
                 [
@@ -195,7 +196,7 @@ class RunningCommand:
                 self._react(news)
 
     def _react(self, news: ProgressChange) -> None:
-        """Do what a report makes necessary."""
+        """Act on a report."""
         if news.has_new_state:
             self._account.say_again()
         if news.failure is not None:
@@ -204,10 +205,10 @@ class RunningCommand:
             self._proofs.keep_proof()
 
     def _give_up(self, failure: AttemptFailure, grace_s: float) -> None:
-        """Take the attempt for failed, and have its command killed after a grace."""
+        """Fail the attempt, and kill its command after a grace."""
         if self._progress.fail(failure):
             self._stopping.give_up(grace_s)
-            self._account.say_again()  # at once: if this agent dies now, its successor deals with the failure
+            self._account.say_again()  # at once: if this agent dies now, its successor handles the failure
             self._proofs.keep_failure()
 
     def _beat(self) -> None:
@@ -216,7 +217,7 @@ class RunningCommand:
     # how it is stopped
 
     def _control(self, command: Command) -> None:
-        """Pass on a request to stop, notice a hang, and kill a command that is overdue or whose run has gone on."""
+        """Pass on a stop request, notice a hang, and kill an overdue or superseded command."""
         stopping, progress = self._stopping, self._progress
         if self._fence.is_crossed():
             stopping.give_up(0.0)
@@ -244,11 +245,11 @@ class RunningCommand:
     # when it is silent
 
     def _attend_to_silence(self, command: Command) -> None:
-        """Look at what a silent command does, name it, and end it once it hangs or lingers."""
+        """Check what a silent command does, record it, and end the command once it hangs or lingers."""
         liveness = self._progress.liveness
         if self._lingering is not None and not self._lingering.is_over:
             self._named = None
-            liveness.note_sign()  # what follows is another silence
+            liveness.note_sign()  # a new silence begins
             proofs = self._lingering.turn()
             if proofs:
                 self._account.record("evidence", {"signalled": proofs})
@@ -264,7 +265,7 @@ class RunningCommand:
             self._end_silent(command)
 
     def _name_silence(self, command: Command, doing: Optional[str]) -> None:
-        """Record what the processes of a silent command do and wait for; those that do nothing are asked for their stacks."""
+        """Record what a silent command's processes do and wait for; idle ones must print their stacks."""
         liveness = self._progress.liveness
         silence: JsonObject = {"silent_s": round(liveness.silent_s, 1), "doing": doing}
         if doing == IDLE:
@@ -278,16 +279,17 @@ class RunningCommand:
     def _end_silent(self, command: Command) -> None:
         """End a command that has been silent for too long: as hung, unless its script has ended.
 
-        A training in a thread goes on when the main thread has ended: one that does not report its end hangs.
+        A training in a thread continues after the main thread has ended. If it does not report its end, it
+        counts as hung.
         """
         liveness, spared = self._progress.liveness, self._host_watch.pids
-        # A script with a pace that waits for a child of its own is judged by the pace, as if it waited for anything else.
+        # A script with a known pace that waits for its own child is judged by the pace, like any other wait.
         ended = command.lingering(spared, spares_parents=not liveness.has_pace)
         is_stuck = self._lingering is not None and any(self._lingering.was_killed(one.pid) for one in ended)
         is_done = self._progress.is_marked and self._progress.has_ended
         worked_on = not self._progress.has_ended and self._heard_s > command.ended_s(ended) + WORK_S
         if (ended or is_done) and not is_stuck and not worked_on:
-            if liveness.has_pace:  # an hour from now: something may still be uploaded
+            if liveness.has_pace:  # judged anew without a pace, in an hour: an upload may still run
                 liveness.rest()
             else:
                 self._end_lingering(command, ended)
@@ -295,17 +297,17 @@ class RunningCommand:
             self._give_up_hung(command)
 
     def _end_lingering(self, command: Command, ended: List[process.Process]) -> None:
-        """End what is left of a script that has ended, with its own exit status where that is possible."""
+        """End the rest of a script that has ended, with its own exit status where that is possible."""
         liveness = self._progress.liveness
         lingers = {"silent_s": round(liveness.silent_s, 1), "pids": [one.pid for one in ended]}
         self._account.record("evidence", {"lingers": lingers}, self._progress.step)
         leader = process.find(command.pid)
         processes = ended or ([leader] if leader is not None else [])
         self._lingering = Lingering(processes, liveness.silent_s, command.leaves_by)
-        liveness.note_sign()  # what follows is another silence
+        liveness.note_sign()  # a new silence begins
 
     def _give_up_hung(self, command: Command) -> None:
-        """Take the attempt for hung, and record what its processes wait for; their stacks go to the log."""
+        """Fail the attempt as hung, and record what its processes wait for; their stacks go to the log."""
         progress = self._progress
         step, liveness = progress.step, progress.liveness
         hang = {
@@ -317,10 +319,10 @@ class RunningCommand:
         self._give_up(failure, STACKS_GRACE_S)
 
     def _end_leftovers(self, streams: Streams) -> List[ProcessProof]:
-        """End everything that the command left behind, while its pipes are read; return what could not be ended.
+        """End all processes that the command left behind; return those that survived.
 
-        It has what is left of the grace. Processes of an attempt that has failed have none: they would save its bad state.
-        Nor do those of a run that has gone on without them.
+        Their pipes are read until then. They get the rest of the grace. Processes of a failed attempt get
+        none, because they would save its bad state; nor do those of a run that has continued elsewhere.
         """
         grace_left_s = self._stopping.grace_left_s
         grace_s = LEFTOVER_GRACE_S if grace_left_s is None else grace_left_s

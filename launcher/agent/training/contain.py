@@ -1,7 +1,8 @@
-"""The first program of a container: the small parent process of `supervise`, like the keeper outside of containers.
+"""The first program of a container: the small parent process of `supervise`.
 
-It checks that the run's folder can be written to, waits for room there, starts the agent, and exits as its agent did. The
-engine restarts the container. How an agent died is written to `container.json` for the next one, which records it as `previous`.
+It has the keeper's role. It checks that the run's folder is writable, waits for room there, starts the agent,
+and exits with the agent's status. The engine restarts the container. How an agent died is written to
+`container.json` for the next one, which records it as `previous`.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ UNKNOWN = "restarted; only the engine knows what ended it"
 
 
 def main(arguments: list[str]) -> int:
-    """Start a run's agent in its container; return its exit status, 128 and the signal for a killed one.
+    """Start a run's agent in its container; return its exit status, 128 plus the signal for a killed one.
 
-    If nothing can be written, or too many agents in a row died before the command began, print that and return 0, so that
-    the engine does not restart the container.
+    If nothing can be written, or too many agents in a row died before the command began, print that and
+    return 0, so that the engine does not restart the container.
     """
     login_umask.make_private()
     run = Run(os.path.abspath(arguments[0]))
     shutdown: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):  # passed on once there is an agent
+    for number in (signal.SIGTERM, signal.SIGINT):  # passed on once the agent runs
         signal.signal(number, lambda got, _frame: shutdown.append(got))
     for folder in (run.record, run.work, os.environ["HOME"]):
         try:
@@ -97,7 +98,7 @@ def _failures(run: Run) -> int:
 
 
 def _seen(run: Run, before: Mapping[str, object]) -> PreviousRecord | None:
-    """Return what the next agent records about the one before it; None if a client's contact has recorded it already."""
+    """Return the next agent's record of the one before it; None if a contact has recorded it already."""
     if before:
         end = {key: before.get(key) for key in ("exit", "signal", "oom_kills", "ended")}
         return {"container": cast("AgentEndRecord", end)}

@@ -1,4 +1,7 @@
-"""The words that start a run's command in an image of its cluster, which its plan has: see launcher/backends/slurm/apptainer.py."""
+"""The command prefix from the plan that runs a job in an image of its cluster.
+
+See launcher/backends/slurm/apptainer.py.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,15 @@ PYTHON = "python3"
 
 
 def has_image(plan: PlanRecord) -> bool:
-    """Whether the command of a run is started in an image of its cluster."""
+    """Whether the command of a run starts in an image of its cluster."""
     return bool((plan.get("slurm") or {}).get("container"))
 
 
 def words_of(run: Run, plan: PlanRecord, socket: str) -> List[str]:
-    """Return what the command of a run begins with on this node, none without an image; `socket` is the path of the workers' socket."""
+    """Return the prefix of a run's command on this node, empty without an image.
+
+    `socket` is the path of the workers' socket.
+    """
     places = {"{root}": run.root, "{socket}": os.path.dirname(socket), "{code}": str(run.code)}
     words = (plan.get("slurm") or {}).get("container") or ()
     return [places.get(word, str(word)) for word in words]

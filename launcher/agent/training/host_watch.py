@@ -1,4 +1,7 @@
-"""Record the host's own figures while a training runs. They say nothing of the training, but that a card in use is no hang."""
+"""Record the host's own figures while a training runs.
+
+They do not affect the judgement of the training, except that a card in use is not a hang.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,19 @@ if TYPE_CHECKING:
     from ..record.run_records import PlanRecord
 
 FIRST_S = 7.0
-EARLY_S = 5.0  # a report of the cards may come so much before the figures are due
-LATE_S = 5.0  # and is waited for so long
+EARLY_S = 5.0  # a report of the cards may come this long before the figures are due
+LATE_S = 5.0  # and the figures wait this long for it
 
 
 class HostWatch:
-    """One event of kind `host` about every ten seconds, as soon as the cards have reported if there are any.
+    """Record one event of kind `host` about every ten seconds.
 
-    It has the size of the log too, by which a client finds what was printed since a time.
+    If the run has cards, it waits for their report. It contains the size of the log too, by which a client
+    finds the output printed since a given time.
     """
 
     def __init__(self, account: AttemptWriter, host: HostSamples, cards: CardSamples) -> None:
-        """Begin; nothing is started before the first turn."""
+        """Begin; no process is started before the first turn."""
         self._account = account
         self._host = host
         self._cards = cards
@@ -39,16 +43,19 @@ class HostWatch:
 
     @property
     def pids(self) -> List[int]:
-        """The processes that belong to it and not to the training."""
+        """The processes that belong to the watch and not to the training."""
         return self._cards.pids
 
     def take_card_use(self) -> bool:
-        """Whether a card of the run was used since the last call, by what has been reported."""
+        """Whether a card of the run was used since the last call, by the cards' reports."""
         was_used, self._was_card_used = self._was_card_used, False
         return was_used
 
     def turn(self, streams: Streams) -> None:
-        """Record the figures if they are due. This is called twice a second, and whenever the training says something."""
+        """Record the figures if they are due.
+
+        Called twice a second, and whenever the training prints or reports.
+        """
         if self._output is None:
             self._start(streams)
         now_s = time.monotonic()
@@ -75,7 +82,7 @@ class HostWatch:
         self._account.record("host", {**figures, "log_bytes": self._account.log_bytes})
 
     def end(self, streams: Streams) -> None:
-        """End what was started."""
+        """End the process that reports the cards."""
         if self._output is not None:
             streams.forget(self._output)
             self._output = None
@@ -83,7 +90,7 @@ class HostWatch:
 
 
 def make_watch(run: Run, plan: PlanRecord, gpus: Sequence[str], account: AttemptWriter) -> HostWatch:
-    """Return what records the figures of this host and of a run's own cards, by their UUIDs."""
+    """Return the watch for the figures of this host and of a run's own cards, by their UUIDs."""
     inherited = secret.without(dict(os.environ), plan)
     variables = {**inherited, "LAUNCH_TOKEN": read_text(run.token) or ""}
     return HostWatch(account, HostSamples(run.path), CardSamples(gpus, variables))

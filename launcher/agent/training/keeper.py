@@ -1,8 +1,9 @@
 """The keeper: the small parent process of `supervise`. In a container the engine has this role.
 
-It holds the run's keeper lock. When its agent ends it ends every process that it inherited from it, and restarts the
-agent with back-off unless the exit status was 0, once the disk has room. It writes nothing into the run's folders: what it
-saw is passed to the next agent, which records it as `previous`.
+It holds the run's keeper lock. When its agent ends, the keeper ends every process that it inherited from it.
+Unless the exit status was 0, it restarts the agent with back-off, once the disk has room. It writes nothing
+into the run's folders: its report on the dead agent is passed to the next agent, which records it as
+`previous`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ROOM = 64 * 1024  # bytes: more than an agent writes before the command starts
 ROOM_POLL_S = 1.0
 TAIL = 500
 SEEN = "LAUNCH_SEEN"
-"""Holds what was seen of the last agent, with the end of its log: everybody on the machine could read an argument."""
+"""The variable with the report on the last agent and its log's end. All users could see an argument."""
 
 
 def main(arguments: list[str]) -> int:
@@ -71,7 +72,7 @@ def main(arguments: list[str]) -> int:
         is_healthy = time.monotonic() - began > HEALTHY_S or checkpoints.newest(run.checkpoints) != newest
         failures = 0 if is_healthy else failures + 1
         if failures >= MOST_UNWRITTEN and run.read_wish() != "run":
-            break  # they cannot record the end, and the wish says it
+            break  # agents cannot record the end, and the wish file has it
         pause(back_off_s(failures), run, lambda: bool(shutdown))
         if shutdown:
             break
@@ -79,19 +80,19 @@ def main(arguments: list[str]) -> int:
 
 
 def back_off_s(failures: int) -> float:
-    """Return how long to wait before the next agent, after so many in a row that have died."""
+    """Return the seconds to wait before the next agent, after this number of deaths in a row."""
     return BACK_OFF_S[min(failures, len(BACK_OFF_S)) - 1] if failures else 0.0
 
 
 def pause(seconds: float, run: Run, is_over: Callable[[], bool]) -> None:
-    """Wait before the next start; a wish to stop ends the wait, and so does what ends the keeper."""
+    """Wait before the next start. A wish to stop ends the wait, and so does a shutdown of the keeper."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and not is_over() and run.read_wish() == "run":
         time.sleep(0.1)
 
 
 def size_of(path: str) -> int:
-    """Return the size of a file, 0 if there is none."""
+    """Return the size of a file, 0 if it is missing."""
     try:
         return status_of(path).st_size
     except FileNotFoundError:
@@ -99,20 +100,20 @@ def size_of(path: str) -> int:
 
 
 def tail_of(path: str, start: int) -> str:
-    """Return the end of what was written to a file after `start`."""
+    """Return the end of the text that was written to a file after `start`."""
     return read_tail(path, TAIL, start).decode("utf-8", "replace").strip()
 
 
 def handed_on(seen: PreviousRecord | None) -> dict[str, str]:
-    """Return the variables by which a new agent hears what was seen of the one before it."""
+    """Return the variables that pass the report on the last agent to the next."""
     return {} if seen is None else {SEEN: strict_json.encode(seen)}
 
 
 def run_agent(run: Run, seen: PreviousRecord | None, shutdown: list[int]) -> int:
     """Start `supervise`, wait for it while reaping orphans, and return its wait status.
 
-    `seen` is what the new agent records about the one before it. SIGTERM and SIGINT are passed on as SIGTERM, and noted
-    in `shutdown`.
+    The new agent records `seen` about the one before it. SIGTERM and SIGINT are passed on as SIGTERM, and
+    noted in `shutdown`.
     """
     command = [sys.executable, "-I", sys.argv[0], "supervise", run.path]
     variables = {**os.environ, **handed_on(seen)}
@@ -136,9 +137,10 @@ def run_agent(run: Run, seen: PreviousRecord | None, shutdown: list[int]) -> int
 
 
 def wait_for_room(run: Run, shutdown: list[int]) -> bool:
-    """Wait until the disk has room for an agent's record; return False if the run's user wished its end meanwhile.
+    """Wait until the disk has room for an agent's record.
 
-    That wish is on record, so the run has ended by it; its secrets are erased. A shutdown ends the wait.
+    Return False if the user asked to end the run during the wait. That wish is on record, so the run has
+    ended by it; its secrets are erased. A shutdown ends the wait.
     """
     while not shutdown and not _has_room(run.record):
         if run.read_wish() != "run":
@@ -150,7 +152,7 @@ def wait_for_room(run: Run, shutdown: list[int]) -> bool:
 
 
 def _has_room(folder: str) -> bool:
-    """Try it: a quota shows in no figures. What else the disk refuses is the agent's to say."""
+    """Try to write: statvfs does not show a quota. Any other error of the disk is reported by the agent."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"\0" * ROOM)

@@ -1,11 +1,13 @@
-"""The agent's half of a run on several nodes: one step of its job starts a `member` on each, which starts the command there.
+"""The agent's half of a run on several nodes: one job step starts a `member` on each node.
 
-What the members have to say lies in the folders of their nodes, on the disk that all share: the agent reads on there, and
-records it as its own workers' reports and its own command's output. Orders go through the step's standard input, which
-Slurm passes on to each member. It ends with this process, and a member then ends what it has started. One that cannot, e.g. because
-it is stopped, is ended by its job's script, by the name of the step.
+Each member starts the command on its node. The members write their reports and output into the folders of
+their nodes, on the shared disk. The agent reads them there, and records them like its own workers' reports
+and its own command's output. Orders go through the step's standard input, which Slurm passes on to each
+member. The input closes when this process ends; a member then ends its processes. A member that cannot, e.g.
+because it is stopped, is ended by its job's script, by the name of the step.
 
-A signal would not do: `srun` ends its step at a TERM, and passes others on to all processes below a member.
+Signals do not work for this: `srun` ends its step at a TERM, and passes other signals to all processes below
+a member.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ STEP = (
 )
 LOST = "host-lost"
 KILL_S = 10.0
-"""So long after an order to end now, `srun` itself is ended: it waits for nodes that do not answer."""
+"""Seconds after an order to end now until `srun` itself is killed: it waits for nodes that do not answer."""
 _OF_JOB = ("SLURM_JOB_", "SLURM_CONF", "SLURM_CLUSTER_NAME", "SLURM_SUBMIT_")
 _CPUS = "SRUN_CPUS_PER_TASK"
 _MOST_BYTES = 1 << 20
@@ -60,9 +62,10 @@ _OUT_OF_MEMORY = re.compile(r"Out Of Memory|oom[-_]kill", re.IGNORECASE)
 
 
 def start_of(run: Run, folder: Folder, nodes: int, grace_s: float) -> CommandStart:
-    """Return what starts a member of an attempt on each node of this job, from within a step of one node.
+    """Return the command that starts a member of an attempt on each node of this job.
 
-    What Slurm says of that step to the agent does not hold for this one.
+    It runs inside a step on one node. Slurm's variables for the agent's own step are removed, because they do
+    not hold for this one.
     """
     variables = {
         name: value
@@ -82,10 +85,10 @@ def start_of(run: Run, folder: Folder, nodes: int, grace_s: float) -> CommandSta
 
 
 class Members(Command):
-    """The step that has a member on each node, for the agent as good as the command itself."""
+    """The step that has a member on each node. The agent uses it like the command itself."""
 
     def __init__(self, start: CommandStart, folder: Folder) -> None:
-        """Start it. Raises OSError if there is no `srun`."""
+        """Start the step. Raises OSError if `srun` is missing."""
         super().__init__(start, subprocess.PIPE, subprocess.PIPE)
         assert self._child.stdin is not None  # noqa: S101 - asked for with PIPE
         assert self._child.stderr is not None  # noqa: S101 - asked for with PIPE
@@ -108,30 +111,30 @@ class Members(Command):
         return status
 
     def send(self, number: int) -> List[ProcessProof]:
-        """Have all members signal their commands; they report whom."""
+        """Order all members to signal their commands; they report which processes they signalled."""
         if number == signal.SIGKILL:
             self._ended_at_s = time.monotonic() + KILL_S
         self._order(KILL if number == signal.SIGKILL else STOP)
         return []
 
     def ask_for_stacks(self, spared: Collection[int]) -> List[WaitPoint]:
-        """Have all members ask for stacks; they report what each process waits for."""
+        """Order all members to collect stacks; they report the wait point of each process."""
         del spared
         self._order(STACKS)
         return []
 
     def wait_points(self, spared: Collection[int], *, asks_sleeping: bool) -> List[WaitPoint]:
-        """Return nothing: they are on other machines."""
+        """Return nothing: the processes are on other machines."""
         del spared, asks_sleeping
         return []
 
     def use(self, spared: Collection[int]) -> Optional[process_use.Use]:
-        """Return None: what the processes on other machines use is not seen here."""
+        """Return None: the use of processes on other machines is not seen here."""
         del spared
         return None
 
     def lingering(self, spared: Collection[int], *, spares_parents: bool) -> List[process.Process]:
-        """Return nothing: they are on other machines."""
+        """Return nothing: the processes are on other machines."""
         del spared, spares_parents
         return []
 
@@ -140,7 +143,7 @@ class Members(Command):
             os.write(self._orders, (word + "\n").encode())
 
     def from_nodes(self) -> FromNodes:
-        """Return what members have reported and printed since the last call, and what Slurm has said."""
+        """Return the members' reports and output since the last call, and Slurm's own messages."""
         lines = [_evidence({"slurm": line}) for line in self._read_words()]
         output = []
         for node in self._folder.nodes():
@@ -150,7 +153,7 @@ class Members(Command):
         return FromNodes([line for line in lines if line], b"".join(output))
 
     def _read_words(self) -> List[str]:
-        """Return the lines that Slurm has said since the last call."""
+        """Return the lines that Slurm has printed since the last call."""
         try:
             said = os.read(self._slurm, _MOST_WORDS).decode("utf-8", "replace")
         except BlockingIOError:
@@ -159,7 +162,10 @@ class Members(Command):
         return said.splitlines()
 
     def failure(self) -> Optional[AttemptFailure]:
-        """Return that a node was lost, once Slurm has said so: what the other nodes say of it counts less."""
+        """Return the loss of a node once Slurm has printed it.
+
+        It counts more than the other nodes' errors.
+        """
         found = _LOST.search(self._words)
         if found is None:
             return None
@@ -167,7 +173,7 @@ class Members(Command):
         return AttemptFailure(LOST, found[0].strip(), row.why, row.mend)
 
     def ended(self, status: int) -> End:
-        """Return how the command ended on the node that ended first with an error: it has ended the others."""
+        """Return how the command ended on the first node with an error, which has ended the others."""
         step = End(*process.exit_of(status))
         if step.code == 0:
             return step
@@ -178,7 +184,7 @@ class Members(Command):
         log, state = read_tail(node.output, TAIL_BYTES), node.read_state()
         if first["code"] is not None:
             code, number = state.get("exit"), state.get("signal")
-            if code is None and number is None:  # it ended otherwise than the member can say
+            if code is None and number is None:  # it ended in a way that the member could not record
                 code = int(first["code"])
             return End(code, number, log, state.get("oom_kills"))
         number = signal.SIGTERM if first["signal"] == "Terminated" else signal.SIGKILL
@@ -186,9 +192,9 @@ class Members(Command):
 
 
 class _Tail:
-    """A file that grows on another machine, from the last byte that was read.
+    """A file that grows on another machine, read from the last offset.
 
-    It is opened each time, because a network file system then asks its server.
+    It is opened anew for each read, because a network file system then asks its server.
     """
 
     def __init__(self, path: RunPath) -> None:
@@ -196,7 +202,7 @@ class _Tail:
         self._offset = 0
 
     def read(self, ends: bytes, is_last: bool) -> bytes:
-        """Return what was added up to the last of some bytes, the last time all of it."""
+        """Return the new bytes up to the last of the given line ends; all of them if `is_last`."""
         try:
             with open(open_regular(self._path, os.O_RDONLY), "rb") as file:
                 file.seek(self._offset)
@@ -211,7 +217,7 @@ class _Tail:
 
 
 class _NodeReader(NamedTuple):
-    """What is read of a node."""
+    """The readers of one node's files."""
 
     reports: _Tail
     output: _Tail

@@ -1,8 +1,9 @@
-"""The notice of a run's end, `on_end` of its job: a command that is run here, or a webhook that is called from here.
+"""The notice of a run's end, `on_end` of its job: a command that runs here or a webhook called from here.
 
-It is sent just before the end is recorded, while the secrets are still there, and once for each end: it leaves a mark first.
-If the agent dies in between, its successor finds there how the run had ended, records that, and sends nothing. What goes
-wrong is evidence of the end, and changes nothing else.
+It is sent once for each end, just before the end is recorded, while the secrets still exist. A mark is
+written first. If the agent dies between the two, its successor reads from the mark how the run had ended,
+records that, and sends nothing. A failure to send is added to the evidence of the end, and changes nothing
+else.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 LIMIT_S = 20.0
 LIMIT_NOW_S = 4.0
-"""For a run that is to end now: its client waits, and kills an agent that does not answer."""
+"""For a run that must end now: its client waits, and kills an agent that does not answer."""
 LOOK_S = 0.2
 GRACE_S = 0.5
 MOST_SAID = 300
@@ -50,7 +51,7 @@ _SECRET = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
 class EndValues(TypedDict):
-    """What a notice tells programs of a run beside its state."""
+    """The values of a notice for programs, besides the run's state."""
 
     run: str
     job: Optional[str]
@@ -63,7 +64,7 @@ class EndValues(TypedDict):
 
 
 class EndMark(TypedDict, total=False):
-    """The end that was told of a run of which so many attempts had begun."""
+    """The end that was announced for a run, and the number of its attempts that had begun by then."""
 
     begun: int
     state: str
@@ -98,7 +99,10 @@ class EndNotice(NamedTuple):
         return line + (", loss %.4g" % loss if isinstance(loss, float) else "")
 
     def body(self) -> JsonObject:
-        """Return what a webhook gets, and a command on its standard input. Slack shows `text`, Discord `content`."""
+        """Return the body for a webhook, or for a command's standard input.
+
+        Slack shows `text`, Discord `content`.
+        """
         more = {"state": self.state, "reason": self.reason, "text": self.text, "content": self.text}
         return {"version": 1, "kind": "run-ended", **self.values, **more}
 
@@ -120,9 +124,10 @@ class Notice(NamedTuple):
 def send_once(
     run: Run, notice: Notice, ending: EndNotice, begun: int, beat: Callable[[], None]
 ) -> Dict[str, str]:
-    """Send the notice of an end, unless that was done; return what went wrong as evidence, {} for nothing.
+    """Send the notice of an end unless it was sent before; return the failure as evidence, {} for none.
 
-    `begun` is the number of attempts that have begun. `beat` is called meanwhile. It takes LIMIT_S at most.
+    `begun` is the number of attempts that have begun. `beat` is called during the wait. It takes LIMIT_S at
+    most.
     """
     if not notice.words or not _is_first(run, ending, begun):
         return {}
@@ -135,7 +140,10 @@ def send_once(
 
 
 def told(run: Run, begun: int) -> EndMark:
-    """Return the end that was told of a run of which so many attempts have begun, and that is not on record; {} for none."""
+    """Return the end that was announced but not recorded; {} for none.
+
+    `begun` is the number of attempts that have begun: a mark counts only with the same number.
+    """
     for state in TERMINAL:
         mark = cast("EndMark", read_json(run.told(state)))
         if mark.get("state") == state and mark.get("begun") == begun:
@@ -144,7 +152,7 @@ def told(run: Run, begun: int) -> EndMark:
 
 
 def _is_first(run: Run, ending: EndNotice, begun: int) -> bool:
-    """Leave the mark of this end; return False if it was there."""
+    """Write the mark of this end; return False if it existed."""
     mark: EndMark = {
         "begun": begun,
         "state": ending.state,
@@ -168,7 +176,7 @@ def _is_first(run: Run, ending: EndNotice, begun: int) -> bool:
 
 
 def _send(notice: Notice, ending: EndNotice, beat: Callable[[], None], limit_s: float) -> Optional[str]:
-    """Run the command, or the one that calls the webhook; return what went wrong."""
+    """Run the command, or the process that calls the webhook; return the failure."""
     body = ending.body()
     hidden = Redaction(Redactor(notice.secrets.values()))
     if not notice.is_webhook:
@@ -188,7 +196,7 @@ def _send(notice: Notice, ending: EndNotice, beat: Callable[[], None], limit_s: 
 
 
 def _filled_in(text: str, secrets: Mapping[str, str]) -> Tuple[str, Optional[str]]:
-    """Return text with the values of the secrets that it names; and the first name without a value."""
+    """Return text with the values of the secrets that it names, and the first name without a value."""
     names = [first or second for first, second in _SECRET.findall(text)]
     missing = next((name for name in names if name not in secrets), None)
     return _SECRET.sub(lambda found: secrets.get(found[1] or found[2], ""), text), missing
@@ -203,7 +211,11 @@ def _run(
     beat: Callable[[], None],
     limit_s: float,
 ) -> Optional[str]:
-    """Run a program with a letter as its input; return how it failed, with the end of what it said, without secrets: one of which the start is cut off could not be hidden later. Raises OSError."""
+    """Run a program with a letter as its input; return its failure, None on success. Raises OSError.
+
+    The failure has the end of the program's output. Secrets are removed from the output as it is read: once
+    its beginning is cut off, a secret can no longer be found.
+    """
     with login_umask():
         child = subprocess.Popen(
             words,
@@ -217,7 +229,7 @@ def _run(
     assert child.stdin is not None  # noqa: S101 - asked for with PIPE
     assert child.stdout is not None  # noqa: S101 - likewise
     said, deadline = b"", time.monotonic() + limit_s
-    with contextlib.suppress(BrokenPipeError):  # it does not read; a letter is shorter than what a pipe holds
+    with contextlib.suppress(BrokenPipeError):  # it does not read; a letter fits into a pipe's buffer
         child.stdin.write(letter.encode())
         child.stdin.close()
     while child.poll() is None and time.monotonic() < deadline:
@@ -242,7 +254,7 @@ def _run(
 
 
 def _family(pid: int) -> List[process.Process]:
-    """Return a program that has not ended, and all below it."""
+    """Return a program that has not ended, and all its descendants."""
     found = process.find(pid)
     alive = [found] if found is not None and found.letter != "Z" else []
     return alive + process.descendants(pid)

@@ -27,11 +27,11 @@ class Mending:
         self.in_force = history.in_force
 
     def may_begin_again(self, consumed: Set[str]) -> bool:
-        """Whether the script can be restarted: it asked the worker where to resume from, or the job allows it."""
+        """Whether the script can be restarted: it asked where to resume from, or the job allows it."""
         return bool(self._plan.get("restart")) or "resume" in taken_knobs(consumed)
 
     def settle(self) -> remedy.FailureDecision | None:
-        """Decide on a failure whose agent died before it decided; return the verdict, None without such a failure."""
+        """Decide on a failure whose agent died before it decided; return None without such a failure."""
         failure = self.in_force.failure
         if failure is None:
             return None
@@ -50,7 +50,8 @@ class Mending:
     ) -> remedy.FailureDecision:
         """Decide what follows a failure of this attempt, after its checkpoints were set aside.
 
-        With a remedy, and unless `may_mend` forbids it, also free disk space for the next attempt and record the remedy.
+        With a remedy, and unless `may_mend` forbids it, also free disk space for the next attempt and record
+        the remedy.
         """
         self._make_room(failure, consumed, prunes=False)
         history = self._history
@@ -61,7 +62,7 @@ class Mending:
         return verdict
 
     def begin(self, checkpoint: Optional[int]) -> None:
-        """Let the remedy in force name the checkpoint at which the attempt begins."""
+        """Add the checkpoint at which the attempt begins to the remedy in force."""
         found = self.in_force.remedy
         if found is not None:
             resumes = "resume" in taken_knobs(self._history.consumed)
@@ -69,14 +70,17 @@ class Mending:
             self.in_force = self.in_force._replace(remedy=begun)
 
     def set_aside(self, failure: remedy.AttemptFailure) -> None:
-        """Move the checkpoints that a failure has spoilt to where no script looks."""
+        """Move the checkpoints that a failure has spoilt to a place where no script looks."""
         if failure.since is not None:
             names = checkpoints.set_aside(self._run.checkpoints, failure.since)
             if names:
                 self._account.record("evidence", {"set-aside": names})
 
     def _make_room(self, failure: remedy.AttemptFailure, consumed: Set[str], *, prunes: bool) -> None:
-        """On a full disk remove what crashes have left, with `prunes` also old checkpoints: even a record needs space."""
+        """On a full disk remove crash leftovers, with `prunes` also old checkpoints.
+
+        Even a record needs space.
+        """
         if failure.name == "disk-full":
             folder = self._run.checkpoints
             tidied = checkpoints.tidy(folder, "checkpoints" in taken_knobs(consumed))
@@ -92,7 +96,10 @@ class Mending:
     def _decide(
         self, failure: remedy.AttemptFailure, earlier: Records, begun: int, consumed: Set[str]
     ) -> remedy.FailureDecision:
-        """Return what follows a failure after `begun` attempts; `earlier` are the records before the failed one."""
+        """Return the decision on a failure after `begun` attempts.
+
+        `earlier` are the records before the failed attempt.
+        """
         knobs = taken_knobs(consumed)
         newest = checkpoints.newest(self._run.checkpoints)
         return remedy.decide(

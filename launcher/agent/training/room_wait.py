@@ -12,19 +12,19 @@ from ..record.rundir import Run
 from ..store import checkpoints
 
 BACK_OFF_S = (0.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""The least wait after so many failures in a row: what is free may not be ours, as with a quota."""
+"""The least wait in seconds, by failures in a row: a quota may make free space unavailable to us."""
 LOOK_S = 3.0
 
 
 def back_off_s(tries: int) -> float:
-    """Return the least wait after so many failures since the last checkpoint, in seconds."""
+    """Return the least wait after this number of failures since the last checkpoint, in seconds."""
     return BACK_OFF_S[min(max(tries, 1), len(BACK_OFF_S)) - 1]
 
 
 def wait_for_room(
     run: Run, needed: int, account: AttemptWriter, interruption: Interruption, tries: int
 ) -> None:
-    """Wait for so many free bytes, longer after each of `tries` failures, and record what is free and needed."""
+    """Wait for `needed` free bytes, longer after each of `tries` failures, and record both figures."""
     earliest_s = time.monotonic() + back_off_s(tries)
     said: Optional[checkpoints.Room] = None
     while not interruption.is_due():

@@ -1,11 +1,12 @@
 """One attempt of a run: from its folder to the record of how it ended.
 
-An attempt is one numbered folder, and this process is its only writer. If a failure has a remedy, the next attempt begins
-at once in this process: it locks the next folder before it unlocks the last one, so that the run is never without an
-owner. `attempts` makes them one after the other.
+An attempt is one numbered folder, and this process is its only writer. If a failure has a remedy, the next
+attempt begins at once in this process. It locks the next folder before it unlocks the last one, so that the
+run never lacks an owner. `attempts` makes them one after the other.
 
-The parts: `account` writes the folder, `progress` knows what workers and log have reported, `running` runs the command
-with `streams` and `stopping`, `judging` says how it ended, and `mending` says what follows a failure.
+The parts: `attempt_writer` writes the folder, `progress` has the reports of workers and log, `command_watch`
+runs the command with `streams` and `stopping`, `judging` decides how it ended, and `retry` decides what
+follows a failure.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ RESTART = 75
 NOT_STARTED = "command-not-found"
 OUTPUTS_LOST = "outputs-lost"
 NOT_BEGUN = 255
-"""The exit status of Apptainer where it could not start the command in the image."""
+"""The exit status of Apptainer if it could not start the command in the image."""
 SUPERSEDED = "superseded"
 NO_ROOM_S = 1.0
 NOT_RESTARTABLE = {
@@ -74,7 +75,7 @@ NOT_RESTARTABLE = {
     "why": "its script never asked worker.resume_from(), so another attempt would begin at step 1 again",
     "mend": "a script that asks for its checkpoint goes on where it was; `restart = true` lets it begin anew",
 }
-"""What is said of a run whose script cannot go on."""
+"""The evidence of a run whose script cannot continue."""
 TIME_UP = "the time of its job was up before it had ended"
 
 
@@ -86,7 +87,7 @@ class Supervisor:
     ) -> None:
         """Make the attempt's folder after the last one. Raises FileExistsError if another process was faster.
 
-        `seen` is what the parent saw of the last agent, `cards` are the cards of the run.
+        `seen` is the parent's report on the last agent, `cards` are the cards of the run.
         """
         self.run = run
         self._last = last
@@ -121,11 +122,14 @@ class Supervisor:
         self.record: AttemptRecord = {}
         self.oom_kills = oom.kills()
         self.lost: JsonObject = {}
-        """What to record of code that cannot be made whole again."""
+        """The evidence of code that cannot be repaired; empty if the code is whole."""
         self.has_left = False  # without a record of the end
 
     def make_next(self) -> Supervisor:
-        """Make the attempt that follows this one, then unlock this one's folder. Raises FileExistsError if the run has gone on."""
+        """Make the attempt that follows this one, then unlock this one's folder.
+
+        Raises FileExistsError if the run has continued elsewhere.
+        """
         following = type(self)(self.run, self.account.folder, None, self.cards)
         following.terminations = self.terminations
         self.account.folder.release()
@@ -178,7 +182,10 @@ class Supervisor:
         self.account.write_attempt(self.record)
 
     def _wait_for_departure(self, interruption: Interruption) -> None:
-        """Let the last agent leave, where nobody sees whether it is alive: two trainings must not write into one folder."""
+        """Wait for the last agent to leave where no lock shows if it is alive.
+
+        Two trainings must not write into one folder.
+        """
         last = self._last
         if last is None or not run_state.probe_of(self.run).writes_afar or predecessor.is_by_a_client(last):
             return
@@ -189,24 +196,24 @@ class Supervisor:
         self.run_time.leave_out(time.monotonic() - began_s)
 
     def _worker_trial(self) -> WorkerTrialRecord | None:
-        """Return what `attempt.json` tells the worker of a trial; None for a training."""
+        """Return the worker's part of `attempt.json` for a trial; None for a training."""
         return None
 
     def _trial_begun(self) -> JsonObject:
-        """Return what the event of the start says of a trial; {} for a training."""
+        """Return the trial's part of the start event; {} for a training."""
         return {}
 
     def _purpose(self) -> str | None:
-        """Return what an attempt runs for, if not for the training itself."""
+        """Return the purpose of an attempt that is not the training itself; None for a training."""
         return None
 
     def _command(self) -> tuple[list[str], int]:
-        """Return the words of the command, and in how many processes it runs."""
+        """Return the words of the command, and the number of its processes."""
         ranks = int((self.plan.get("split") or {}).get("ranks") or 1)
         return [str(word) for word in self.plan["command"]], ranks
 
     def _mend_code(self, interruption: Interruption) -> None:
-        """Compare the code with what was sent, if the host has stopped before its disk had all of it, and make it whole."""
+        """Repair the code if the host stopped before its disk had all of it: compare it with its manifest."""
         if run_state.probe_of(self.run).is_in_image:  # the store is not seen from there: `serve` has done it
             return
         while settling.is_doubtful(self.run) and not self.lost and not interruption.is_due():
@@ -218,7 +225,7 @@ class Supervisor:
                     self.account.record("evidence", settling.words_of(self.run, mended))
 
     def _choose_checkpoint(self, interruption: Interruption) -> None:
-        """Tidy what earlier attempts have left, while no script writes there, and choose where to resume from."""
+        """Tidy the earlier checkpoints while no script writes there, and choose the one to resume from."""
         folder = self.run.checkpoints
         tidied = checkpoints.tidy(folder, "checkpoints" in taken_knobs(self.history.consumed))
         with contextlib.suppress(checkpoints.GivenUpError):  # the attempt ends early
@@ -234,7 +241,10 @@ class Supervisor:
             )
 
     def _wait_for_cards(self, interruption: Interruption) -> None:
-        """Acquire cards that accept a new context, waiting if necessary. Waiting time does not count as run time."""
+        """Acquire cards that accept a new context, waiting if necessary.
+
+        Waiting time does not count as run time.
+        """
         if self.cards is None:
             return
         from . import card_admission
@@ -261,7 +271,7 @@ class Supervisor:
         self.run_time.leave_out(time.monotonic() - began_s)
 
     def _move(self, cards: lease.Taken) -> None:
-        """Record that the run has other cards now."""
+        """Record the new cards of the run."""
         self.cards = cards
         self._write_attempt()
 
@@ -299,7 +309,7 @@ class Supervisor:
     # the command
 
     def _train(self) -> int | None:
-        """Run the command and deal with its end; return the agent's exit status, None if another attempt follows."""
+        """Run the command and record its end; return the exit status, None if another attempt follows."""
         account, runtime = self.account, self.record["runtime"]
         with listening(self.run) as (listener, socket_path):
             # On disk before the command starts: an attempt counts as soon as it may have had an effect.
@@ -322,7 +332,7 @@ class Supervisor:
         return self._conclude(outcome)
 
     def _start(self, socket_path: str) -> CommandStart:
-        """Return what the command is started with; on several nodes, what starts a member on each."""
+        """Return how to start the command; on several nodes, how to start a member on each."""
         run, runtime, grace_s = self.run, self.record["runtime"], self.progress.grace_s
         if self._nodes > 1:
             from .members import start_of  # few runs have several
@@ -380,7 +390,7 @@ class Supervisor:
 
     def _conclude(self, outcome: CommandResult) -> int | None:
         """Record how the command ended; return the agent's exit status, None if another attempt follows."""
-        if self.fence.look():  # first: what follows may move checkpoints
+        if self.fence.look():  # first: the code below may move checkpoints
             return self.leave()
         outcome = outcome._replace(uses_worker=outcome.uses_worker or self.history.used_worker)
         doubt = self._look_behind(outcome) if outcome.is_good_exit else None
@@ -403,20 +413,20 @@ class Supervisor:
         return self.mending.may_begin_again(self.progress.consumed | self.history.consumed)
 
     def _failure_of(self, outcome: CommandResult) -> remedy.AttemptFailure | None:
-        """Return the failure of an attempt: the one seen while it ran, or else the diagnosis of a bad end."""
+        """Return the failure of an attempt: the one seen while it ran, or the diagnosis of a bad end."""
         if outcome.failure is not None or outcome.is_stop_asked:
             return outcome.failure
         if outcome.is_bad_end:
             self.progress.fail(self._diagnose(outcome))
         elif outcome.was_asked_to_end and not outcome.is_completed(self.plan.get("steps")):
-            self.progress.fail(remedy.preempted(signal.SIGTERM))  # someone else asked, and it has saved
+            self.progress.fail(remedy.preempted(signal.SIGTERM))  # not by us; the script has saved
         if self.progress.failure is not None:
-            self.account.say_again()  # at once: if this agent dies now, its successor deals with the failure
+            self.account.say_again()  # at once: if this agent dies now, its successor handles the failure
             self.proofs.keep_failure()
         return self.progress.failure
 
     def _look_behind(self, outcome: CommandResult) -> Doubt | None:
-        """Take an attempt with exit status 0 for failed if that is certain; return a doubt if it is not."""
+        """Fail an attempt with exit status 0 if its failure is certain; return a doubt otherwise."""
         since, steps = self.progress.doubtful_from, self.plan.get("steps")
         failure, doubt = suspect(outcome, steps, since, lambda: self.account.log_tail(TAIL_BYTES))
         if failure is not None:
@@ -435,7 +445,7 @@ class Supervisor:
         log = self.account.log_tail(TAIL_BYTES) if outcome.log is None else outcome.log
         failure = cause.crash(log, outcome.code, outcome.signal, kills)
         has_advanced = outcome.step is not None and outcome.step > (self.chosen.step or 0)
-        if failure.name == "checkpoint-corrupt" and not has_advanced:  # it was the one that was resumed from
+        if failure.name == "checkpoint-corrupt" and not has_advanced:  # the attempt resumed from it
             failure = failure._replace(since=self.chosen.step)
         if failure.name == "gpu-busy-exclusive" and self.cards is not None:
             from . import card_admission
@@ -457,9 +467,10 @@ class Supervisor:
         return self._with_room(failure) if failure.name == "disk-full" else failure
 
     def _with_room(self, failure: remedy.AttemptFailure) -> remedy.AttemptFailure:
-        """Return a full disk's failure with what the next checkpoint needs, or that the disk is not that of the checkpoints.
+        """Return a full disk's failure with the bytes that the next checkpoint needs.
 
-        In a session of a service nobody will make room.
+        If the checkpoints' disk has room, the full disk is another one. A session of a service does not wait
+        for room, because nothing will free any.
         """
         unsaved = self.progress.unsaved
         room = checkpoints.room(self.run.checkpoints, unsaved)
@@ -471,8 +482,8 @@ class Supervisor:
         )
 
     def _answer(self, failure: remedy.AttemptFailure, evidence: JsonObject) -> int | None:
-        """Record what follows a failure; return the agent's exit status, None if another attempt follows."""
-        may_mend = "remaining" not in evidence  # nothing may start beside processes that are still there
+        """Record the answer to a failure; return the agent's exit status, None if another attempt follows."""
+        may_mend = "remaining" not in evidence  # nothing may start beside remaining processes
         consumed = self.progress.consumed | self.history.consumed
         verdict = self.mending.answer(failure, consumed, may_mend=may_mend)
         if verdict.remedy is None or not may_mend:
@@ -494,7 +505,7 @@ class Supervisor:
     def _give_up(
         self, verdict: remedy.FailureDecision, evidence: JsonObject, *, may_wait: bool = True
     ) -> int:
-        """End a run whose failure has no remedy here, or have it wait for what a client can give it; return the exit status."""
+        """End a run whose failure has no remedy here, or let it wait for a client; return the exit status."""
         evidence = {**evidence, "mend": verdict.mend}
         needs = verdict.waits_for
         if needs == "card":
@@ -507,9 +518,9 @@ class Supervisor:
         return self._end("waiting", needs, evidence)
 
     def leave(self) -> int:
-        """Leave a run that has gone on in a later folder: say so in this attempt's own, and touch nothing else of the run.
+        """Leave a run that has continued in a later folder; return the agent's exit status.
 
-        Return the agent's exit status.
+        This is recorded in this attempt's own folder; nothing else of the run is touched.
         """
         self.has_left = True
         evidence = {"goes_on_in": "%04d" % (self.account.folder.number + 1)}
@@ -522,7 +533,8 @@ class Supervisor:
     def _end(self, state: str, reason: str, evidence: JsonObject, **more: Any) -> int:
         """Record how the attempt ended, as soon as the disk takes it; return the agent's exit status.
 
-        A run that its user stops does not wait for that: the wish is on record, and the run has ended by it.
+        A run that its user stops does not wait for the disk: the wish is on record, and the run has ended by
+        it.
         """
         if state == "succeeded":
             unsaved = self._sync_outputs()
@@ -545,7 +557,10 @@ class Supervisor:
         return 0
 
     def _sync_outputs(self) -> dict[str, str]:
-        """Write the outputs to the disk: what has succeeded outlives a power cut. Return the failure if the disk cannot."""
+        """Sync the outputs to disk, so that a success outlives a power cut.
+
+        Return the failure if the disk cannot.
+        """
         errors: list[OSError] = []
 
         def sync() -> None:
@@ -572,7 +587,7 @@ class Supervisor:
         return {}
 
     def _send_notice(self, state: str, reason: str) -> dict[str, str]:
-        """Run the job's command for the end, or call its webhook; return what went wrong as evidence."""
+        """Run the job's command for the end, or call its webhook; return the failure as evidence."""
         words = [str(word) for word in self.plan.get("on_end") or ()]
         if not words:
             return {}
@@ -596,7 +611,7 @@ class Supervisor:
         return on_end.send_once(self.run, notice, on_end.EndNotice(state, reason, values), begun, self.beat)
 
     def _end_as_told(self) -> int | None:
-        """Record the end that the last agent has told and not recorded; return None if there is none."""
+        """Record the end that the last agent announced but did not record; return None without one."""
         if not self.plan.get("on_end"):
             return None
         from . import on_end
@@ -608,7 +623,10 @@ class Supervisor:
         return self._end(mark["state"], str(mark.get("reason")), {"previous": self.previous})
 
     def _is_recorded(self, state: str, reason: str, evidence: JsonObject, **more: Any) -> bool:
-        """Try to record the end; return False if the disk has no room. Secrets are erased before a terminal state."""
+        """Try to record the end; return False if the disk has no room.
+
+        Secrets are erased before a terminal state.
+        """
         account = self.account
         try:
             account.sync_events()

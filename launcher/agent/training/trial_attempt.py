@@ -1,7 +1,7 @@
-"""An attempt of `launch verify`: one trial, which ends by itself, and after which the next one begins.
+"""An attempt of `launch verify`: one trial, after which the next one begins.
 
-Lease, container, log, kills and clean-up are those of any attempt. What a trial has shown is in its state, so an agent
-that dies repeats only the trial that it was in.
+Lease, container, log, kills and clean-up are those of any attempt. A trial's result is in its state, so a
+restarted agent repeats only the trial in which its predecessor died.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class TrialSupervisor(Supervisor):
         return super()._command()
 
     def _conclude(self, outcome: CommandResult) -> int | None:
-        """Record what the trial has shown; return the agent's exit status, None if another one follows."""
+        """Record the result of the trial; return the agent's exit status, None if another one follows."""
         assert self.trial is not None  # noqa: S101 - without a trial no command was started
         failure = self._failure_of(outcome) or self._missing(outcome)
         if failure is not None and self.progress.fail(failure):
@@ -94,7 +94,7 @@ class TrialSupervisor(Supervisor):
         evidence_of_failure = failure.evidence() if failure is not None else {}
         values = {**self.trial.changes(), "result": result, "measured": measured, **evidence_of_failure}
         self.account.record("trial", values)
-        if outcome.remaining:  # nothing may start beside processes that are still there
+        if outcome.remaining:  # nothing may start beside remaining processes
             return self._end("failed", "processes-remain", evidence, trial=measured)
         now: StateRecord = {
             "trial": measured,
@@ -111,7 +111,7 @@ class TrialSupervisor(Supervisor):
         return RESTART if self.terminations else None
 
     def _missing(self, outcome: CommandResult) -> remedy.AttemptFailure | None:
-        """Return why a command that ended well was no trial."""
+        """Return why a command that ended well was no valid trial."""
         if outcome.is_stop_asked:
             return None
         if outcome.is_off_card and self.trial is not None and self.trial.kind != trials.CARD:
@@ -125,7 +125,7 @@ class TrialSupervisor(Supervisor):
         return None
 
     def _keep(self, ended: list[trials.FinishedTrial]) -> None:
-        """Keep on the host what the trials of this rung have measured; a rung that fails has measured nothing that holds."""
+        """Keep the measurements of this rung's trials on the host; a failed rung has no valid ones."""
         assert self.trial is not None  # noqa: S101 - as above
         if self.trial.kind != trials.CARD:
             measured = trials.measurement(ended, self.trial.rung)

@@ -1,13 +1,14 @@
-"""The trials of a verification: which one comes next, by the plan and by how the earlier ones ended. Pure functions.
+"""The trials of a verification: which one comes next, by the plan and the earlier results. Pure functions.
 
-A verification is a run whose attempts are trials, each in a process of its own:
+A verification is a run whose attempts are trials, each in a separate process:
 
-    card     what the card computes, and how fast; no job runs. A rehearsal has none
+    card     the card's results and speed; no job runs. A rehearsal has none
     rung     the job for some steps in one precision of the ladder. fp32 comes first: the gradients of the others are
              compared with its gradient. One that runs out of memory is made again with half the micro-batch.
     batch    the job for a few steps with another micro-batch, in the first precision that worked: the largest that fits
 
-Example: card, fp32, fp16 over an fp16 base, fp16 over an fp32 base, then fp16 with micro-batches of 16, 32 (out of memory).
+Example: card, fp32, fp16 over an fp16 base, fp16 over an fp32 base, then fp16 with micro-batches of 16, 32
+(out of memory).
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ if TYPE_CHECKING:
 
 CARD, RUNG, BATCH = "card", "rung", "batch"
 GOOD = "good"
-"""How a trial ended that measured what it was to measure; any other end is the class of a failure."""
+"""The result of a trial with complete measurements; any other result is the class of a failure."""
 OUT_OF_MEMORY = "cuda-oom"
 NOT_VERIFIABLE = "not-verifiable"
 BY_CHANCE = ("port-in-use", "preempted", "nccl-error", "gpu-busy-exclusive")
-"""Failures that say nothing about a precision."""
+"""Failures that prove nothing about a precision."""
 MADE_AGAIN = (*BY_CHANCE, "unknown")
-"""Failures after which the trial is made once more: they may say nothing about a precision."""
+"""Failures after which the trial is repeated once: they may prove nothing about a precision."""
 BATCH_STEPS = 4
 MOST_BATCHES = 6
 
@@ -49,7 +50,7 @@ class Trial(NamedTuple):
     accumulation: int = 1
 
     def changes(self) -> ChangesRecord:
-        """Return what its attempt changes of the plan's values, as `attempt.json` holds it."""
+        """Return the attempt's changes to the plan's values, as `attempt.json` holds them."""
         return {
             "rung": self.rung,
             "micro_batch": self.micro_batch,
@@ -58,14 +59,14 @@ class Trial(NamedTuple):
         }
 
     def title(self, rungs: int) -> str:
-        """Return what is tried, in a few words, on a ladder of so many rungs: `rung 2 of 3`."""
+        """Return a short title of the trial, on a ladder of `rungs` rungs: `rung 2 of 3`."""
         if self.kind == RUNG:
             return "rung %d of %d" % (self.rung + 1, rungs)
         return "micro-batch %d" % self.micro_batch if self.kind == BATCH else self.kind
 
 
 class FinishedTrial(NamedTuple):
-    """A trial, how it ended, what it measured, and whether its script took its batch from the plan."""
+    """A trial, its result, its measurements, and whether its script took its batch from the plan."""
 
     trial: Trial
     result: str
@@ -74,7 +75,7 @@ class FinishedTrial(NamedTuple):
 
 
 def read_trial(attempt: AttemptRecord) -> Optional[Trial]:
-    """Return the trial that an attempt was; None for a record that is not one."""
+    """Return the trial that an attempt was; None for any other record."""
     changes = attempt.get("changes")
     if attempt.get("kind") != "attempt" or not isinstance(changes, dict) or "trial" not in changes:
         return None
@@ -84,8 +85,8 @@ def read_trial(attempt: AttemptRecord) -> Optional[Trial]:
 def ended_trials(records: Sequence[Tuple[AttemptRecord, StateRecord]]) -> List[FinishedTrial]:
     """Return the trials that have ended, from (attempt.json, state.json) of each folder.
 
-    `trial` in a state holds what was measured. A trial whose agent died in the middle has not ended. Nor has one that failed
-    for the first time, if the reason says nothing about the precision.
+    `trial` in a state holds the measurements. A trial whose agent died in the middle has not ended. Nor has
+    one that failed for the first time for a reason in MADE_AGAIN.
     """
     ended: List[FinishedTrial] = []
     excused = set()
@@ -105,7 +106,7 @@ def ended_trials(records: Sequence[Tuple[AttemptRecord, StateRecord]]) -> List[F
 
 
 def next_trial(plan: PlanRecord, ended: Sequence[FinishedTrial]) -> Optional[Trial]:
-    """Return the trial that comes next; None once all have been made, or if the card itself cannot be used."""
+    """Return the next trial; None once all have been made, or if the card itself cannot be used."""
     is_rehearsed = plan.get("rehearsed") is True
     if not is_rehearsed and not ended:
         return Trial(CARD, **_split(plan, int(plan["split"]["micro_batch"])))
@@ -120,7 +121,7 @@ def next_trial(plan: PlanRecord, ended: Sequence[FinishedTrial]) -> Optional[Tri
 
 
 def order(ladder: Sequence[PrecisionRecord]) -> List[int]:
-    """Return the rungs in the order in which they are tried: fp32 without tf32 first, then as on the ladder."""
+    """Return the rungs in the order of their trials: fp32 without tf32 first, then as on the ladder."""
     rungs = range(len(ladder))
     return sorted(rungs, key=lambda rung: (not is_reference(ladder[rung]), rung))
 
@@ -131,10 +132,10 @@ def is_reference(precision: PrecisionRecord) -> bool:
 
 
 def measurement(ended: Sequence[FinishedTrial], rung: int) -> Optional[JsonObject]:
-    """Return what the trials of a rung have measured so far; None if it has not worked.
+    """Return the measurements of a rung's trials so far; None if it has not worked.
 
-    These are the figures of the rung's own trial, and `fits` and `too_large`: the largest micro-batch that worked, and the
-    smallest one that did not.
+    These are the figures of the rung's own trial, and `fits` and `too_large`: the largest micro-batch that
+    worked, and the smallest one that did not.
     """
     of_rung = [one for one in ended if one.trial.kind in (RUNG, BATCH) and one.trial.rung == rung]
     own = next((one.measured for one in of_rung if one.trial.kind == RUNG and one.measured), None)
@@ -146,7 +147,7 @@ def measurement(ended: Sequence[FinishedTrial], rung: int) -> Optional[JsonObjec
 
 
 def is_refuted(ended: Sequence[FinishedTrial], trial: Trial) -> bool:
-    """Whether a rung has just failed, so that what an earlier verification measured of it does not hold any more."""
+    """Whether a rung has just failed, so that an earlier verification's measurements of it are invalid."""
     last = ended[-1] if ended else None
     if last is None or last.trial != trial or trial.kind != RUNG:
         return False
@@ -154,7 +155,7 @@ def is_refuted(ended: Sequence[FinishedTrial], trial: Trial) -> bool:
 
 
 def too_short(measured: JsonObject, verification: VerificationRecord) -> Optional[remedy.AttemptFailure]:
-    """Return why a trial of a rung has shown nothing: the job ended while its weights were held, so none could move."""
+    """Return why a trial of a rung is inconclusive: the job ended while its weights were held."""
     steps, held = measured.get("steps"), int(verification["held"])
     if isinstance(steps, int) and steps > held:
         return None
@@ -180,7 +181,7 @@ def _of_rung(plan: PlanRecord, rung: int, made: Sequence[FinishedTrial]) -> Opti
 
 
 def _of_batch(plan: PlanRecord, ended: Sequence[FinishedTrial]) -> Optional[Trial]:
-    """Return the next larger micro-batch: twice the largest that fits, then what lies between it and the first that does not."""
+    """Return the trial of the next micro-batch: twice the largest that fits, then a bisection."""
     worked = best(ended)
     tried = [one for one in ended if one.trial.kind == BATCH]
     if worked is None or not worked.takes_batch or len(tried) >= MOST_BATCHES:

@@ -1,7 +1,7 @@
 """The variables and the command line of a run's processes, for the training and for `launch exec`.
 
-The job's own variables replace the host's. The run's token is among them, so that leftovers of an interrupted run can be
-found and ended. Only the training also gets the run's secrets.
+The job's own variables replace the host's. The run's token is among them, so that leftovers of an interrupted
+run can be found and ended. Only the training also gets the run's secrets.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MEETING_S = 600
 
 
 class Rendezvous(NamedTuple):
-    """Where the ranks of several nodes meet: the first node's name and a free port there, and which node this is.
+    """Where the ranks of several nodes meet: the first node's name, a free port there, this node's number.
 
     `ranks` are those of this node.
     """
@@ -57,10 +57,11 @@ class Rendezvous(NamedTuple):
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables by which a torchrun joins those of the other nodes: options in its words would be in `ps`.
+        """The variables by which a torchrun joins those of the other nodes.
 
-        Nodes do not come and go, and torchrun starts nothing again: the agent does. The backend is the static one, because
-        the agents of `c10d` unpickle a value that anybody who reaches their store can write.
+        Options on its command line would show in `ps`. The number of nodes is fixed, and torchrun restarts
+        nothing: the agent does. The backend is the static one, because the agents of `c10d` unpickle a value
+        that anyone with access to their store can write.
         """
         master = {"MASTER_ADDR": self.host, "MASTER_PORT": str(self.port)}
         options = {
@@ -97,7 +98,7 @@ def variables(run: Run, runtime: RecordedRuntime) -> dict[str, str]:
     gpus = runtime.get("gpus")
     if gpus is not None:  # empty for a plan without a card, so that no card of the host is visible
         values.update(CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES=",".join(gpus))
-        # Asking whether there is a card must not initialise CUDA: a forked process could not use the card then.
+        # To ask whether a card exists must not initialise CUDA: a forked process could not use the card then.
         values.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     return values
 
@@ -118,10 +119,10 @@ def training_variables(
 ) -> dict[str, str | bytes]:
     """Return the variables of the training itself, the only ones with the secrets.
 
-    `port` is where the ranks connect, `attempt` the attempt's folder, `socket` the path where its workers report,
-    `stacks` the file for the stacks of its Python processes.
-    `hook` names the parts of the start-up hook that are on in the training's Python processes. `ranks` are those of this
-    node, of several with a `rendezvous`.
+    `port` is where the ranks connect, `attempt` the attempt's folder, `socket` the path for the workers'
+    reports, `stacks` the file for the stacks of its Python processes. `hook` names the enabled parts of the
+    start-up hook in the training's Python processes. `ranks` are those of this node; with a `rendezvous`
+    there are several nodes.
     """
     values = variables(run, runtime)
     if hook:
@@ -129,7 +130,8 @@ def training_variables(
     return {
         **{name: secret.as_bytes(value) for name, value in secrets.items()},
         **values,
-        # For scripts that read where ranks connect, and for torchrun, whose default port is the same for all runs.
+        # For scripts that read where ranks connect, and for torchrun, whose default port is the same for all
+        # runs.
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "PET_MASTER_PORT": str(port),
@@ -152,7 +154,7 @@ def _first(folder: str, rest: str | None) -> str:
 
 
 def _keep_hub_downloads(values: dict[str, str], cache: str) -> None:
-    """Share downloads from the model hub between all runs of a root, unless the user has set HF_HOME; keep a login."""
+    """Share model hub downloads between all runs of a root, unless the user has set HF_HOME; keep a login."""
     if "HF_HOME" not in values:
         home = values.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
         values.setdefault("HF_TOKEN_PATH", os.path.join(home, "huggingface", "token"))
@@ -165,7 +167,10 @@ def interpreter_of(runtime: RecordedRuntime) -> str:
 
 
 def by_us(plan: PlanRecord, ranks: int) -> int:
-    """Return how many of a command's ranks are started here: one if the script does not take its rank from the environment."""
+    """Return how many of a command's ranks are started here.
+
+    It is one if the script does not take its rank from the environment.
+    """
     use = plan.get("rank_use")
     return ranks if use is None or use.get("kind") == "taken" else 1
 
@@ -179,8 +184,9 @@ def is_one_rank(command: list[str]) -> bool:
 def native_command(command: list[str], interpreter: str, ranks: int = 1) -> list[str]:
     """Replace a bare `python` with the environment's interpreter; other programs are found by PATH.
 
-    Several ranks of such a Python, those of all nodes counted, are started by the worker, which shows each rank only its
-    own card: in exclusive mode a rank that touched another's card would fail. Other commands start their ranks themselves.
+    The worker starts several ranks of such a Python (counted over all nodes), and shows each rank only its
+    own card: in exclusive mode, a rank that touched another's card would fail. Other commands start their
+    ranks themselves.
     """
     if command[0] in ("python", "python3"):
         is_wrapped = ranks > 1 and is_one_rank(command)

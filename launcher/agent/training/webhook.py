@@ -1,4 +1,7 @@
-"""Call a webhook, in a process of its own that can be ended. The address, which may be a secret, comes on standard input."""
+"""Call a webhook in a separate process, which can be killed.
+
+The address, which may be a secret, is read from standard input.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from ..record import strict_json
 
 
 def main(_arguments: list[str]) -> int:
-    """Post the body of a letter {"url", "body", "limit_s"} as JSON; print why it failed, and return 1."""
+    """Post the body of a letter {"url", "body", "limit_s"} as JSON; on failure print why, and return 1."""
     letter = strict_json.decode(sys.stdin.read())
     if not letter["url"].startswith(("http://", "https://")):
         print("the webhook's address does not begin with http:// or https://")
@@ -26,7 +29,7 @@ def main(_arguments: list[str]) -> int:
     except urllib.error.HTTPError as error:
         print("the webhook answers %d %s" % (error.code, error.reason))
         return 1
-    except (OSError, ValueError) as error:  # ValueError: no address
+    except (OSError, ValueError) as error:  # ValueError: not a valid address
         reason = getattr(error, "reason", error)
         print("the webhook cannot be called: %s" % (getattr(reason, "strerror", None) or reason))
         return 1
