@@ -1,7 +1,8 @@
 """Many launches in one command: the file or grid, the queue on disk, the worker, and the results.
 
-`batch_file` reads what people write, `batch_queue` keeps each item's state, `batch_worker` works it, `batch_results` writes the table.
-An item is an ordinary run: `batch_item` launches and follows it by the rooms below.
+`batch_file` reads the user's file or grid, `batch_queue` stores the state of each item, `batch_worker`
+launches and follows the items, and `batch_results` writes the table. An item is an ordinary run: `batch_item`
+launches and follows it through the lower packages.
 """
 
 FRONT_DOOR = (
@@ -19,4 +20,4 @@ FRONT_DOOR = (
     "item_view",
     "queued_item",
 )
-"""The modules that other rooms may import."""
+"""The modules that other packages may import."""

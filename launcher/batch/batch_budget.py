@@ -1,4 +1,4 @@
-"""What a batch may spend on rented machines: its max_cost over all of its runs, of which what is spent and promised is taken."""
+"""The budget of a batch for rented machines: max_cost over all of its runs, minus spent and reserved money."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def _rentals(names: Iterable[str]) -> Iterator[tuple[Host, RentalSettings]]:
-    """Yield the hosts of these names where machines are rented, and how. Unknown names are left out."""
+    """Yield those of the named hosts that rent machines, with their settings. Unknown names are left out."""
     known = resolve.hosts()
     for name in dict.fromkeys(names):
         if name in known and (settings := _rental(known[name])) is not None:
@@ -40,9 +40,10 @@ def _rental(host: Host) -> RentalSettings | None:
 
 
 def spending(items: Sequence[Sequence[str]], max_cost: float | None, command: str) -> Cost | None:
-    """Return what a batch may spend on rented machines; None if it rents none. `items` are the hosts of each, `command` agrees to it.
+    """Return the maximum cost of a batch's rented machines, or None if it rents none.
 
-    Raises UsageError for a batch that may rent without a limit on all of it, RefusedError for a host without one on a rental.
+    `items` are the hosts of each item; `command` confirms the cost. Raises UsageError for a batch that may
+    rent without a max_cost, and RefusedError for a host without a limit per rental.
     """
     rentals = [*_rentals(name for names in items for name in names)]
     if not rentals:
@@ -61,21 +62,21 @@ def spending(items: Sequence[Sequence[str]], max_cost: float | None, command: st
 
 
 class Budget:
-    """What is left of a batch's max_cost. Its methods may be called from several threads."""
+    """The rest of a batch's max_cost. Thread-safe."""
 
     def __init__(self, queue: BatchQueue) -> None:
-        """Spend no more than the batch of this queue may."""
+        """Spend at most the max_cost of this queue's batch."""
         self._queue, self._most = queue, queue.rules.max_cost
         self._lock, self._clearing = threading.Lock(), threading.Lock()
         self._promised: dict[int, int] = {}
 
     @contextmanager
     def promise(self, number: int, request: Request, view: View) -> Iterator[int | None]:
-        """Keep enough for the dearest machine that an item may rent while its launch is on its way; yield how much, in cents.
+        """Reserve the cost of the most expensive machine that an item may rent, during its launch.
 
-        Where nothing is rented, None is yielded.
-        What a worker that was killed has rented for nothing is ended first: it would be paid for, and counted, until its limit.
-        Raises CardBusyError if that is too much just now, RefusedError if it always will be, and ServiceError.
+        Yield it in cents, or None if the host rents no machines. First terminate the useless machines of a
+        killed worker, which would be billed and counted until their limit. Raises CardBusyError if the budget
+        is too small now, RefusedError if it always will be, and ServiceError.
         """
         host = resolve.host(request.host)
         if (settings := _rental(host)) is None:
@@ -98,14 +99,17 @@ class Budget:
                 self._promised.pop(number, None)
 
     def _leave_to_keepers(self) -> None:
-        """Have the machines of runs that are over here ended in the background, if whoever did that was killed. Raises HostError."""
+        """Have keepers terminate the machines of ended runs whose managing process was killed.
+
+        Raises HostError.
+        """
         going = {item.run for item in self._queue.items(*ON_THE_WAY)}
         for mirror in unattended(self._queue.runs().keys() - going):
             leave_to_keeper(mirror)
 
     def _check(self, host: str, cents: int) -> None:
         mend = f"with another limit   launch batch resume {self._queue.name} --failed --max-cost N"
-        if self._most is None:  # it was no host where machines are rented when the batch was made
+        if self._most is None:  # the host rented no machines when the batch was created
             raise RefusedError(f"{host}: machines are rented there, and the batch has no max_cost\n  {mend}")
         spent, open_cents, launched = 0, 0, set[int]()
         for number, rental in rentals_for(self._queue.runs()):

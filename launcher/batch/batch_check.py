@@ -1,4 +1,4 @@
-"""What `launch` would refuse of a batch's items before it asks a host, and which values of the matrix reach no script."""
+"""Find the errors in a batch's items before a host is contacted, and matrix values that reach no script."""
 
 from __future__ import annotations
 
@@ -29,15 +29,18 @@ TOLD_EVERY = 100
 _SECRET_OPTION = re.compile(r"launch (?:-s|--secret) (\w+)")
 Tell = Callable[[str], None]
 _BY_THE_WORKER = ("attention", "batch", "compile", "loader_workers", "method", "seed", "settings", "steps")
-"""The keys of a job that reach its script only if it asks the worker for them."""
+"""The job keys that reach the script only through the worker."""
 
 
 def tell_nobody(_words: str) -> None:
-    """Hear how far a check is, and say nothing."""
+    """Ignore the progress of a check."""
 
 
 def check(drafts: Sequence[Draft], lookup: Lookup, mistakes: Mistakes, tell: Tell) -> tuple[Large, ...]:
-    """Understand each item as a launch would, on each of its hosts; nothing is sent. Return what is to be asked about."""
+    """Resolve each item as a launch would, for each of its hosts.
+
+    Send nothing. Return the uploads to confirm.
+    """
     checker = _Checker(lookup, mistakes)
     for number, draft in enumerate(drafts, start=1):
         if number % TOLD_EVERY == 0:
@@ -48,7 +51,7 @@ def check(drafts: Sequence[Draft], lookup: Lookup, mistakes: Mistakes, tell: Tel
 
 
 class _Checker:
-    """Checks items one by one. `plain_runs` are the runs whose scripts do not ask the worker for anything."""
+    """Checks items one by one. `plain_runs` are the runs whose scripts do not use the worker."""
 
     def __init__(self, lookup: Lookup, mistakes: Mistakes) -> None:
         self._lookup, self._mistakes = lookup, mistakes
@@ -63,26 +66,26 @@ class _Checker:
 
     @property
     def large(self) -> tuple[Large, ...]:
-        """What would travel to a host for the first time, and is much."""
+        """The large uploads to hosts that do not have the code yet."""
         found = [Large(host, one) for (host, _, _), one in self._questions.items() if one is not None]
         return tuple(dict.fromkeys(found))
 
     def check(self, draft: Draft) -> None:
-        """Add the mistakes of an item. Where only some of its hosts refuse it, there are none."""
+        """Add the mistakes of an item. An item that at least one of its hosts accepts has none."""
         request = draft.request._replace(name=draft.name)
         if not self._knows(draft, "profile", request.profile or AUTO):
             request = request._replace(profile=None)
         hosts = [host for host in draft.hosts if self._knows(draft, "host", host)]
         refusals: list[str] = []
         resolved: Resolved | None = None
-        for host in hosts or ["local"]:  # the job is the same on any
+        for host in hosts or ["local"]:  # the job is the same on any host
             try:
                 one = understand(request._replace(host=host), self._lookup)
             except UsageError as error:
                 self._add(draft, str(error), is_refusal=False)
                 if not request.settings:
                     return
-                request = request._replace(settings=[])  # what else is wrong is found without them
+                request = request._replace(settings=[])  # drop the settings to find further mistakes
                 try:
                     resolved = understand(request._replace(host=host), self._lookup)
                 except (UsageError, RefusedError):
@@ -103,7 +106,7 @@ class _Checker:
             self._check_task(draft, hosts, resolved)
 
     def _knows(self, draft: Draft, key: str, name: str) -> bool:
-        """Whether a host or a profile is known; one that is not is a mistake."""
+        """Whether a host or a profile is known. Add a mistake for an unknown one."""
         place = draft.place_of(key), name
         if place not in self._is_known:
             try:
@@ -119,7 +122,7 @@ class _Checker:
         return self._is_known[place]
 
     def _check_task(self, draft: Draft, hosts: Iterable[str], resolved: Resolved) -> None:
-        """Add what would stop an item's job on any host."""
+        """Add the mistakes that would stop an item's job on any host."""
         task, job = resolved.task, resolved.job
         refusals = [*_recorded(draft.request, job), *_words_of(job_check.findings(task))]
         if not refusals:
@@ -141,7 +144,7 @@ class _Checker:
             self._reads_worker[draft.run] = job.adapt or uses_worker(job, task.code)
 
     def _load(self, task: Task) -> Load:
-        """Return what a task would send; items of the same folder and the same local files share it."""
+        """Return the upload of a task. Items with the same folder and the same local files share it."""
         local = [(key, value) for key, value in values_of(task.job) if source(value).kind == "local"]
         place = task.code, tuple(str(task.locate(key, value)) for key, value in local)
         if place not in self._loads:
@@ -149,7 +152,7 @@ class _Checker:
         return self._loads[place]
 
     def _ask(self, code: Path, loaded: Load, hosts: Iterable[str]) -> None:
-        """Note for each host whether much of a load is new to it."""
+        """Record for each host whether a large part of a load is new to it."""
         for host in hosts:
             place = host, code, id(loaded)
             if place not in self._questions:
@@ -158,7 +161,7 @@ class _Checker:
                 self._questions[place] = found and found.model_copy(update={"mend": mend})
 
     def _add(self, draft: Draft, text: str, *, is_refusal: bool) -> None:
-        """Add the mistakes of an error's text, one for each line that is not indented, in the words of the batch's own file."""
+        """Add the mistakes in an error's text, one per unindented line, in terms of the batch's file."""
         for words in re.split(r"\n(?!\s)", text):
             key = _key_of(draft, words.splitlines()[0])
             own = _own_words(words, key)
@@ -166,7 +169,10 @@ class _Checker:
 
 
 def _own_words(words: str, key: str) -> str:
-    """Return an error's words about a key without the place and the option that a launch would name: the batch's file has its own."""
+    """Return an error's words about a key, without the place and option of a launch.
+
+    The batch's file has other places and options.
+    """
     words = _SECRET_OPTION.sub(r'secrets = ["\1"]', words)
     before, with_set, after = words.partition(" with --set: ")
     if with_set:
@@ -177,12 +183,12 @@ def _own_words(words: str, key: str) -> str:
 
 
 def _words_of(findings: Iterable[Finding]) -> list[str]:
-    """Return the refusals among findings, each with its mend below it."""
+    """Return the refusals among findings, each with its remedy below it."""
     return ["\n  ".join(filter(None, (one.message, one.mend))) for one in findings if one.level == "refuse"]
 
 
 def _recorded(request: Request, job: Job) -> list[str]:
-    """Return the refusals of what would be recorded, with the queue and the results, and is to be kept secret."""
+    """Return the refusals for credentials in the parts of a request that the queue and the results record."""
     named = [setting.partition("=")[::2] for setting in request.settings]
     found = [(f"{key}: it holds", credential_in(written)) for key, written in named]
     found += [("command: it holds", credential_in(word)) for word in request.words]
@@ -194,13 +200,13 @@ def _recorded(request: Request, job: Job) -> list[str]:
 
 
 def _key_of(draft: Draft, message: str) -> str:
-    """Return the key that a message is about: the longest of an item's launch that it names, empty if it names none."""
+    """Return the longest key of the item's launch that a message names, or an empty text."""
     named = [key for key in draft.places if re.search(rf"(?<![\w.{{]){re.escape(key)}(?![\w.}}])", message)]
     return max(named, key=len, default="")
 
 
 def _note_what_reaches_nothing(drafts: Sequence[Draft], plain: set[str], mistakes: Mistakes) -> None:
-    """Note the keys of the matrix that change nothing of what a run's script sees: its items run the same command."""
+    """Note the matrix keys that do not reach a run's script. Their items run the same command."""
     for draft in {one.run: one for one in drafts if one.run in plain}.values():
         for key in draft.unnamed:
             if key.partition(".")[0] in _BY_THE_WORKER:

@@ -1,4 +1,4 @@
-"""A batch: many launches that are written in one file."""
+"""The definition of a batch: many launches in one file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Artifacts = Literal["all", "best", "none"]
 
 
 def _as_list(value: object) -> object:
-    """One host may be written as text."""
+    """Return a list as a tuple. A single host may be written as text."""
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
@@ -39,9 +39,10 @@ HostNames = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 
 class BatchRun(Written):
-    """What one launch of a batch says; each key stands for the option of that name. None where it leaves that to the batch.
+    """The launch options of one run of a batch. None leaves an option to the batch.
 
-    `settings` are the values of `--set`, by their keys. `host`: where the run may go, the first that is free.
+    Each key is the option of that name. `settings` are the values of `--set`, by key. `host` lists the
+    allowed hosts; the first free one is used.
     """
 
     name: Name | None = None
@@ -58,11 +59,11 @@ class BatchRun(Written):
 
 
 class Rules(Written):
-    """What holds for all of a batch.
+    """The rules of a whole batch.
 
-    `max_parallel` runs go on at a time, on all hosts together. After `max_failures` failed ones nothing more is begun.
-    `max_cost` is in dollars, of all that is rented. `best` is a metric and its direction, e.g. `loss:min`.
-    `artifacts`: whose files come home.
+    At most `max_parallel` runs exist at a time, over all hosts. After `max_failures` failed runs no new one
+    starts. `max_cost` is in dollars, for all rented machines. `best` is a metric and its direction, e.g.
+    `loss:min`. `artifacts`: the runs whose files are downloaded.
     """
 
     max_parallel: Count | None = None
@@ -73,9 +74,10 @@ class Rules(Written):
 
 
 class BatchFile(BatchRun, Rules):
-    """A batch as a person writes it: what holds for all runs, the runs, and a matrix that multiplies them.
+    """A batch as the user writes it: the common options, the runs, and a matrix that multiplies them.
 
-    `name` is the batch's. A key of the matrix is one of `--set`, `host`, `profile`, `precision`, or a word of the command: `{KEY}` in it.
+    `name` is the batch's name. A matrix key is a key of `--set`, `host`, `profile`, `precision`, or a
+    placeholder `{KEY}` of the command.
     """
 
     run: tuple[BatchRun, ...] = ()

@@ -11,10 +11,11 @@ from launcher.values.plan import Finding
 
 
 class Draft(NamedTuple):
-    """An item before it is queued. `values` are those of the matrix.
+    """An item before it is queued. `values` are its matrix values.
 
-    `run` is its run's key in the file, empty for the only one. `places` are the dotted keys that its launch is from, e.g.
-    `profile` from `run.2.profile`, for messages. `unnamed` are the keys of the matrix that its command does not name.
+    `run` is the key of its run in the file, empty for a single run. `places` maps each key of its launch to
+    the dotted key in the file, e.g. `profile` to `run.2.profile`, for messages. `unnamed` are the matrix keys
+    without a placeholder in its command.
     """
 
     name: str
@@ -27,16 +28,16 @@ class Draft(NamedTuple):
 
     @property
     def as_json(self) -> str:
-        """Its launch as it is queued."""
+        """Its launch as stored in the queue."""
         return json.dumps(self.request._asdict())
 
     def place_of(self, key: str) -> str:
-        """Return where the file has what its launch has as this key."""
+        """Return the dotted key in the file that sets a key of its launch."""
         return self.places.get(key, self.run)
 
 
 class Large(NamedTuple):
-    """Much that would travel to a host for the first time, which a person agrees to first."""
+    """A large first upload to a host. The user must confirm it."""
 
     host: str
     finding: Finding

@@ -1,4 +1,7 @@
-"""From a batch's file, or the words of `--grid`, to its items: every mistake of the whole file at once, each with its line."""
+"""From a batch's file, or the words of `--grid`, to its items.
+
+All mistakes are reported together, with lines.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,18 @@ from launcher.values.parsing import build, nearest
 from launcher.values.precision import PrecisionChoice
 
 OWN_KEYS = ("host", "profile", "precision", "gpus")
-"""The keys of a run that a matrix may vary beside those of `--set`."""
+"""The keys of a run that a matrix may vary, in addition to the keys of `--set`."""
 _OF_JOBS = {field.serialization_alias or name for name, field in Job.model_fields.items()}
 _DEFAULT_NAME = "batch"
 _HOLE = re.compile(r"(?<!\$)(\{)?\{([A-Za-z_][\w.-]*)\}(?(1)\})")
-"""A word's `{KEY}`. `{{KEY}}` stands for `{KEY}` itself, and `${KEY}` is a shell's."""
+"""The placeholder `{KEY}` in a word.
+
+`{{KEY}}` stands for a literal `{KEY}`, and `${KEY}` belongs to the shell.
+"""
 
 
 class Batch(NamedTuple):
-    """A batch as it was asked for. `notes` are worth saying before it begins, `large` is to be agreed to."""
+    """A batch as requested. `notes` are messages to show before it starts, `large` are uploads to confirm."""
 
     name: str
     rules: Rules
@@ -41,10 +47,10 @@ class Batch(NamedTuple):
 
 
 def read_batch(path: Path, changes: Mapping[str, Any], tell: Tell = tell_nobody) -> Batch:
-    """Read a batch's file; `changes` are keys that the command line sets instead, `tell` hears how many items are checked.
+    """Read a batch's file. `changes` are keys set by the command line; `tell` receives the progress.
 
-    Raises BadFileError with every key of a wrong name or type; without any of these, with every mistake, or RefusedError where
-    `launch` would refuse.
+    Raises BadFileError with every key of a wrong name or type. If all keys are valid, raises BadFileError
+    with every mistake, or RefusedError where `launch` would refuse.
     """
     data, text = read_toml(path)
     written_here = {key: one for key, one in data.items() if key not in changes}
@@ -59,7 +65,10 @@ def read_batch(path: Path, changes: Mapping[str, Any], tell: Tell = tell_nobody)
 
 
 def grid_batch(words: Sequence[str], values: Mapping[str, Any], tell: Tell = tell_nobody) -> Batch:
-    """Return the batch of `--grid KEY=V1,V2` words; `values` are the other keys of a batch. Raises UsageError, RefusedError."""
+    """Return the batch of `--grid KEY=V1,V2` words.
+
+    `values` are the other keys. Raises UsageError, RefusedError.
+    """
     written = build(BatchFile, {**values, "matrix": grid_of(words)}, file="launch batch")
     return _batch(written, written.name or _DEFAULT_NAME, Mistakes(None), Lookup(), tell)
 
@@ -69,7 +78,7 @@ def _name_of(path: Path) -> str:
 
 
 def _batch(written: BatchFile, name: str, mistakes: Mistakes, lookup: Lookup, tell: Tell) -> Batch:
-    """Multiply the runs by the matrix, and check each. Raises BadFileError with every mistake."""
+    """Multiply the runs by the matrix, and check each item. Raises BadFileError with every mistake."""
     runs = written.run or (BatchRun(),)
     places = [f"run.{number}" for number, _ in enumerate(written.run, start=1)] or [""]
     for place, one in (("", written), *(zip(places, written.run, strict=True) if written.run else ())):
@@ -98,7 +107,7 @@ def _batch(written: BatchFile, name: str, mistakes: Mistakes, lookup: Lookup, te
 
 
 def _check_keys(run: BatchRun, place: str, mistakes: Mistakes) -> None:
-    """Add what is wrong with the keys of a run, or of the file, as they stand together."""
+    """Add the mistakes in the combination of a run's keys, or of the file's."""
     start, given = f"{place}." if place else "", run.model_fields_set
     if run.job is not None and run.command:
         mistakes.add(f"{start}command", "there is a job too: give one of them")
@@ -109,18 +118,18 @@ def _check_keys(run: BatchRun, place: str, mistakes: Mistakes) -> None:
 
 
 def _is_known(key: str) -> bool:
-    """Whether a matrix may have a key that its command does not name."""
+    """Whether a matrix may have a key without a placeholder in the command."""
     return key in OWN_KEYS or key.partition(".")[0] in _OF_JOBS
 
 
 def _no_such_key(key: str, more: Iterable[str]) -> str:
-    """Say that a job has no such key; the nearest may be one of those, or of `more`."""
+    """Return the message that a job has no such key, with the nearest key of a job or of `more`."""
     guess = nearest(key, [*more, *_OF_JOBS])
     return f"a job has no key '{key}'{guess}\n  a setting of its script   settings.{key}"
 
 
 def _objection_to(key: str, value: object) -> str | None:
-    """Return what is wrong with a value of the matrix for a key of a run, if anything is."""
+    """Return the problem with a matrix value for a key of a run, or None."""
     if not isinstance(value, str):
         return f"{inline(value)}: expected text"
     if key == "precision" and value not in (known := get_args(PrecisionChoice)):
@@ -129,12 +138,12 @@ def _objection_to(key: str, value: object) -> str | None:
 
 
 class _Maker:
-    """Makes the items of one run."""
+    """Creates the items of one run."""
 
     def __init__(
         self, batch: BatchFile, run: BatchRun, place: str, matrix: Matrix, mistakes: Mistakes
     ) -> None:
-        """Look which keys of the matrix its command names, and add what fits nowhere to the mistakes."""
+        """Find the matrix keys that its command names. Add unknown keys and wrong values to the mistakes."""
         self._batch, self._run, self._place, self._matrix = batch, run, place, matrix
         self._words = run.command or (() if run.job else batch.command)
         found = {hole[2] for word in self._words for hole in _HOLE.finditer(word) if not hole[1]}
@@ -167,7 +176,7 @@ class _Maker:
                     mistakes.add(f"matrix.{matrix.written_as[key]}", objection)
 
     def draft(self, point: Point, project_host: str | None) -> Draft:
-        """Return the item at a point of the matrix. Its name is still that of the run."""
+        """Return the item at a point of the matrix. Its name is still the run's name."""
         batch, run = self._batch, self._run
         own = {key: point[key] for key in OWN_KEYS if key in point and key not in self._named}
         skipped = {*self._named, *own, *self._unknown}
@@ -199,12 +208,15 @@ class _Maker:
         )
 
     def _key(self, key: str) -> str:
-        """Return the key of the file that holds a key of this run: its own, or that of the whole file."""
+        """Return the dotted key in the file that sets a key of this run: in the run's table or at the top."""
         return f"{self._place}.{key}" if self._place and key in self._run.model_fields_set else key
 
 
 def _filled(hole: re.Match[str], point: Point) -> str:
-    """Fill the `{KEY}`s of a word. It takes one pass, so a value that looks like `{KEY}` stays as it is."""
+    """Fill a placeholder of a word.
+
+    There is only one pass, so a value that looks like `{KEY}` stays as it is.
+    """
     if hole[1]:
         return hole[0][1:-1]
     return _shown(point[hole[2]]) if hole[2] in point else hole[0]
@@ -215,7 +227,7 @@ def _shown(value: Any) -> str:
 
 
 def _with_names(drafts: Sequence[Draft], project_job: str | None, mistakes: Mistakes) -> list[Draft]:
-    """Give each item a name of its own: that of its run, else its job's, with a number where several would have it."""
+    """Give each item a unique name: its run's, else its job's. Number items that would share a name."""
     bases = [draft.name or _job_name(draft.request, project_job) for draft in drafts]
     given = Counter(
         (draft.name, draft.run) for draft in {(one.name, one.run): one for one in drafts}.values()

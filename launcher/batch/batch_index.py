@@ -1,7 +1,8 @@
-"""The index of this user's batches: a batch is worked, or stopped, only if this user began it.
+"""The index of this user's batches. A batch is worked on, or stopped, only if this user began it.
 
-A file a batch, `~/.local/share/launch/batches/DIGEST.json`, named by the SHA-256 of what the batch was begun with: rules,
-and the command and hosts of each item. A queue in a cloned folder is not in it. The folder in the file is a hint.
+Each batch has a file `~/.local/share/launch/batches/DIGEST.json`. DIGEST is the SHA-256 of the batch's
+initial definition: its rules, and the command and hosts of each item. A queue in a cloned folder is not in
+the index. The folder in the file is a hint.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def enter(queue: BatchQueue) -> None:
-    """Enter a batch with its folder; it is on the disk when this returns. Raises RunError."""
+    """Add a batch with its folder to the index. Return once it is on disk. Raises RunError."""
     path = _file(queue.identity())
     record = {"version": 1, "name": queue.name, "folder": str(queue.folder)}
     if read_json(path) == record:
@@ -38,13 +39,16 @@ def has(queue: BatchQueue) -> bool:
 
 
 def folder_of(identity: str) -> Path | None:
-    """Return the folder of a batch, as it was entered last; None if it is not there any more."""
+    """Return the last known folder of a batch, or None if it no longer exists."""
     entered = read_json(_file(identity)).get("folder")
     return Path(entered) if isinstance(entered, str) and Path(entered).is_dir() else None
 
 
 def forget(identity: str, folder: Path) -> None:
-    """Remove a batch from the index, with the folder that it had; a copy of that folder leaves it there. Raises OSError."""
+    """Remove a batch from the index, unless it is entered with another folder (this one is a copy).
+
+    Raises OSError.
+    """
     if folder_of(identity) in (None, folder):
         _file(identity).unlink(missing_ok=True)
 

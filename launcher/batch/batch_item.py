@@ -1,6 +1,6 @@
-"""One item of a batch, from its place to its end: launched, looked for after a crash, followed, brought home.
+"""One item of a batch from placement to end: launch, search after a crash, follow, download.
 
-Each function runs in a thread of its own, and writes what it is about to do into the queue first.
+Each function runs in its own thread. It writes each action to the queue before it takes it.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ RUN_EXISTS = "run-exists"
 
 
 class Lane(NamedTuple):
-    """What work on an item needs: the queue, what is left to spend, the way to its host's desks, who hears what a person must, the code.
+    """The context of the work on an item.
 
-    `is_rented`: its run gets a machine that is rented for it.
+    It holds the queue, the budget, the function that connects to its host, the function that shows messages
+    to the user, and the frozen code. `is_rented`: the run gets a rented machine.
     """
 
     queue: BatchQueue
@@ -72,7 +73,7 @@ class Lane(NamedTuple):
 
 
 class BeginResult(StrEnum):
-    """What became of an attempt to begin an item."""
+    """The outcome of an attempt to launch an item."""
 
     BEGAN = "began"
     BUSY = "busy"
@@ -82,9 +83,9 @@ class BeginResult(StrEnum):
 
 
 class Attempt(NamedTuple):
-    """An attempt to begin an item: the item as it is then, what became of it, and why in words.
+    """An attempt to launch an item: the resulting item, the outcome, and the reason in words.
 
-    `started` is the run that began; None where it was found on its host.
+    `started` is the run that began, or None if it was found on its host.
     """
 
     item: Item
@@ -94,19 +95,19 @@ class Attempt(NamedTuple):
 
 
 def run_of(item: Item) -> str:
-    """Return the id of an item's run. Raises RunError for an item that has none yet."""
+    """Return the id of an item's run. Raises RunError for an item without a run."""
     if item.run is None:
         raise RunError(f"{item.name}: has no run yet")
     return item.run
 
 
 def request_of(item: Item) -> Request:
-    """Return the launch that an item stands for, without a host."""
+    """Return the launch request of an item, without a host."""
     return TypeAdapter(Request).validate_json(item.request)
 
 
 def begin(lane: Lane, item: Item, host: str, view: ItemView) -> Attempt:
-    """Launch a queued item on a host. Its run's id is on disk before anything is sent."""
+    """Launch a queued item on a host. The run's id is on disk before anything is sent."""
     item = lane.queue.step(item, ItemState.RESERVED, run=new_run_id(item.name), host=host)
     return submit(lane, item, view)
 
@@ -130,7 +131,7 @@ def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
         return _failed(lane.queue, item, error)
     try:
         item = lane.queue.step(item, ItemState.CONFIRMED)
-    except BaseException:  # the disk is full: nobody follows it from here
+    except BaseException:  # the disk is full: this process cannot follow the run
         started.desk.close()
         if started.lease is not None:
             _hand_over(lane, item, started.lease, view)
@@ -139,10 +140,11 @@ def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
 
 
 def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
-    """Look for the run of an item whose launch broke off: take it over, or launch it again under the same id.
+    """Look for the run of an item whose launch was interrupted.
 
-    What was prepared by a client that died is removed by its host, which may take a moment: after some `tries` it counts as
-    there. Raises HostError if a person must act.
+    Adopt the run, or launch it again under the same id. If a client dies while it prepares a run, the host
+    removes the preparation, which may take a moment. After some `tries` a prepared run counts as present.
+    Raises HostError if the user must act.
     """
     host = resolve.host(item.host)
     mirror = Mirror(run_of(item), runs_folder())
@@ -154,7 +156,7 @@ def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
             awaits = tries < backend_of(host).upkeep.preparing_looks
             is_there = _is_there(host, mirror, lane.opening, awaits=awaits)
     except UnreachableError as error:
-        return _failed(lane.queue, item, error)  # what was never bound to its host has not begun there
+        return _failed(lane.queue, item, error)  # a run not bound to a host has not begun there
     except _PreparingError:
         return Attempt(item, BeginResult.UNSETTLED, f"{host.name} clears away what a launch had prepared")
     if is_there:
@@ -167,20 +169,21 @@ def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
 
 
 def _note_batch(lane: Lane, mirror: Mirror) -> None:
-    """Write the name of the batch into the entry of a run of it: lists show it. Raises RunError if the disk refuses."""
+    """Write the batch's name into the index entry of a run, for lists. Raises RunError if the write fails."""
     with mirror.disk_errors(index.place(mirror.run)):
         if (entry := mirror.entry) is not None:
             index.update(entry, batch=lane.queue.name)
 
 
 class _PreparingError(Exception):
-    """Raised for a run that is prepared, and either about to begin or about to be removed."""
+    """Raised for a run in preparation, which is about to start or about to be removed."""
 
 
 def _is_there(host: Host, mirror: Mirror, opening: Opening | None, *, awaits: bool) -> bool:
-    """Whether a host has a run; its mirror is bound to it then.
+    """Whether a host has a run. If so, bind the local copy to the host.
 
-    Raises _PreparingError if one in preparation is awaited, and OtherRootError where the host has another root than the one that the run was launched in.
+    Raises _PreparingError for a run in preparation if `awaits`. Raises OtherRootError if the host's root is
+    not the one in which the run was launched.
     """
     with connect(host, opening) as desk:
         mirror.check_root(host.name, desk.root_id)
@@ -194,12 +197,15 @@ def _is_there(host: Host, mirror: Mirror, opening: Opening | None, *, awaits: bo
 
 
 def _is_bound(mirror: Mirror) -> bool:
-    """Whether a run may have begun: it is in the index before it does."""
+    """Whether a run may have begun. A run is in the index before it begins."""
     return index.knows(mirror.run)
 
 
 def _bind_again(lane: Lane, item: Item, mirror: Mirror) -> None:
-    """Write down again on which host a run is, where its record here was removed. Raises RunError if it is not there, HostError."""
+    """Restore the record of a run's host, if the local record was removed. Raises HostError.
+
+    Raises RunError if the run is not on the host.
+    """
     host = resolve.host(item.host)
     if not lane.is_rented and not _is_there(host, mirror, lane.opening, awaits=False):
         raise RunError(
@@ -209,13 +215,13 @@ def _bind_again(lane: Lane, item: Item, mirror: Mirror) -> None:
 
 
 def _is_rented(host: Host, item: Item, view: ItemView) -> bool:
-    """Whether the run of an item began on a machine that was rented for it; a machine without its run is given up."""
+    """Whether the run of an item began on a rented machine. A machine without its run is given up."""
     found = records.rented_for(run_of(item))
     if found is None:
         return False
     mirror = mirror_of(found.record)
     if mirror is not None and (mirror.record.began() is not None or not found.rental.is_open):
-        return True  # or it may have been, which nobody can tell any more
+        return True  # or may have begun, which can no longer be checked
     if not found.rental.is_open:
         return False
     if mirror is not None:
@@ -227,7 +233,10 @@ def _is_rented(host: Host, item: Item, view: ItemView) -> bool:
 
 
 def _put_back(queue: BatchQueue, item: Item, verdict: BeginResult, words: str) -> Attempt:
-    """Queue an item again that this host does not take; for good if it refused it, and the last of them ends it."""
+    """Return an item to the queue after a host did not take it.
+
+    A host that refused it is not tried again. The last refusal ends the item.
+    """
     if verdict != BeginResult.REFUSED:
         return Attempt(queue.step(item, ItemState.QUEUED, why=words), verdict, words)
     tried = (*item.tried, item.host or "")
@@ -242,14 +251,17 @@ def _put_back(queue: BatchQueue, item: Item, verdict: BeginResult, words: str) -
 
 
 def _all_refusals(refusals: Mapping[str, str]) -> str:
-    """Return why no host takes an item: the first lines of all reasons in one line, then what each says below it."""
+    """Return why no host takes an item: the first lines of all reasons joined, then their other lines."""
     parts = [(host, *words.partition("\n")[::2]) for host, words in refusals.items()]
     firsts = [first if host in first or len(parts) == 1 else f"{host}: {first}" for host, first, _ in parts]
     return "\n".join(["; ".join(dict.fromkeys(firsts)), *dict.fromkeys(rest for _, _, rest in parts if rest)])
 
 
 def _failed(queue: BatchQueue, item: Item, error: LaunchError) -> Attempt:
-    """Deal with a launch that broke off: nothing began unless the run's host is bound, which comes before its start."""
+    """Handle an interrupted launch.
+
+    Nothing began unless the run is bound to its host, which precedes its start.
+    """
     if _is_bound(Mirror(run_of(item), runs_folder())):
         return Attempt(item, BeginResult.UNSETTLED, _line(error))
     return _put_back(queue, item, BeginResult.SILENT, _line(error))
@@ -258,9 +270,9 @@ def _failed(queue: BatchQueue, item: Item, error: LaunchError) -> Attempt:
 def follow_item(
     lane: Lane, item: Item, started: Started | None, view: ItemView, watch: Watch, *, pulls: bool
 ) -> RunState:
-    """Follow the run of an item to its end, as `launch` and `attach` do; return its last state.
+    """Follow the run of an item to its end, as `launch` and `attach` do. Return its last state.
 
-    A run that was interrupted is recovered first. Raises HostError if a person must act, RunError.
+    An interrupted run is recovered first. Raises HostError if the user must act, RunError.
     """
     mirror = started.mirror if started is not None else Mirror(run_of(item), runs_folder())
     if not _is_bound(mirror):
@@ -273,7 +285,7 @@ def follow_item(
     found = records.open_for(mirror.run)
 
     def take_left() -> None:
-        """Look after its rented machine, if the process that did was killed."""
+        """Manage its rented machine, if the process that did was killed."""
         nonlocal lease
         if lease is None and found is not None and not found.is_held:
             lease = lease_for(mirror, view)
@@ -289,7 +301,7 @@ def follow_item(
         take_left()
         if started is None:
             desk = _recovered(host, mirror, view, lane.opening)
-        brings = pulls and (lease is None or lease.record.keeps)  # the end of a rent brings everything
+        brings = pulls and (lease is None or lease.record.keeps)  # the end of a rental downloads everything
         state = follow_sessions(host, mirror, view, desk, pulls=brings, watch=look, opening=lane.opening)
         take_left()
         if lease is not None:
@@ -301,7 +313,7 @@ def follow_item(
     except MachineGoneError as error:
         if lease is not None:
             raise
-        # The process that looked after it has brought the run home meanwhile.
+        # The managing process has downloaded the run already.
         return _state_of_gone(Mirror(mirror.run, runs_folder()), str(error))
     except BaseException:
         if lease is not None and not lease.is_released and lease.rental.is_open:
@@ -315,14 +327,14 @@ def follow_item(
 
 
 def _hand_over(lane: Lane, item: Item, lease: Lease, view: ItemView) -> None:
-    """Leave a rental to a process in the background; a person at the batch hears what a launch would say."""
+    """Leave a rental to a background process. Show the user the same messages as a launch does."""
     from launcher.rental.lease.release import hand_off  # few runs are on a rented machine
 
     hand_off(lease, _aloud(lane, item, view))
 
 
 def _aloud(lane: Lane, item: Item, view: ItemView) -> ItemView:
-    """Return a view whose notes a person at the batch sees too, and not only who reads its log."""
+    """Return a view whose notes are also shown to the user, and not only written to the log."""
 
     def tell(text: str) -> None:
         view.note(text)
@@ -332,7 +344,10 @@ def _aloud(lane: Lane, item: Item, view: ItemView) -> ItemView:
 
 
 def _state_of_gone(mirror: Mirror, why_gone: str) -> RunState:
-    """Return how a run ended whose machine is rented no more. Raises RunError if it had not ended."""
+    """Return the last state of a run whose machine is no longer rented.
+
+    Raises RunError if it had not ended.
+    """
     state = mirror.state()
     if state is None or not is_terminal(state.state):
         raise RunError(why_gone)
@@ -340,7 +355,10 @@ def _state_of_gone(mirror: Mirror, why_gone: str) -> RunState:
 
 
 def _recovered(host: Host, mirror: Mirror, view: ItemView, opening: Opening | None) -> HostClient | None:
-    """Recover a run if it needs that, and return its open desk; None if its host does not answer: following goes on trying."""
+    """Recover a run if necessary. Return its open connection, or None if its host does not answer.
+
+    In that case, following it keeps retrying.
+    """
     try:
         desk = open_desk(host, mirror, opening)
     except UnreachableError as error:
@@ -359,13 +377,13 @@ def _recovered(host: Host, mirror: Mirror, view: ItemView, opening: Opening | No
 
 
 def why_ended(state: RunState) -> str | None:
-    """Say in a line why a run is in its last state."""
+    """Return the reason of a run's last state in one line."""
     why = why_failed(state.evidence)
     return "; ".join(filter(None, (str(state.reason) if state.reason else None, why))) or None
 
 
 def _own_words(error: LaunchError) -> str:
-    """Return why an item was refused, without what only a launch says."""
+    """Return why an item was refused, without the parts that concern only a launch."""
     return str(error).removeprefix(cards.REFUSED).removesuffix(secret_values.FROM_A_FILE)
 
 

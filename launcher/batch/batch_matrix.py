@@ -14,15 +14,18 @@ from launcher.errors import BadFileError, UsageError
 
 SEEDS, SEED, EXCLUDE = "seeds", "seed", "exclude"
 _TABLES_OF_JOBS = ("batch", "data", "settings", "variables", "verify")
-"""Below these a table of values has the keys of that table of a job, elsewhere keys of the matrix."""
+"""The tables of a job.
+
+A table of values under one of these keys sets keys of that table; elsewhere, matrix keys.
+"""
 
 Point = dict[str, Any]
 
 
 class Matrix(NamedTuple):
-    """The points of a matrix, each with its values by their keys; and for each key the one of the file that sets it.
+    """The points of a matrix, each a mapping of values by key; and for each key the file's key that sets it.
 
-    The keys of a list that is wrong are known too, but no point has them.
+    Keys of an invalid list are known too, but no point has them.
     """
 
     points: list[Point]
@@ -30,7 +33,7 @@ class Matrix(NamedTuple):
 
 
 def grid_of(words: Sequence[str]) -> Point:
-    """Return the matrix of `KEY=V1,V2` words; a key that is given again has more values. Raises UsageError."""
+    """Return the matrix of `KEY=V1,V2` words. A repeated key adds values. Raises UsageError."""
     matrix: Point = {}
     for word in words:
         key, values = _grid_values(word)
@@ -41,7 +44,7 @@ def grid_of(words: Sequence[str]) -> Point:
 
 
 def _grid_values(word: str) -> tuple[str, list[Any]]:
-    """Split `KEY=V1,V2` into its key and its values, each in TOML's notation or a bare word."""
+    """Split `KEY=V1,V2` into its key and its values. A value is TOML or a bare word."""
     key, separator, written = word.partition("=")
     values = [one.strip() for one in written.split(",")]
     if not separator or not key.strip() or not all(values):
@@ -57,7 +60,7 @@ def _value(written: str) -> Any:
 
 
 def flat(table: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted keys of tables and their values: `[matrix.settings]` holds keys that begin with `settings.`."""
+    """Yield the dotted keys and values of nested tables, e.g. `settings.KEY` for `[matrix.settings]`."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from flat(value, f"{start}{key}.")
@@ -66,12 +69,15 @@ def flat(table: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, Any]]
 
 
 def multiply(matrix: Mapping[str, Any], mistakes: Mistakes) -> Matrix:
-    """Return every combination of a matrix's values that is not excluded; one empty point without a matrix."""
+    """Return every combination of a matrix's values that is not excluded.
+
+    Without a matrix, return one empty point.
+    """
     axes, written_as = _axes(matrix, mistakes)
     count = 1
     for values in axes.values():
         count *= len(values)
-    if count > MOST_ITEMS * 10:  # before it is multiplied out
+    if count > MOST_ITEMS * 10:  # before the combinations are built
         mistakes.add("matrix", f"{count:,} combinations: a batch has at most {MOST_ITEMS:,} items")
         mistakes.tell()
     excluded = _excluded(matrix.get(EXCLUDE, []), written_as, mistakes)
@@ -98,7 +104,10 @@ def _has(point: Point, values: Mapping[str, Any]) -> bool:
 
 
 def _axes(matrix: Mapping[str, Any], mistakes: Mistakes) -> tuple[dict[str, list[Point]], dict[str, str]]:
-    """Return the lists of a matrix, each value as the keys that it sets; and for each key the one of the file that sets it."""
+    """Return the lists of a matrix, each value as the keys it sets.
+
+    Also return for each of these keys the file's key that sets it.
+    """
     axes: dict[str, list[Point]] = {}
     written_as: dict[str, str] = {}
     for written, values in flat(matrix):
@@ -128,14 +137,14 @@ def _axes(matrix: Mapping[str, Any], mistakes: Mistakes) -> tuple[dict[str, list
 
 
 def _part(key: str, value: Any) -> Point:
-    """Return what a value sets: its key, or the keys of a table."""
+    """Return the keys that a value sets: its own key, or the keys of a table."""
     if not isinstance(value, dict):
         return {key: value}
     return dict(flat(value, f"{key}." if key in _TABLES_OF_JOBS else ""))
 
 
 def _note_twins(place: str, values: Sequence[Any], mistakes: Mistakes) -> None:
-    """Note the values that stand in a list several times."""
+    """Note the values that occur several times in a list."""
     written = Counter(inline(value) for value in values)
     for value, times in written.items():
         if times > 1:
@@ -143,7 +152,7 @@ def _note_twins(place: str, values: Sequence[Any], mistakes: Mistakes) -> None:
 
 
 def _excluded(written: Any, known: Mapping[str, str], mistakes: Mistakes) -> list[Point]:
-    """Return the combinations that are left out, each as the values that it has."""
+    """Return the excluded combinations, each as its values."""
     if not isinstance(written, list) or not all(isinstance(one, dict) and one for one in written):
         mistakes.add(
             f"matrix.{EXCLUDE}", "expected a list of tables, e.g. exclude = [{ seed = 1, steps = 100 }]"

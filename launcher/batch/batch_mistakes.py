@@ -1,4 +1,4 @@
-"""What is wrong with a batch, and what is only worth saying: each with its key and line in the file, or its option."""
+"""The mistakes in a batch and the notes on it, each with its key and line in the file, or its option."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from launcher.errors import BadFileError, RefusedError
 from launcher.values.parsing import line_near
 
 _OPTIONS = {"matrix": "--grid", "settings": "--set", "secrets": "--secret", "command": "the command after --"}
-"""What stands on the command line for a key of a file, where it is not called as the key is."""
+"""The command line's word for a key of a file, if it is not `--KEY`."""
 
 
 class Mistakes:
-    """The mistakes of a batch, which are told all at once, and the notes on it."""
+    """The mistakes of a batch, reported all at once, and its notes."""
 
     def __init__(self, file: str | None, text: str = "", options: Collection[str] = ()) -> None:
-        """Speak of a file, or without one of the command line, as also of the keys that `options` set instead of the file."""
+        """Refer to a file, or to the command line if `file` is None, and for the keys in `options`."""
         self._file, self._text, self._options = file, text, options
         self._said: dict[str, bool] = {}
         self._notes: dict[str, None] = {}
@@ -34,7 +34,10 @@ class Mistakes:
         return tuple(self._notes)
 
     def tell(self) -> None:
-        """Raise BadFileError if there are any mistakes, RefusedError if each is one for which `launch` refuses."""
+        """Raise BadFileError if there are mistakes.
+
+        If `launch` refuses because of each, raise RefusedError.
+        """
         if self._said:
             text = "\n".join(self._said)
             raise RefusedError(text) if all(self._said.values()) else BadFileError(text)

@@ -1,6 +1,6 @@
-"""Which items of a batch may be begun now, and where; what the others wait for. Values in, values out.
+"""Decide which items of a batch may start now and where, and what the others wait for. A pure function.
 
-Items are taken in their order. A host that is busy, silent or rested delays only the items that need it:
+Items are taken in order. A busy, silent or rested host delays only the items that need it:
 
     decide(items, places, going=3, most=8)  ->  Decision(begin=((item, "lab"),), waits={7: "waits for a card on l40s"})
 """
@@ -13,13 +13,13 @@ from typing import NamedTuple
 from launcher.batch.queued_item import Item
 
 FAILURES = 5
-"""So many items in a row that fail before their first step show that it is the host's fault."""
+"""This many items in a row that fail before their first step indicate a fault of the host."""
 
 
 class HostAvailability(NamedTuple):
-    """What is known of a host. `closed` says why nothing can be begun there just now, in words; None if it may be tried.
+    """The availability of a host. `closed` is the reason why no item can start there now, or None.
 
-    `going` are the runs of the batch there, `most` how many there may be: one where no cards are handed out.
+    `going` is the number of the batch's runs there. `most` is its maximum: one where cards are not allocated.
     """
 
     closed: str | None = None
@@ -28,7 +28,7 @@ class HostAvailability(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What to begin, each item on a host, and what each of the other items waits for, by its number."""
+    """The items to start, each with a host, and the reason why each other item waits, by its number."""
 
     begin: tuple[tuple[Item, str], ...]
     waits: Mapping[int, str]
@@ -37,7 +37,10 @@ class Decision(NamedTuple):
 def decide(
     items: Iterable[Item], places: Mapping[str, HostAvailability], *, going: int, most: int | None
 ) -> Decision:
-    """Choose what to begin: each item on the first of its hosts that is open; one item a host, since each changes what is free."""
+    """Choose the items to start: each on its first open host, and one per host.
+
+    A start changes what is free on its host.
+    """
     begin: list[tuple[Item, str]] = []
     waits: dict[int, str] = {}
     taken: set[str] = set()

@@ -1,4 +1,7 @@
-"""What each item of a batch would be on each of its hosts. A host is probed once for all items that ask it the same."""
+"""A preview of each item of a batch on each of its hosts.
+
+Items with the same question share one probe of a host.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ from launcher.values.plan import Finding
 
 
 class ItemPreview(NamedTuple):
-    """An item on a host: its preview, or why there is none. `is_silent`: the host does not answer, and the plan depends on its facts."""
+    """An item on a host: its preview, or the problem that prevents one.
+
+    `is_silent`: the host does not answer, and the plan depends on its facts.
+    """
 
     draft: Draft
     host: str
@@ -53,7 +59,7 @@ def previews(batch: Batch) -> Iterator[ItemPreview]:
 
 
 def _within(max_cost: float | None, host: str, found: Preview) -> Preview:
-    """Refuse an item in its preview if its machine may cost more than the whole batch may."""
+    """Add a refusal to a preview if the item's machine may cost more than the budget of the whole batch."""
     if found.rental is None or max_cost is None or found.rental.cost.largest <= round(max_cost * 100):
         return found
     cost = dollars(found.rental.cost.largest)
@@ -63,7 +69,10 @@ def _within(max_cost: float | None, host: str, found: Preview) -> Preview:
 
 
 def _facts(request: Request, known: dict[Any, Facts | None], lookup: Lookup) -> Facts | None:
-    """Return the facts of a machine for a job; None where a preview knows what to expect, and nothing can be probed."""
+    """Return the facts of a host for a job.
+
+    None for a backend that uses expected facts, where a probe is impossible.
+    """
     resolved = understand(request, lookup)
     host = resolved.host
     if backend_of(host).probing.is_expected_only:
@@ -76,5 +85,5 @@ def _facts(request: Request, known: dict[Any, Facts | None], lookup: Lookup) -> 
 
 
 def _question(job: Job) -> Any:
-    """Return what a probe asks a host of a job."""
+    """Return the properties of a job on which its probe depends."""
     return job.command[0], job.requirements, job.image, job.model, job.teacher

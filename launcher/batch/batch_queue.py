@@ -1,6 +1,7 @@
-"""A batch's queue on disk: one SQLite file, in which each transition of an item is synced before the act that it names.
+"""A batch's queue on disk: one SQLite file. Each transition of an item is synced before the action it names.
 
-One process at a time works a batch, under a lock that ends with it. Others read the file while it does.
+One process at a time works on a batch, under a lock that ends with the process. Others may read the file at
+the same time.
 """
 
 from __future__ import annotations
@@ -43,19 +44,19 @@ FILE = "queue.sqlite"
 LOCK = ".worker.lock"
 WORKER = "worker.json"
 OPEN = ".open"
-"""A mark beside the queue of a batch that has not ended: a list of runs looks at no other."""
+"""A marker beside the queue of a batch that has not ended. A list of runs reads only marked batches."""
 MADE = ".made"
 RESULTS, PICTURE = "results.csv", "curves.png"
-"""What the batch came to."""
+"""The result files of the batch."""
 VERSION = 1
 _UNUSABLE = (RunError, BadFileError)
 BUSY_S = 30.0
 MOST_BYTES = 256 << 20
-"""The largest queue that is read, and the largest log of changes beside it: a batch of 10,000 items has a few MB."""
+"""The maximum size of a queue and of its log of changes. A batch of 10,000 items has a few MB."""
 _MOST_TEXT, _MOST_SCHEMA_TEXT = 16 << 20, 4096
-"""Bytes of one value, and of one line of SQLite's list of tables."""
+"""The maximum number of bytes of one value, and of one row of SQLite's list of tables."""
 _SCHEMA_OPS = 10_000
-"""Instructions of SQLite's machine to read that list; ours takes about a hundred."""
+"""The maximum number of SQLite instructions to read that list. A valid one takes about a hundred."""
 _TABLES = """
 CREATE TABLE batch (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE item (
@@ -87,14 +88,14 @@ class NewItem(NamedTuple):
 
 
 class BatchRequest(StrEnum):
-    """A request to the process that works a batch: begin nothing more, or queue again the items that failed."""
+    """A request to a batch's worker: start no new items, or queue the failed items again."""
 
     STOP = "stop"
     AGAIN = "again"
 
 
 class Worker(NamedTuple):
-    """The process that works a batch, and its machine."""
+    """The process that works on a batch, and its machine."""
 
     pid: int
     machine: str
@@ -106,7 +107,10 @@ class Worker(NamedTuple):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether it was stopped, as by Ctrl-Z: what it has begun may wait for ever. Known of this machine's, on Linux only."""
+        """Whether the process was stopped, e.g. by Ctrl-Z, so that its launches may wait forever.
+
+        Only known for a process of this machine, on Linux.
+        """
         if self.machine != platform.node():
             return False
         try:
@@ -116,24 +120,27 @@ class Worker(NamedTuple):
 
 
 class BatchQueue:
-    """The queue of one batch, for a `with`; its methods may be called from several threads.
+    """The queue of one batch, as a context manager. Thread-safe.
 
-    Every method raises RunError for what the disk or the file refuses. The folder may come from anyone: a file that launch did
-    not make is refused with BadFileError when it is opened, before anything in it can be run.
+    Every method raises RunError for an error of the disk or the file. The folder may come from anyone: a file
+    that launch did not write is refused with BadFileError on opening, before any content is used.
     """
 
     def __init__(self, name: str, folder: Path, *, only_looks: bool = False) -> None:
-        """Open the queue of the batch in a folder, which must exist. With `only_looks` also where nothing may be written."""
+        """Open the queue of the batch in a folder, which must exist.
+
+        With `only_looks` a read-only folder is accepted too.
+        """
         self.name, self.folder = name, folder
         self.files = _files(folder)
         self._lock = threading.RLock()
         self.refusals: defaultdict[int, dict[str, str]] = defaultdict(dict)
-        """What each host has said to refuse an item, by the item's number, as far as this process has heard it."""
+        """The refusals that this process received: by the item's number, the message of each host."""
         self._check_files()
         with self._errors():
             how = "rw"
             if only_looks and not os.access(folder, os.W_OK) and not self.files.exists(f"{FILE}-shm"):
-                how = "ro&immutable=1"  # else SQLite writes beside the file even to read it
+                how = "ro&immutable=1"  # otherwise SQLite writes beside the file even for reading
             self._data = sqlite3.connect(
                 f"file:{_quoted(folder / FILE)}?mode={how}", uri=True, timeout=BUSY_S, check_same_thread=False
             )
@@ -159,9 +166,10 @@ class BatchQueue:
         self._data.close()
 
     def _check_files(self) -> None:
-        """Raise BadFileError for links, pipes, files that are too large, and a journal.
+        """Raise BadFileError for links, pipes, too large files, and a journal.
 
-        A journal names a file that SQLite deletes; a queue of ours has none, since it keeps a log.
+        A journal names a file that SQLite would delete. Launch's queues use a log instead, so they have no
+        journal.
         """
         if shlex.quote(self.name) != self.name:
             raise self._stranger("no batch has such a name")
@@ -186,10 +194,10 @@ class BatchQueue:
             raise RunError(f"{error.filename or self.folder}: {error.strerror}") from error
 
     def _check_data(self) -> None:
-        """Raise BadFileError unless the file has exactly the tables that we make, sqlite3.DatabaseError if it is damaged.
+        """Raise BadFileError for other tables than launch's, sqlite3.DatabaseError for a damaged file.
 
-        After that each table is as large as the file says: a view, a trigger, a computed column, or pages that lead in a circle
-        could keep SQLite busy for ever, and no signal reaches a process that is in it.
+        Afterwards each table is as large as the file says. A view, a trigger, a computed column or a cycle of
+        pages could keep SQLite busy forever, and no signal reaches a process inside SQLite.
         """
         self._data.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_SCHEMA_TEXT)
         self._data.set_progress_handler(lambda: 1, _SCHEMA_OPS)
@@ -199,7 +207,7 @@ class BatchQueue:
             if error.sqlite_errorcode not in (sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_INTERRUPT):
                 raise
             found = None
-        if found == []:  # what was cut off before its first page
+        if found == []:  # a file cut off before its first page
             raise sqlite3.DatabaseError("it is empty")
         if found != _our_schema():
             raise self._stranger(f"{FILE} has other tables than launch makes")
@@ -217,14 +225,14 @@ class BatchQueue:
 
     @property
     def rules(self) -> Rules:
-        """What holds for all of the batch."""
-        from launcher.batch.batch_definition import Rules  # to show a batch takes no pydantic
+        """The rules of the whole batch."""
+        from launcher.batch.batch_definition import Rules  # showing a batch must not import pydantic
 
         with self._errors():
             return Rules.model_validate_json(self._rules)
 
     def identity(self) -> str:
-        """Return the SHA-256 of what the batch was begun with: its rules, and the command and hosts of each item."""
+        """Return the SHA-256 of the batch's initial definition: rules, and the items' commands and hosts."""
         keys = ("version", "rules", "folder", "made", "name")
         with self._errors():
             items = self._data.execute("SELECT number, name, request, hosts, point FROM item ORDER BY number")
@@ -232,21 +240,24 @@ class BatchQueue:
         return hashlib.sha256(json.dumps(begun, default=repr).encode()).hexdigest()
 
     def rules_with(self, changes: Mapping[str, float]) -> Rules:
-        """Return the rules with other limits, by their keys. Raises BadFileError for one that cannot be."""
+        """Return the rules with changed limits, by key. Raises BadFileError for an invalid one."""
         from launcher.batch.batch_definition import Rules
         from launcher.values.parsing import build
 
         return build(Rules, {**self.rules.model_dump(), **changes}, file=f"batch {self.name}")
 
     def change_rules(self, rules: Rules) -> None:
-        """Record other rules, for the next process that works the batch."""
+        """Record new rules, for the next worker of the batch."""
         written = rules.model_dump_json()
         with self._errors(), self._data:
             self._data.execute("UPDATE batch SET value = ? WHERE key = 'rules'", (written,))
         self._rules = written
 
     def check_folder(self) -> None:
-        """Raise UsageError unless this is the folder that the batch was made in, where its runs take their files from, and no copy."""
+        """Raise UsageError unless this is the folder in which the batch was created, and no copy.
+
+        Its runs take their files from there.
+        """
         with self._errors():
             folder = Path(self._value("folder"))
         if folder != Path.cwd():
@@ -268,17 +279,17 @@ class BatchQueue:
         return False
 
     def wish(self, wish: BatchRequest) -> None:
-        """Record a wish, for the process that works the batch, or the next one."""
+        """Record a request for the present worker, or the next one."""
         with self._errors(), self._data:
             self._data.execute("INSERT OR REPLACE INTO batch VALUES (?, '1')", (wish,))
 
     def wishes(self, wish: BatchRequest) -> bool:
-        """Whether a wish is on record."""
+        """Whether a request is on record."""
         with self._errors():
             return bool(self._value(wish))
 
     def take_back(self, wish: BatchRequest) -> bool:
-        """Take a wish from the record; return whether it was there."""
+        """Remove a request from the record. Return whether it was on record."""
         with self._errors(), self._data:
             return (
                 bool(self._value(wish))
@@ -286,14 +297,14 @@ class BatchQueue:
             )
 
     def items(self, *states: ItemState) -> list[Item]:
-        """Return the items in their order, all of them or those in some states."""
+        """Return the items in order, all of them or those in some states."""
         where = f" WHERE {_in_states(states)}" if states else ""
         with self._errors():
             rows = self._data.execute(f"SELECT {_COLUMNS} FROM item{where} ORDER BY number")  # noqa: S608 - our own words
             return [_item(row) for row in rows]
 
     def count(self, *states: ItemState) -> int:
-        """Return how many items are in some states."""
+        """Return the number of items in some states."""
         with self._errors():
             query = f"SELECT count(*) FROM item WHERE {_in_states(states)}"  # noqa: S608 - our own words
             return int(self._data.execute(query).fetchone()[0])
@@ -315,10 +326,10 @@ class BatchQueue:
         why: str | None = None,
         tried: Sequence[str] = (),
     ) -> Item:
-        """Bring an item into a state, on disk when this returns; return it as it is then.
+        """Move an item to a state. Return the resulting item once it is on disk.
 
-        `run` and `host` stay as they are where they are not given; one that is queued again, or never began, has none. Raises
-        ValueError for a state that does not follow the one that it is in.
+        Without `run` and `host`, the present values stay; an item that is queued again, or never began, has
+        none. Raises ValueError for a state that cannot follow the item's state.
         """
         if state not in FOLLOWING[item.state]:
             raise ValueError(f"{item.name}: {state} does not follow {item.state}")
@@ -347,12 +358,12 @@ class BatchQueue:
         return self.item(item.number)
 
     def mend(self) -> list[str]:
-        """Put back the launches that the file has lost; return the names of their items, whose runs are looked for then.
+        """Restore launches missing in the file. Return the names of their items.
 
-        A file that was cut off, or replaced by an older copy, may have lost the last transitions without a sign. The index of this
-        user's runs has each run before it begins.
+        The caller must look for their runs. A file that was cut off, or replaced by an older copy, may have
+        lost its last transitions without a sign. The index of this user's runs has each run before it begins.
         """
-        from launcher.copy import index  # to show a batch takes neither
+        from launcher.copy import index  # showing a batch needs neither
         from launcher.copy.mirror import Mirror
 
         known, items = self.runs(), {item.name: item for item in self.items()}
@@ -373,7 +384,10 @@ class BatchQueue:
         return [*lost]
 
     def mark(self) -> bool:
-        """Mark whether the batch has ended, for lists of runs; return that. What the disk refuses costs them a look."""
+        """Update the marker for lists of runs. Return whether the batch has ended.
+
+        If the write fails, lists read this batch's queue.
+        """
         has_ended = self.count(*UNENDED) == 0
         with contextlib.suppress(OSError):
             if has_ended:
@@ -391,7 +405,10 @@ class BatchQueue:
             )
 
     def runs(self, items: Collection[int] | None = None) -> dict[str, int]:
-        """Return all runs that were ever drawn for an item, or for one of some numbers, with that number; also those that never began."""
+        """Return all run ids ever created for an item, or for the given items, with the item's number.
+
+        Runs that never began are included.
+        """
         marks = "" if items is None else f" WHERE item IN ({','.join('?' * len(items))})"
         with self._errors():
             rows = self._data.execute(f"SELECT run, item FROM run{marks}", [*(items or ())])  # noqa: S608
@@ -403,7 +420,7 @@ class BatchQueue:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """Turn the errors of SQLite into RunError, with the file and the next command."""
+        """Turn SQLite errors into RunError, with the file and the next command."""
         file = self.folder / FILE
         try:
             with self._lock:
@@ -425,13 +442,13 @@ class BatchQueue:
 
 
 def _in_states(states: Collection[ItemState]) -> str:
-    """Return the condition of SQL that an item is in one of these states, also by the words of an older version."""
+    """Return the SQL condition for items in these states, including an older version's state names."""
     words = [*states, *([ONCE_RESERVED] if ItemState.RESERVED in states else [])]
     return "state IN ('" + "', '".join(words) + "')"
 
 
 def _item(row: Sequence[Any]) -> Item:
-    """Return a row as an item. Raises ValueError or TypeError for one that we cannot have written."""
+    """Return a row as an item. Raises ValueError or TypeError for a row that launch cannot have written."""
     number, name, request, hosts, point, state, run, host, outcome, why, tried, changed = row
     values = untrusted_json.decode(point)
     if not isinstance(values, dict) or not isinstance(changed, float):
@@ -465,7 +482,7 @@ def _texts(written: str) -> tuple[str, ...]:
 
 
 def _run_id(run: object) -> str:
-    """Return the id of a run, which is a part of paths. Raises ValueError for anything else."""
+    """Return a run id, which becomes a part of paths. Raises ValueError for anything else."""
     if not isinstance(run, str) or not RUN_ID.fullmatch(run):
         raise ValueError(f"{str(run)[:60]!r} is no id of a run")
     return run
@@ -477,46 +494,46 @@ def _schema(data: sqlite3.Connection) -> list[tuple[str | None, ...]]:
 
 @functools.cache
 def _our_schema() -> list[tuple[str | None, ...]]:
-    """Return what SQLite lists in a new queue."""
+    """Return SQLite's list of tables for a new queue."""
     with contextlib.closing(sqlite3.connect(":memory:")) as data:
         data.executescript(_TABLES)
         return _schema(data)
 
 
 def _quoted(path: Path) -> str:
-    """Write a path for a URI of SQLite's."""
+    """Quote a path for an SQLite URI."""
     from urllib.parse import quote
 
     return quote(str(path))
 
 
 def batches_folder() -> Path:
-    """Return the folder of this client's batches, in that of its runs."""
+    """Return the folder of this client's batches, inside the folder of its runs."""
     return runs_folder() / FOLDER
 
 
 def names() -> list[str]:
     """Return the names of this client's batches, the latest last."""
     made = {name: _files(batches_folder() / name).status(MADE) for name in _with(FILE)}
-    # A queue itself changes whenever somebody looks at it.
+    # The queue file itself changes with every read.
     return sorted(made, key=lambda name: (0.0 if (status := made[name]) is None else status.st_mtime, name))
 
 
 def _with(file: str) -> list[str]:
-    """Return the names of the batches that have a file of this name. One that begins with a point was not made whole."""
+    """Return the names of the batches that have a given file. A name with a leading dot is incomplete."""
     files = RunFiles(batches_folder())
     return [name for name in files.folders() if name[0] != "." and files.is_file(f"{name}/{file}")]
 
 
 def _files(folder: Path) -> RunFiles:
-    """Return the files of a batch, whose folder lies two below the one that the user has named."""
+    """Return the files of a batch. Its folder lies two levels below the one that the user named."""
     return RunFiles(folder, folder.parent.parent)
 
 
 def unworked_batches(tell: Callable[[str], None]) -> dict[str, int]:
-    """Return how many items are queued in each batch that no process works and that has not ended.
+    """Return the number of queued items in each batch that has not ended and has no worker.
 
-    `tell` hears in one line why a batch cannot be looked at.
+    `tell` receives one line about each batch that cannot be read.
     """
     found: dict[str, int] = {}
     for name in _with(OPEN):
@@ -530,9 +547,9 @@ def unworked_batches(tell: Callable[[str], None]) -> dict[str, int]:
 
 
 def make_queue(name: str, rules: Rules, entries: Iterable[NewItem]) -> BatchQueue:
-    """Make the queue of a new batch; it appears whole, or not at all.
+    """Create the queue of a new batch. It appears complete or not at all.
 
-    Raises UsageError for a name that is taken, RunError where the disk or its locks refuse.
+    Raises UsageError for an existing name, RunError if the disk or its locks fail.
     """
     batches = RunFiles(batches_folder())
     folder = batches.folder / name
@@ -618,7 +635,10 @@ with open(sys.argv[1], "rb+") as file:
 
 
 def check_locks(folder: Path) -> None:
-    """Raise OSError where a lock of one process does not keep another out: SQLite and we rely on it."""
+    """Raise OSError if a lock of one process does not keep another out.
+
+    SQLite and the worker's lock rely on it.
+    """
     path = folder / "lock-check"
     with path.open("wb+") as file:
         try:
@@ -641,9 +661,10 @@ def check_locks(folder: Path) -> None:
 
 
 def open_queue(name: str | None, *, only_looks: bool = False, may_be_foreign: bool = False) -> BatchQueue:
-    """Open the queue of a batch, by default the latest; of one that nobody may write to if this `only_looks`.
+    """Open the queue of a batch, by default the latest. With `only_looks` the folder may be read-only.
 
-    Raises UnknownNameError, RunError, and that also for one that this user has not begun, unless `may_be_foreign`.
+    Raises UnknownNameError and RunError. RunError is also raised for a batch that this user has not begun,
+    unless `may_be_foreign`.
     """
     known = names()
     if not known:
@@ -669,9 +690,9 @@ def open_queue(name: str | None, *, only_looks: bool = False, may_be_foreign: bo
 
 
 class Work:
-    """The right to work a batch: a lock that ends with this process.
+    """The right to work on a batch: a lock that ends with this process.
 
-    `mended` are the items whose launches the queue had lost.
+    `mended` are the items whose launches were missing in the queue.
     """
 
     def __init__(self, lock: Lock, files: RunFiles, mended: Sequence[str] = ()) -> None:
@@ -679,16 +700,16 @@ class Work:
         self._lock, self._files, self.mended = lock, files, mended
 
     def release(self) -> None:
-        """Let another process work the batch."""
+        """Let another process work on the batch."""
         with contextlib.suppress(OSError):
             self._files.remove(WORKER)
         self._lock.release()
 
 
 def take_work(queue: BatchQueue) -> Work | None:
-    """Take the lock of a batch's worker, and mend the queue; None if another process holds the lock.
+    """Take the lock of a batch's worker, and repair the queue. Return None if another process has the lock.
 
-    Raises RunError where the disk refuses, or the queue cannot be mended.
+    Raises RunError if the disk fails, or the queue cannot be repaired.
     """
     lock: Lock | None = None
     try:
@@ -707,7 +728,7 @@ def take_work(queue: BatchQueue) -> Work | None:
 
 
 def worker_of(queue: BatchQueue) -> Worker | None:
-    """Return the process that works a batch; None if there is none."""
+    """Return the process that works on a batch, or None."""
     try:
         if not is_locked(queue.files.at(LOCK)):
             return None
@@ -718,6 +739,6 @@ def worker_of(queue: BatchQueue) -> Worker | None:
 
 
 def worker_words(queue: BatchQueue) -> str:
-    """Name the process that works a batch."""
+    """Return the name of the process that works on a batch."""
     worker = worker_of(queue)
     return "its process" if worker is None else worker.words

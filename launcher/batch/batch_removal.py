@@ -1,4 +1,4 @@
-"""Remove a batch from the list: its queue, log and code go; its runs, its table and its picture stay."""
+"""Remove a batch: delete its queue, log and code, and keep its runs, its table and its picture."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from launcher.values.record import State
 
 
 class Removed(NamedTuple):
-    """What stays of a batch that was removed: its runs, their number, and its table and picture.
+    """The remains of a removed batch: the number of its runs, and its table and picture.
 
-    `with_code` are the runs that keep their code, since they may go on elsewhere.
+    `with_code` is the number of runs that keep their code, since they may be resumed elsewhere.
     """
 
     runs: int
@@ -29,7 +29,10 @@ class Removed(NamedTuple):
 
 
 def remove_batch(queue: BatchQueue) -> Removed:
-    """Remove a batch whose items have ended; return what stays. Raises UsageError for one that goes on."""
+    """Remove a batch whose items have ended.
+
+    Return its remains. Raises UsageError if items have not ended.
+    """
     first = f"first   launch batch stop {queue.name}"
     work = take_work(queue)
     if work is None:
@@ -52,10 +55,10 @@ def remove_batch(queue: BatchQueue) -> Removed:
 
 
 def _keep_code(folder: Path) -> int:
-    """Let each run that has not succeeded keep the code that it was sent from this folder; return how many did. Raises OSError.
+    """Give each run that has not succeeded its own copy of its code from this folder. Return their number.
 
-    It may go on at another host while its own is silent, and then what is here is all there is. Also a run that has gone on
-    from one of the batch has its code from there.
+    Such a run may be resumed on another host while its own does not answer, and then this copy is the only
+    one. Runs resumed from a run of the batch also have their code from this folder. Raises OSError.
     """
     unfinished = [
         mirror for mirror in mirrors() if (state := mirror.state()) is None or state.state != State.SUCCEEDED
@@ -64,7 +67,7 @@ def _keep_code(folder: Path) -> int:
 
 
 def _keep_results(folder: Path) -> list[Path]:
-    """Move the table and the picture of a batch out of its folder; return where they are. Raises OSError."""
+    """Move the table and the picture of a batch out of its folder. Return their new paths. Raises OSError."""
     when = time.strftime("%y%m%d-%H%M%S")
     batches, kept = RunFiles(folder.parent), []
     for name in (RESULTS, PICTURE):

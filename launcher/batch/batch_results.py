@@ -1,4 +1,4 @@
-"""What a batch came to: results.csv with a line for each item, one picture of all curves, and the best run."""
+"""The results of a batch: results.csv with a line per item, one picture of all curves, and the best run."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ _FIRST = (
     "code",
 )
 _GIVEN = "given"
-"""Before a setting whose name another column has: `given host` is what the matrix says, `host` where the run went."""
+"""The prefix of a setting named like a column: `given host` is the matrix value, `host` the run's host."""
 
 
 class BestItem(NamedTuple):
-    """The best run of a batch, and its value of the metric that decides."""
+    """The best run of a batch, and its value of the deciding metric."""
 
     item: str
     run: str
@@ -60,7 +60,7 @@ class BestItem(NamedTuple):
 
 
 class Results(NamedTuple):
-    """The files that were written, and the best run if there is one. `problems` are what could not be done, a line each."""
+    """The written files, and the best run if known. `problems` are failures, one line each."""
 
     table: Path | None
     picture: Path | None
@@ -69,7 +69,10 @@ class Results(NamedTuple):
 
 
 def write_results(queue: BatchQueue) -> Results:
-    """Write what a batch came to beside its queue, and bring home the files of the best run if only they are wanted."""
+    """Write the results of a batch beside its queue.
+
+    If only the best run's files are wanted, download them.
+    """
     items, rules = queue.items(), queue.rules
     metric, goal = _goal(rules.best)
     with_runs = [item for item in items if item.run is not None]
@@ -104,7 +107,7 @@ def write_results(queue: BatchQueue) -> Results:
 
 
 def written_results(queue: BatchQueue) -> Results:
-    """Return what another process has written, and the best run, without a pull."""
+    """Return the files that another process has written, and the best run, without a download."""
     table, picture = (
         queue.folder / name if queue.files.is_file(name) else None for name in (RESULTS, PICTURE)
     )
@@ -132,7 +135,7 @@ def _goal(best: str | None) -> tuple[str | None, Goal | None]:
 
 
 def _earlier(queue: BatchQueue, runs: Collection[str]) -> dict[str, dict[str, str]]:
-    """Return the rows that some runs have in a table that was written before. What cannot be read says nothing."""
+    """Return the rows of some runs in an earlier table. An unreadable table has none."""
     try:
         text = io.StringIO(queue.files.read(RESULTS).decode(), newline="")
         rows = [row for row in csv.DictReader(text) if row.get("run") in runs]
@@ -147,9 +150,10 @@ def _csv(
     used: Mapping[int, Used],
     earlier: Mapping[str, Mapping[str, str]],
 ) -> str:
-    """Return the table as text: what each item was, and the final and the best value of each metric that has a best.
+    """Return the table as text: the properties of each item, and the final and best value of each metric.
 
-    Of a run whose record was removed, what is not known any more is as in its row of an `earlier` table.
+    Only metrics with a best value are included. For a run whose record was removed, values that are no longer
+    known are taken from its row of an `earlier` table.
     """
     columns = [key for row in earlier.values() for key in row if key and key.endswith(" final")]
     metrics = [
@@ -198,7 +202,7 @@ def _first(item: Item, run: ComparedRun | None, used: Used) -> dict[str, Any]:
 
 
 def _settings(item: Item) -> dict[str, Any]:
-    """Return what an item was launched with: its values of the matrix, and its settings."""
+    """Return an item's matrix values and its settings."""
     given = {}
     for setting in request_of(item).settings:
         key, _, written = setting.partition("=")
@@ -212,7 +216,7 @@ def _reported(compared: Mapping[str, ComparedRun]) -> list[str]:
 
 
 def _cell(value: Any) -> Any:
-    """Return a value, also a list or a table, as a cell."""
+    """Return a value, a list or a table as a cell."""
     if isinstance(value, dict | list):
         value = json.dumps(value)
     return cell(value)
@@ -221,7 +225,7 @@ def _cell(value: Any) -> Any:
 def _best(
     items: Sequence[Item], compared: Mapping[str, ComparedRun], metric: str | None, goal: Goal | None
 ) -> BestItem | None:
-    """Return the run with the best value of a metric among those that have succeeded."""
+    """Return the succeeded run with the best value of a metric."""
     if metric is None:
         return None
     found = []
@@ -234,7 +238,7 @@ def _best(
 
 
 def _bring_home(best: BestItem) -> list[str]:
-    """Pull what the best run wrote; return what could not be."""
+    """Download the best run's files. Return the problems."""
     mirror = Mirror(best.run, runs_folder())
     try:
         with open_desk(mirror.host(), mirror) as desk:

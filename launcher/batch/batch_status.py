@@ -1,4 +1,7 @@
-"""How far the items of a batch are, in rows: from its queue and the copies of its runs here. No host is asked."""
+"""The progress of a batch's items, in rows: from its queue and the local copies of its runs.
+
+No host is contacted.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,9 @@ _ORDER = (
 
 
 class ItemRow(NamedTuple):
-    """An item as a table shows it. `seen` is when its host was last heard, in seconds since 1970.
+    """An item as a row of a table. `seen` is the time of its host's last answer, in seconds since 1970.
 
-    `why` says what it waits for, or why it ended.
+    `why` is the reason why it waits or ended.
     """
 
     name: str
@@ -63,9 +66,9 @@ def rows_of(
     *,
     is_worked: bool = True,
 ) -> list[ItemRow]:
-    """Return a row for each item. `live` is what a worker knows of those that it launches and follows, `used` what they have taken.
+    """Return a row for each item. `live` are the worker's views of running items, `used` their usage so far.
 
-    Where nobody works the batch, that is what its queued items wait for.
+    Without a worker, queued items wait for one.
     """
     live, used = live or {}, used or {}
     rows = [_row(item, live.get(item.number), used.get(item.number, Used())) for item in items]
@@ -76,11 +79,14 @@ def rows_of(
 
 
 def state_of(item: Item, view: ItemView | None = None) -> str:
-    """Return how far an item is, in the words of `ps` where its run is there: by its worker's view of it, else by the copy here."""
+    """Return an item's state: from its worker's view, else from the local copy of its run.
+
+    If its run exists, the words are those of `ps`.
+    """
     if view is not None and view.doing is None and view.state is not None:
         return str(view.state.state)
     if item.state == ItemState.CONFIRMED and item.run is not None and view is None:
-        from launcher.copy.mirror import Mirror  # what was not begun has none
+        from launcher.copy.mirror import Mirror  # an item that was not begun has none
 
         if (last := Mirror(item.run, runs_folder()).state()) is not None:
             return str(last.state)
@@ -97,7 +103,7 @@ def _row(item: Item, view: ItemView | None, used: Used) -> ItemRow:
     if item.run is None or item.state == ItemState.RESERVED:
         return row
     from launcher.copy.mirror import Mirror
-    from launcher.copy.move_records import words_of  # what was not begun has neither
+    from launcher.copy.move_records import words_of  # an item that was not begun has neither
 
     mirror = Mirror(item.run, runs_folder())
     reached = mirror.record.last_step()
@@ -107,7 +113,7 @@ def _row(item: Item, view: ItemView | None, used: Used) -> ItemRow:
 
 
 def totals(states: Iterable[str]) -> str:
-    """Say how many items are in which state, e.g. `40 items: 12 succeeded, 1 failed, 6 running, 21 queued`."""
+    """Return the number of items per state, e.g. `40 items: 12 succeeded, 1 failed, 6 running, 21 queued`."""
     counts = Counter(states)
     words = [f"{counts[state]} {state}" for state in sorted(counts, key=_place)]
     count = counts.total()
@@ -119,12 +125,12 @@ def _place(state: str) -> tuple[int, str]:
 
 
 def launches(count: int) -> str:
-    """Say how many launches there are."""
+    """Return a number of launches as text."""
     return "1 launch" if count == 1 else f"{count} launches"
 
 
 def values_text(values: Mapping[str, Any]) -> str:
-    """Write values of the matrix for people: lr=0.0001, seed=1."""
+    """Return matrix values as text for users: lr=0.0001, seed=1."""
     return ", ".join(
         f"{key.rpartition('.')[2]}={value if isinstance(value, str) else json.dumps(value)}"
         for key, value in values.items()

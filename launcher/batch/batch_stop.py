@@ -1,4 +1,4 @@
-"""Stop a batch: what is queued first, then its runs."""
+"""Stop a batch: first the queued items, then the runs."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from launcher.values.record import State, is_terminal
 
 LOOK_S = 0.5
 ANSWERS_S = 30.0
-"""How long the process that works a batch may take to drop what is queued."""
+"""The seconds that a batch's worker may take to drop the queued items."""
 ENDS_S = 60.0
-"""How long the process that works a batch may take to see the ends of its runs, and to write its results."""
+"""The seconds that a batch's worker may take to see the ends of its runs and write the results."""
 MOST_PLACES = 16
 STOPPED = "the batch was stopped"
 
 
 class Stopped(NamedTuple):
-    """What became of an item that was stopped: its state then, why, and the problem if its run could not be reached."""
+    """A stopped item: its state, the reason, and the problem if its run could not be reached."""
 
     item: Item
     state: str
@@ -46,15 +46,16 @@ class Stopped(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it goes on."""
+        """Whether nothing of it is running."""
         return self.state in NEVER_BEGAN or is_terminal(self.state)
 
 
 def stop_batch(queue: BatchQueue, *, now: bool, tell: Callable[[str], None]) -> list[Stopped]:
-    """End what is queued, then the runs; return what became of each that had not ended.
+    """Drop the queued items, then stop the runs. Return an entry for each item that had not ended.
 
-    A process that works the batch begins nothing more, and is waited for while it launches something, and for ENDS_S at most
-    until it has seen the ends of its runs; `tell` says so. Raises UsageError if that process does nothing any more.
+    A worker of the batch starts nothing more. Wait for its launches, and at most ENDS_S until it has seen the
+    ends of its runs; `tell` receives the reason of the wait. Raises UsageError if the worker does not
+    respond.
     """
     queue.wish(BatchRequest.STOP)
     before = queue.items(*UNENDED)
@@ -73,14 +74,17 @@ def stop_batch(queue: BatchQueue, *, now: bool, tell: Callable[[str], None]) -> 
 
 
 def _recorded(queue: BatchQueue, one: Stopped) -> Stopped:
-    """Put the end of an item on record, which no other process does."""
+    """Record the end of an item that no worker records."""
     if not one.has_ended or one.item.state == ItemState.ENDED:
         return one
     return one._replace(item=queue.step(one.item, ItemState.ENDED, outcome=one.state, why=one.why))
 
 
 def _after_launches(queue: BatchQueue, tell: Callable[[str], None]) -> Work | None:
-    """Return once nothing is being launched: with the right to work the batch, or None while another process follows its runs."""
+    """Wait until no item is being launched.
+
+    Return the right to work on the batch, or None while another process follows its runs.
+    """
     deadline, left = time.monotonic() + ANSWERS_S, 0
     while (work := take_work(queue)) is None:
         beginning = queue.count(ItemState.RESERVED)
@@ -90,7 +94,7 @@ def _after_launches(queue: BatchQueue, tell: Callable[[str], None]) -> Work | No
         again = f"launch batch stop {queue.name}"
         if not queue.wishes(BatchRequest.STOP):
             raise UsageError(f"{queue.name}: another command has resumed it meanwhile\n  again   {again}")
-        if queued != left:  # it ends them one by one
+        if queued != left:  # the worker ends them one by one
             deadline, left = time.monotonic() + ANSWERS_S, queued
         worker, words = worker_of(queue), worker_words(queue)
         if (worker is not None and worker.is_stopped) or (not beginning and time.monotonic() > deadline):
@@ -105,7 +109,7 @@ def _after_launches(queue: BatchQueue, tell: Callable[[str], None]) -> Work | No
 
 
 def _wait_for_worker(queue: BatchQueue, tell: Callable[[str], None]) -> None:
-    """Return once no process works a batch whose runs have all ended, after ENDS_S at the latest."""
+    """Wait until a batch whose runs have ended has no worker, for at most ENDS_S."""
     deadline = time.monotonic() + ENDS_S
     while queue.wishes(BatchRequest.STOP) and time.monotonic() < deadline:
         worker = worker_of(queue)
@@ -116,12 +120,17 @@ def _wait_for_worker(queue: BatchQueue, tell: Callable[[str], None]) -> None:
 
 
 def _stop_all(queue: BatchQueue, before: Sequence[Item], *, now: bool) -> list[Stopped]:
-    """Stop the runs of items as they are now, each place by itself: one that does not answer delays no other, and is asked once."""
+    """Stop the runs of items in their current state, in parallel over the hosts.
+
+    A host that does not answer delays no other, and is asked once.
+    """
     items = [queue.item(item.number) for item in before]
     places: defaultdict[tuple[str | None, ...], list[Item]] = defaultdict(list)
     for item in items:
         entry = index.find(item.run) if item.run else None
-        places[item.host, None if entry is None else entry.root].append(item)  # each rented machine is one
+        places[item.host, None if entry is None else entry.root].append(
+            item
+        )  # each rented machine counts as a place
     stop = functools.partial(_stop_at_a_place, queue.name, now=now)
     with ThreadPoolExecutor(MOST_PLACES) as pool:
         found = {one.item.number: one for stopped in pool.map(stop, places.values()) for one in stopped}
@@ -143,7 +152,10 @@ def _stop_at_a_place(batch: str, items: Sequence[Item], *, now: bool) -> list[St
 
 
 def _stop(batch: str, item: Item, *, now: bool) -> Stopped:
-    """Stop the run of an item; one that never began is dropped. Raises RunError for a run of another batch, HostError."""
+    """Stop the run of an item.
+
+    Drop an item that never began. Raises HostError, RunError for another batch's run.
+    """
     if item.state == ItemState.ENDED:
         return Stopped(item, item.outcome or "ended", item.why)
     dropped = Stopped(item, DROPPED, STOPPED)
@@ -164,7 +176,7 @@ def _stop(batch: str, item: Item, *, now: bool) -> Stopped:
         return Stopped(item, known.state, why_ended(known) or STOPPED)
     if (words := gone(mirror)) is not None:
         return Stopped(item, State.FAILED, words.splitlines()[0])
-    # A run that the index has lost is still where it was begun.
+    # A run missing in the index is still on the host where it began.
     with open_desk(mirror.host(), mirror) if is_bound else connect(resolve.host(item.host)) as desk:
         if not runs_of(desk, [item.run]):
             give_up_machine(item.run, SilentView())

@@ -1,4 +1,4 @@
-"""What a batch has taken until now: hours of its runs, hours of GPUs, and what was rented. No host is asked."""
+"""The usage of a batch so far: hours of runs, GPU hours, and rental costs. No host is contacted."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ HOUR_S = 3600.0
 
 
 class Used(NamedTuple):
-    """What an item, or a whole batch, has taken with all of its tries: seconds, cents for what was rented, and how many tries began.
+    """The usage of an item, or of a whole batch: seconds, rental costs in cents, and the number of tries.
 
-    A run that was given four GPUs counts four times in `gpu_s`. `cents` is None if nothing was rented.
+    All tries count. A run with four GPUs counts four times in `gpu_s`. `cents` is None if nothing was rented.
     """
 
     run_s: float = 0.0
@@ -28,14 +28,14 @@ class Used(NamedTuple):
     tries: int = 0
 
     def plus(self, other: Used) -> Used:
-        """Return both together."""
+        """Return the sum of both."""
         cents = [one.cents for one in (self, other) if one.cents is not None]
         times = self.run_s + other.run_s, self.gpu_s + other.gpu_s
         return Used(*times, sum(cents) if cents else None, self.tries + other.tries)
 
 
 def total(used: Mapping[int, Used]) -> Used:
-    """Return what all items have taken together."""
+    """Return the usage of all items together."""
     found = Used()
     for one in used.values():
         found = found.plus(one)
@@ -43,15 +43,15 @@ def total(used: Mapping[int, Used]) -> Used:
 
 
 class Usage:
-    """Looks up what a batch has taken. What ended before is not read again."""
+    """Computes the usage of a batch. Ended runs are read only once."""
 
     def __init__(self, queue: BatchQueue) -> None:
-        """Look into the queue and the copies of its runs here."""
+        """Read the queue and the local copies of its runs."""
         self._queue = queue
         self._ended: dict[str, Used] = {}
 
     def now(self, items: Collection[int] | None = None) -> dict[int, Used]:
-        """Return what each item, or each of some numbers, has taken until now, as far as its host was heard."""
+        """Return the usage so far of all items, or of the given ones, as of their hosts' last answers."""
         found, runs = defaultdict[int, Used](Used), self._queue.runs(items)
         for run, number in runs.items():
             if (one := self._of_run(run)) is not None:
@@ -67,7 +67,7 @@ class Usage:
     def _of_run(self, run: str) -> Used | None:
         if run in self._ended:
             return self._ended[run]
-        from launcher.copy.mirror import Mirror  # what was not begun has none
+        from launcher.copy.mirror import Mirror  # an item that was not begun has none
         from launcher.values.states import is_terminal
 
         mirror = Mirror(run, runs_folder())
@@ -81,7 +81,7 @@ class Usage:
 
 
 def rentals_for(runs: Mapping[str, int]) -> Iterator[tuple[int, Rental]]:
-    """Yield what was ever rented for some runs, with the number of the run's item."""
+    """Yield all rentals for some runs, with the number of the run's item."""
     from launcher.rental.records import ledger
 
     for rental in ledger().rentals():
@@ -90,7 +90,7 @@ def rentals_for(runs: Mapping[str, int]) -> Iterator[tuple[int, Rental]]:
 
 
 def _cards(mirror: Mirror) -> int:
-    """Return how many GPUs the plan of a run gives it."""
+    """Return the number of GPUs in a run's plan."""
     allocation = mirror.files.read_json("plan.json").get("allocation")
     cards = allocation.get("cards") if isinstance(allocation, dict) else None
     return cards if isinstance(cards, int) else 0

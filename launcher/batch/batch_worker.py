@@ -1,6 +1,6 @@
-"""The worker of a batch: begins items, follows their runs, and takes over from a worker that died.
+"""The worker of a batch: starts items, follows their runs, and takes over from a worker that died.
 
-Without a worker, runs go on and queued items wait.
+Without a worker, running items continue and queued items wait.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ from launcher.upload.frozen_code import FrozenCode
 from launcher.values.record import RunState, State, is_terminal
 
 LOOK_S = 0.5
-"""How often the table is drawn, and the queue is asked for a wish to stop."""
+"""The interval in seconds for drawing the table and checking the queue for requests."""
 NOTE_S = 5.0
-"""How often what items wait for is put on record."""
+"""The interval in seconds for recording what items wait for."""
 BACK_OFF_S = (5.0, 10.0, 20.0, 40.0, 60.0)
-"""How long a host that is busy or silent is left alone, after each time in a row."""
+"""The seconds for which a busy or silent host is skipped, after each time in a row."""
 SETTLE_S = (0.5, 1.0, 2.0, *BACK_OFF_S)
-"""How long to wait before a host is asked again for a run that may have begun there."""
+"""The seconds before a host is asked again for a run that may have begun there."""
 SILENT_TRIES = 3
-"""So often in a row a host may be silent before a batch of which nothing else is left gives up."""
+"""How often in a row a host may be silent before a batch that needs only such hosts gives up."""
 RECOVERIES = 3
 LOG = "batch.log"
 AGAIN = ("failed", REFUSED, DROPPED, "stopped", "stop-incomplete")
-"""The outcomes of items that are queued again if a person asks for that."""
+"""The outcomes of items that are queued again at the user's request."""
 
 
 class BatchOutcome(StrEnum):
-    """How the work on a batch ended: nothing is left to do, a person left it, or the rest needs hosts that do not answer."""
+    """How the work on a batch ended: nothing is left, the user left, or the remaining hosts do not answer."""
 
     OVER = "over"
     LEFT = "left"
@@ -67,29 +67,29 @@ class BatchOutcome(StrEnum):
 
 
 class BatchView(Protocol):
-    """The display of a batch while it is worked."""
+    """The display of a batch during its work."""
 
     def show(self, items: list[Item], live: dict[int, ItemView]) -> None:
-        """Show all items as they are now."""
+        """Show all items in their current state."""
 
     def changed(self, item: Item) -> None:
-        """Show that an item has come into another state."""
+        """Show an item's new state."""
 
     def note(self, text: str) -> None:
-        """Say something about the batch."""
+        """Show a message about the batch."""
 
 
 class _LeaveError(Exception):
-    """Raised in a follower when this process works the batch no more."""
+    """Raised in a follower thread when this process stops its work on the batch."""
 
 
 class _Host:
-    """A host as the worker sees it: until when it is left alone and why, and its failures in a row."""
+    """The worker's state of a host: until when and why it is skipped, and its failures in a row."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.unknown: str | None = None
-        """Why it has no table any more: what runs there is followed all the same."""
+        """Why its table is missing. Its runs are followed anyway."""
         host = None
         try:
             host = resolve.host(name)
@@ -107,7 +107,7 @@ class _Host:
         self.most: int | None = None
 
     def close(self, why: str, *, is_silent: bool) -> float:
-        """Leave it alone for a while, longer after each time in a row; return for how many seconds."""
+        """Skip the host for a while, longer after each time in a row. Return the number of seconds."""
         wait_s = BACK_OFF_S[min(self.times, len(BACK_OFF_S) - 1)]
         self.closed_until = time.monotonic() + wait_s
         self.times += 1
@@ -116,23 +116,25 @@ class _Host:
         return wait_s
 
     def open(self) -> None:
-        """Let it be tried at once: a run has begun or ended there."""
+        """Allow the host at once: a run has begun or ended there."""
         self.closed_until, self.times, self.silent, self.why = 0.0, 0, 0, None
 
     def note_end(self, *, has_failed_early: bool) -> bool:
-        """Count a run that has ended there; return whether that has the host rested from now on."""
+        """Count a run that has ended there. Return whether the host is rested from now on."""
         self.failures = self.failures + 1 if has_failed_early else 0
         self.open()
         return self.failures == FAILURES
 
     @property
     def is_rested(self) -> bool:
-        """Whether it has failed too many items in a row before their first step, or is not known any more."""
+        """Whether it is rested, after FAILURES early failures in a row, or is no longer known."""
         return self.failures >= FAILURES or self.unknown is not None
 
     def place(self, going: int, unbegun: str | None, *, is_beginning: bool) -> HostAvailability:
-        """Return what the placement needs to know. `unbegun` is an item that this host has and does not run yet, `is_beginning`
-        whether one is being launched there.
+        """Return the host's availability for the placement.
+
+        `unbegun` is an item on this host that does not run yet. `is_beginning`: an item is being launched
+        there.
         """
         if self.unknown is not None:
             return HostAvailability(self.unknown, going)
@@ -147,10 +149,10 @@ class _Host:
 
 
 class BatchWorker:
-    """One process's work on a batch. `run` returns once there is nothing more to do for it."""
+    """One process's work on a batch. `run` returns when its work is done."""
 
     def __init__(self, queue: BatchQueue, view: BatchView) -> None:
-        """Work this queue, whose lock this process holds."""
+        """Work on this queue. This process must hold its lock."""
         self._queue, self._view, self._rules = queue, view, queue.rules
         self._items = {item.number: item for item in queue.items()}
         self._hosts: dict[str, _Host] = {}
@@ -169,10 +171,10 @@ class BatchWorker:
         self._noted: dict[int, str | None] = {}
         self._noted_at = 0.0
         self.left_by: int | None = None
-        """The signal by which a person has left the batch."""
+        """The signal with which the user left the batch."""
 
     def run(self) -> BatchOutcome:
-        """Work until nothing is left to do, a person stops it, or Ctrl-C. What runs goes on after Ctrl-C."""
+        """Work until nothing is left, the user stops the batch, or Ctrl-C. Runs continue after Ctrl-C."""
         held = HeldInterrupts()
         try:
             for item in self._items.values():
@@ -197,7 +199,7 @@ class BatchWorker:
                 self._note_waits()
                 self._view.show([*self._items.values()], self._live)
                 self._take_news()
-        except BaseException:  # the disk, or a terminal that is gone
+        except BaseException:  # e.g. a full disk or a closed terminal
             with contextlib.suppress(Exception):
                 self._let_go(held)
             raise
@@ -207,10 +209,10 @@ class BatchWorker:
                 if one.line is not None:
                     one.line.close()
 
-    # the main thread
+    # The main thread
 
     def _take_news(self) -> None:
-        """Wait a moment for messages of the threads, and handle all of them."""
+        """Wait LOOK_S for messages of the threads. Handle all of them."""
         with contextlib.suppress(threads.Empty):
             self._news.get(timeout=LOOK_S)()
             while True:
@@ -245,16 +247,16 @@ class BatchWorker:
         return decision
 
     def _queue_again(self) -> None:
-        """Queue again the items that failed, if another command has asked for that."""
+        """Queue the failed items again, if another command has requested that."""
         if not self._queue.take_back(BatchRequest.AGAIN):
             return
         for item in queue_again(self._queue):
             for host in item.hosts:
-                self._hosts[host].failures = 0  # it is tried again
+                self._hosts[host].failures = 0  # the host is tried again
             self._changed(item)
 
     def _note_waits(self, *, is_last: bool = False) -> None:
-        """Record what items wait for now and then, and at the end, for other commands."""
+        """Record what items wait for, every NOTE_S and at the end, for other commands."""
         if not is_last and time.monotonic() - self._noted_at < NOTE_S:
             return
         self._noted_at = time.monotonic()
@@ -268,7 +270,10 @@ class BatchWorker:
             self._noted.update(changed)
 
     def _outcome(self, decision: Decision) -> BatchOutcome | None:
-        """Return how the work ends if nothing is left to do, or nothing can be done just now."""
+        """Return the outcome if nothing is left to do, or nothing can be done now.
+
+        None if the work continues.
+        """
         if self._live or decision.begin:
             return None
         if self._queue.wishes(BatchRequest.STOP):
@@ -286,7 +291,7 @@ class BatchWorker:
         return None
 
     def _too_many_failures(self) -> str | None:
-        """Return why nothing more is begun if as many runs have failed as may; None if not."""
+        """Return why no further item starts, after max_failures failed runs. None below that."""
         most = self._rules.max_failures
         failed = [
             item.name
@@ -307,7 +312,7 @@ class BatchWorker:
         self._view.changed(item)
 
     def _leave(self, held: HeldInterrupts) -> BatchOutcome:
-        """Let the followers go, by the signal that came."""
+        """Release the follower threads after a signal."""
         self.left_by, held.first = held.first, None
         if count := len(self._beginning):
             self._view.note(f"waits for {launches(count)} on the way; Ctrl-C again leaves them")
@@ -318,9 +323,10 @@ class BatchWorker:
         return BatchOutcome.LEFT
 
     def _let_go(self, held: HeldInterrupts) -> None:
-        """Wait for the launches that are on their way, and until rented machines are handed over, or a signal comes.
+        """Wait for running launches and for the handover of rented machines, or until another signal comes.
 
-        What fails meanwhile, as at a terminal that is gone, keeps no other machine from that: the first failure is raised then.
+        A failure during the wait, e.g. of a closed terminal, must not stop the handover of other machines.
+        The first failure is raised at the end.
         """
         self._leaves.set()
         failure: Exception | None = None
@@ -333,7 +339,7 @@ class BatchWorker:
             raise failure
 
     def _with_rented(self) -> list[str]:
-        """Return the items that are launched or followed where machines are rented."""
+        """Return the names of launched or followed items with rented machines."""
         found = []
         for number, view in self._live.items():
             item = self._items[number]
@@ -342,10 +348,10 @@ class BatchWorker:
                 found.append(item.name)
         return found
 
-    # threads
+    # Threads
 
     def _start(self, item: Item, work: Callable[..., None], *more: object) -> None:
-        """Work on an item in a thread; its errors end the work on the item, not the batch."""
+        """Work on an item in a thread. An error ends the work on this item, not on the batch."""
         view = self._live[item.number] = ItemView(lambda text: self._say(item, text))
 
         def run() -> None:
@@ -355,14 +361,14 @@ class BatchWorker:
                 self._tell(self._left, item)
             except LaunchError as error:
                 self._tell(self._needs_person, item, str(error))
-            except Exception as error:  # a bug: it must not look as if the item still went on
+            except Exception as error:  # a bug: the item must not look as if it continued
                 self._tell(self._needs_person, item, f"{type(error).__name__}: {error}")
                 raise
 
         threading.Thread(target=run, name=f"item {item.name}", daemon=True).start()
 
     def _tell(self, what: Callable[..., None], *values: object) -> None:
-        """Have the main thread do something."""
+        """Run a function in the main thread."""
         self._news.put(lambda: what(*values))
 
     def _begin(self, item: Item, view: ItemView, host: str) -> None:
@@ -374,7 +380,7 @@ class BatchWorker:
         return Lane(self._queue, self._budget, opening, self._say_in_view, self._code, place.is_rented)
 
     def _say_in_view(self, text: str) -> None:
-        """Have the main thread say something about the batch."""
+        """Show a message about the batch, from the main thread."""
         self._tell(self._view.note, text)
 
     def _settle(self, item: Item, view: ItemView) -> None:
@@ -417,12 +423,12 @@ class BatchWorker:
             raise _LeaveError
 
     def _say(self, item: Item, text: str) -> None:
-        """Put a line about an item into the batch's log. What the disk refuses is only not known later."""
+        """Write a line about an item to the batch's log. A failed write is ignored."""
         when = time.strftime("%Y-%m-%d %H:%M:%S")
         with self._log_lock, contextlib.suppress(OSError), self._queue.files.open(LOG, "ab") as file:
             file.writelines(f"{when}  {item.name}  {line}\n".encode() for line in text.splitlines())
 
-    # messages of the threads, in the main thread
+    # Messages of the threads, handled in the main thread
 
     def _take_attempt(self, attempt: Attempt, name: str) -> None:
         item, verdict, host = attempt.item, attempt.verdict, self._hosts[name]
@@ -439,7 +445,10 @@ class BatchWorker:
                 self._view.note(f"{attempt.words}   {name} is asked again in {wait_s:.0f} s")
 
     def _note_cards(self, item: Item) -> None:
-        """Where no cards are handed out, nothing but the batch itself keeps its runs from crowding a host."""
+        """Limit the runs on a host that allocates no cards.
+
+        Only the batch itself can prevent overload there.
+        """
         host = self._hosts[item.host or ""]
         with contextlib.suppress(BadFileError):
             allocation = Mirror(run_of(item), runs_folder()).whole_plan().allocation
@@ -457,7 +466,7 @@ class BatchWorker:
         self._queue.note({item.number: why})
         self._changed(self._queue.item(item.number))
         if host is not None and self._items[item.number].state == ItemState.QUEUED:
-            self._hosts[host].close(why.splitlines()[0], is_silent=True)  # it is not tried again at once
+            self._hosts[host].close(why.splitlines()[0], is_silent=True)  # do not try it again at once
 
     def _ended(self, item: Item, state: RunState) -> None:
         view = self._live.pop(item.number)
@@ -476,9 +485,10 @@ class BatchWorker:
 
 
 def queue_again(queue: BatchQueue) -> list[Item]:
-    """Queue again what failed, was stopped, refused or dropped; return these items. The caller works the batch.
+    """Queue again the items that failed, were stopped, refused or dropped. Return them.
 
-    An item whose run a person has had go on elsewhere is not: it would be trained twice.
+    The caller must hold the worker's lock. An item whose run the user has resumed elsewhere is left out,
+    since it would be trained twice.
     """
     again = [item for item in queue.items(ItemState.ENDED) if item.outcome in AGAIN and not _goes_on(item)]
     found = [queue.step(item._replace(tried=()), ItemState.QUEUED) for item in again]

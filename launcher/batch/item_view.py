@@ -1,4 +1,4 @@
-"""What is known of an item of a batch while it is launched and followed: the view of its run, read by the batch's own."""
+"""The view of an item's run during its launch and execution. The batch's display reads it."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 
 
 class _ItemStage:
-    """A stage whose progress is what the item does just now."""
+    """A stage whose progress is the item's current activity."""
 
     def __init__(self, view: ItemView, name: str) -> None:
         self.text: str | None = None
         self._view, self._name = view, name
 
     def progress(self, step: str, /) -> None:
-        """Note how far it has come."""
+        """Record the progress."""
         self._view.doing = f"{self._name}: {step}"
 
     def moved(self, moved: Moved, /) -> None:
-        """Note nothing: the stage's name says enough in a table."""
+        """Ignore the numbers: a table shows only the stage's name."""
 
 
 class ItemView(SilentView):
-    """Takes what a launch and a run show, and keeps what a table needs of it. Read from another thread, written from one.
+    """The view of a launch and a run that keeps the values for a table. One thread writes, another one reads.
 
-    `doing` is the stage of a launch; `state` the run's last one; `loss` and `step` its last; `seen` when it was last heard of.
-    `has_rented`: this process looks after its rented machine.
+    `doing` is the stage of a launch. `state` is the run's last state; `loss` and `step` are its last ones;
+    `seen` is the time of its last news. `has_rented`: this process manages its rented machine.
     """
 
     def __init__(self, log: Callable[[str], None]) -> None:
-        """Note what is said in a log, line by line."""
+        """Write messages to a log, line by line."""
         self._log = log
         self.doing: str | None = None
         self.state: RunState | None = None
@@ -57,12 +57,12 @@ class ItemView(SilentView):
 
     @property
     def waits_for(self) -> str | None:
-        """Why its run waits to be started, in the words of what starts it."""
+        """Why its run waits for its start, as its starter reports it."""
         return None if self.state is None else why_waiting(self.state)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
-        """Note what the item does, and at its end what that came to."""
+        """Record the item's activity, and log its result at the end."""
         stage = _ItemStage(self, name)
         began = time.monotonic()
         self.doing = name
@@ -74,39 +74,39 @@ class ItemView(SilentView):
             self.doing = None
 
     def note(self, text: str) -> None:
-        """Put it into the log."""
+        """Write the text to the log."""
         self._log(text)
 
     def finding(self, finding: Finding) -> None:
-        """Put it into the log."""
+        """Write the finding to the log."""
         self._log(finding.message if finding.mend is None else f"{finding.message}   {finding.mend}")
 
     def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:
-        """Begin with what was fetched before."""
+        """Start with the events fetched before."""
         self.steps = plan.steps
         for event in events:
             self._take(event)
 
     def news(self, news: News) -> None:
-        """Take the state, and the last step and loss."""
+        """Keep the state, and the last step and loss."""
         self.state, self.seen, self.lost_for = news.state, time.time(), None
         for event in news.events:
             self._take(event)
 
     def lost(self, error: HostError, tries: int, wait_s: float) -> None:
-        """Note that the link is lost."""
+        """Record the lost link."""
         super().lost(error, tries, wait_s)
         self.lost_for = str(error).splitlines()[0]
         if tries == 1:
             self._log(f"link lost: {self.lost_for}")
 
     def back(self) -> None:
-        """Note that it is back."""
+        """Record that the link is back."""
         self.lost_for = None
         self._log("the link is back")
 
     def end(self, run: str, state: RunState, result: Result) -> None:
-        """Take how it ended."""
+        """Keep the final state and result."""
         self.state, self.result = state, result
 
     def _take(self, event: Event) -> None:

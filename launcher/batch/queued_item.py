@@ -1,4 +1,4 @@
-"""An item of a batch, and how far it is. Without pydantic, so that a long batch is shown quickly."""
+"""An item of a batch, and its state. Without pydantic, to show a long batch quickly."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from launcher.batch.batch_matrix import Point
 
 
 class ItemState(StrEnum):
-    """How far an item of a batch is. Each is on disk before the act that it names.
+    """The state of an item of a batch. Each is on disk before the action it names.
 
-    QUEUED waits for a place. RESERVED has a run id and a host: the launch may have reached it. CONFIRMED: the run is there.
-    ENDED: nothing more is done for it.
+    QUEUED waits for a place. RESERVED has a run id and a host: the launch may have reached it. CONFIRMED: the
+    run is on the host. ENDED: nothing more is done for it.
     """
 
     QUEUED = "queued"
@@ -26,31 +26,32 @@ class ItemState(StrEnum):
 
 
 ONCE_RESERVED = "submitted"
-"""What queues say until 2026-11-29 of an item that is RESERVED, once its launch has begun."""
+"""The name of RESERVED in queues written before 2026-11-29, once the launch has begun."""
 FOLLOWING: dict[ItemState, tuple[ItemState, ...]] = {
     ItemState.QUEUED: (ItemState.RESERVED, ItemState.ENDED),
     ItemState.RESERVED: (ItemState.CONFIRMED, ItemState.QUEUED, ItemState.ENDED),
     ItemState.CONFIRMED: (ItemState.ENDED,),
     ItemState.ENDED: (ItemState.QUEUED,),
 }
-"""The states that may follow each; one that ended is queued again only when a person asks for that."""
+"""The states that may follow each state. An ended item is queued again only at the user's request."""
 
 
 ON_THE_WAY = (ItemState.RESERVED, ItemState.CONFIRMED)
-"""The states of items whose run is being launched, or followed."""
+"""The states of items whose run is being launched or followed."""
 UNENDED = (ItemState.QUEUED, *ON_THE_WAY)
 
 
 REFUSED, DROPPED = "refused", "dropped"
 NEVER_BEGAN = (REFUSED, DROPPED)
-"""The outcomes of items that have no run: no host takes it, or a person stopped the batch before its turn."""
+"""The outcomes of items without a run: refused by all hosts, or dropped when the user stopped the batch."""
 
 
 class Item(NamedTuple):
-    """One item of a batch and how far it is. `request` is its launch as JSON.
+    """One item of a batch and its state. `request` is its launch as JSON.
 
-    `values` are those of the matrix. `run` is its run's id, from RESERVED on. `outcome` is the state that its run ended in, or
-    one of NEVER_BEGAN; `why` says what it waits for, or why it ended so. `tried` are the hosts that refused it.
+    `values` are its matrix values. `run` is its run's id, from RESERVED on. `outcome` is the final state of
+    its run, or one of NEVER_BEGAN; `why` is the reason why it waits or ended. `tried` are the hosts that
+    refused it.
     """
 
     number: int
