@@ -1,1 +1,1 @@
-"""One attempt of a run: its command, streams, writer of events, and how it ended."""
+"""One attempt of a run: its command, streams, event writer and outcome."""

@@ -1,4 +1,4 @@
-"""Compose attempt.json: the values that an attempt's script runs with."""
+"""Compose attempt.json, the values that an attempt's script runs with."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class Basis(NamedTuple):
-    """What the record of an attempt follows from.
+    """The inputs of an attempt's record.
 
-    `prepared` is the record of how the run was prepared, `runtime` how it runs now, `checkpoint` where it resumes from.
-    `trial` is what the worker has to try, in an attempt of `launch verify`.
+    `prepared` is the record of how the run was prepared, `runtime` the current runtime, and `checkpoint` the
+    checkpoint to resume from. `trial` is the worker's measurement in an attempt of `launch verify`.
     """
 
     run: Run
@@ -109,14 +109,18 @@ def compose(basis: Basis, folder: Folder, attempt: int) -> AttemptRecord:
 
 
 def _adaptation(plan: PlanRecord, accumulation: int) -> AdaptationRecord:
-    """Return what the start-up hook adapts: `split` if the plan's batch replaces the script's, and how often it was halved."""
+    """Return the settings of the start-up hook's adaptation.
+
+    `split` is true if the plan's batch replaces the script's. `halvings` counts how often that batch was
+    halved.
+    """
     planned = plan["split"]["accumulation"]
     halvings = (max(accumulation, planned) // planned).bit_length() - 1
     return {"split": "split" in (plan.get("takes") or ()), "halvings": halvings}
 
 
 def _peak_tflops(plan: PlanRecord, precision: PrecisionRecord) -> Optional[float]:
-    """Return the card's published peak rate at a precision; None for one that is not known, or not there."""
+    """Return the card's published peak rate at a precision; None if it is unknown or the run is rehearsed."""
     if plan.get("rehearsed") is True:
         return None
     compute = precision.get("autocast_dtype") or precision.get("base_dtype")
@@ -127,9 +131,9 @@ def _peak_tflops(plan: PlanRecord, precision: PrecisionRecord) -> Optional[float
 
 
 def _card(profile: ProfileRecord) -> CardRecord:
-    """Return what the worker needs to know of a card that it imitates; its name is the one that the driver reports."""
+    """Return the worker's description of the card that it imitates, under the name that the driver reports."""
     names = profile.get("probe_names") or [profile["title"]]
-    mib = profile.get("memory_mib")  # plans of older versions have the nominal size alone
+    mib = profile.get("memory_mib")  # plans of older versions have only the nominal size
     memory = int(profile["memory_gb"] * 1e9 if mib is None else mib * 2**20)
     return {
         "name": names[0],
@@ -140,7 +144,7 @@ def _card(profile: ProfileRecord) -> CardRecord:
 
 
 def _located(basis: Basis, source: Optional[SourceRecord], name: str) -> Optional[str]:
-    """Return where the script finds a source: shipped files are in the run's data folder, by name."""
+    """Return the script's path or name of a source. Shipped files are in the run's data folder, by name."""
     if source is None:
         return None
     if source["kind"] == "host":
@@ -150,11 +154,11 @@ def _located(basis: Basis, source: Optional[SourceRecord], name: str) -> Optiona
         return source["value"]
     folder = os.path.join(basis.run.data, name)
     names = os.listdir(folder) if os.path.isdir(folder) else []  # an empty folder is not shipped
-    return os.path.join(folder, *names[:1])  # the client put exactly one entry there
+    return os.path.join(folder, *names[:1])  # the client put exactly one entry into it
 
 
 def _free_port() -> int:
-    """Return a port that is free now. If another process takes it first, the next attempt gets another one."""
+    """Return a port that is free now. If another process takes it first, the next attempt gets another port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
         server.bind(("127.0.0.1", 0))
         return int(server.getsockname()[1])

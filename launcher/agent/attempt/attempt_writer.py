@@ -1,4 +1,4 @@
-"""The account of an attempt: the only way to its folder. Whatever is written there is redacted here."""
+"""The writer of an attempt's records. All writes to its folder pass through it, and it redacts secrets."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from ..record.run_records import AttemptRecord, EventRecord, EvidenceRecord
 
 TAIL_BYTES = 256 * 1024
-"""So much of the end of a log is read to judge how its command ended."""
+"""How much of the log's end is read to judge how its command ended."""
 _FROM_A_WORKER = frozenset({"kind", "rank", "time"})
 _FROM_US = frozenset({"version", "attempt"})
 
 
 class Report(NamedTuple):
-    """A line from a worker: its bytes, its text, and the event in it. `event` is None if it does not hold one."""
+    """A line from a worker: its bytes, its text, and its event, or None if it is not an event."""
 
     line: bytes
     text: str
@@ -45,8 +45,8 @@ def read_report(line: bytes) -> Report:
 class AttemptWriter:
     """Write the records of one attempt: attempt.json, state.json, events.jsonl, log.txt and the heartbeat.
 
-    The secrets of the run are replaced by stars on the way. On a full disk, events and log wait in memory, heartbeats are
-    left out, and states are left out unless they must be written.
+    The run's secrets are replaced with stars. On a full disk, events and log wait in memory, heartbeats are
+    dropped, and states are dropped unless they must be written.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class AttemptWriter:
         *,
         is_rehearsed: bool = False,
     ) -> None:
-        """Open the files of a new folder; each state holds what is known of `progress` by then."""
+        """Open the files of a new folder. Each state contains the values of `progress` at that time."""
         self.folder = folder
         self.attempt = attempt
         self.has_begun = False
@@ -74,7 +74,7 @@ class AttemptWriter:
 
     @property
     def log_bytes(self) -> int:
-        """The size of the log, as far as it has been written."""
+        """The size of the log file in bytes."""
         try:
             return os.path.getsize(self.folder.log)
         except OSError:
@@ -85,12 +85,12 @@ class AttemptWriter:
         return self._redactor.redact(value)
 
     def write_attempt(self, record: AttemptRecord) -> None:
-        """Write attempt.json. Values of the plan are written as they are, because the worker trains with them."""
+        """Write attempt.json. Values of the plan are not redacted, because the worker trains with them."""
         record = {**record, "previous": self.redact(record["previous"])}
         write_durably(self.folder.attempt, strict_json.encode(record) + "\n")
 
     def write_precision(self, record: EvidenceRecord) -> None:
-        """Write what the attempt shows about its precision. Raises OSError."""
+        """Write the attempt's precision evidence. Raises OSError."""
         write_durably(self.folder.precision, strict_json.encode(self.redact(record)) + "\n")
 
     def say(self, state: str, reason: Optional[str] = None, *, must: bool = False, **more: Any) -> None:
@@ -119,12 +119,12 @@ class AttemptWriter:
                 raise
 
     def sizes(self) -> Dict[str, int]:
-        """Return how long the files are that grow, for who reads them by a disk that shows new sizes late."""
+        """Return the sizes of the growing files, for readers whose disk shows new sizes late."""
         paths = (self.folder.events, self.folder.log)
         return {os.path.basename(path): status_of(path).st_size for path in paths if os.path.exists(path)}
 
     def say_again(self) -> None:
-        """Write the same state with what is known now."""
+        """Write the same state again with the current values."""
         self.say(self.state, self._reason)
 
     def record(self, kind: str, values: JsonObject, step: Optional[int] = None) -> None:
@@ -136,7 +136,7 @@ class AttemptWriter:
         self._append([self._line_of(event) for event in events])
 
     def write_reports(self, reports: List[Report]) -> None:
-        """Append what workers sent. A line without an event is recorded as evidence.
+        """Append reports of workers. A line without an event is recorded as evidence.
 
         A line that lacks only version and attempt is not encoded again: a metric may arrive every 20 µs.
         """
@@ -163,16 +163,16 @@ class AttemptWriter:
         self._events.append((text + "\n").encode())
 
     def write_output(self, piece: bytes) -> bytes:
-        """Append the next bytes of the command's output to the log; return them as written.
+        """Append the next bytes of the command's output to the log. Return them as written.
 
-        The end of a piece may be held back until it is clear that it does not begin a secret.
+        The end of a piece is held back while it may be the start of a secret.
         """
         written = self._output.feed(piece)
         self._log.append(written)
         return written
 
     def finish_output(self) -> bytes:
-        """Append the bytes that were held back; return them as written."""
+        """Append the bytes that were held back. Return them as written."""
         written = self._output.finish()
         self._log.append(written)
         return written
@@ -184,7 +184,7 @@ class AttemptWriter:
     def beat(self, ran_s: float) -> None:
         """Write the heartbeat: the host's monotonic clock, how long the attempt has run, the step and the loss.
 
-        It is written in place, so that it says on a full disk that log or events wait.
+        The file is overwritten in place, so that it can report on a full disk that log or events wait.
         """
         progress = self._progress
         doing = progress.liveness.doing
@@ -206,7 +206,7 @@ class AttemptWriter:
         self.flush()
 
     def flush(self) -> bool:
-        """Write what waits for room; return whether nothing waits any more."""
+        """Write the data that waits for disk space. Return whether all of it is written."""
         return all([self._events.flush(), self._log.flush()])
 
     def sync_events(self) -> None:

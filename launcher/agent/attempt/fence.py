@@ -1,7 +1,8 @@
-"""The fence: keeps an agent away from a run that has gone on without it.
+"""The fence: keeps an agent away from a run that another agent has continued.
 
-If an agent is thought to be dead, because its machine was frozen or out of reach, another one may go on in the next numbered
-folder. When the first one is back, it sees that folder, kills its training, and writes nothing but that into its own.
+If an agent is presumed dead because its machine was frozen or unreachable, another agent may continue the run
+in the next numbered folder. When the first agent returns, it sees that folder, kills its training, and
+records only that in its own folder.
 """
 
 from __future__ import annotations
@@ -14,21 +15,24 @@ LOOK_S = 0.5
 
 
 class Fence:
-    """Whether the run of an agent, which writes in `folder`, has gone on in a later folder."""
+    """Checks whether a later folder than the agent's `folder` continues the run."""
 
     def __init__(self, run: Run, folder: Folder) -> None:
-        """Begin before the first look."""
+        """Start without a look."""
         self._run = run
         self._folder = folder
         self._look_again_s = 0.0
         self._is_crossed = False
 
     def look(self) -> bool:
-        """Look now; return whether the run has gone on. No folder goes away, so that this stays true."""
+        """Look now.
+
+        Return whether another agent has continued the run. Folders are never removed, so true stays true.
+        """
         self._look_again_s = time.monotonic() + LOOK_S
         self._is_crossed = self._is_crossed or self._run.has_folder_after(self._folder)
         return self._is_crossed
 
     def is_crossed(self) -> bool:
-        """Return the same, from a look at most half a second ago."""
+        """Return the result of a look at most half a second old."""
         return self.look() if time.monotonic() >= self._look_again_s else self._is_crossed

@@ -1,4 +1,4 @@
-"""Whether a training still makes progress, from its steps, events and output, and from what its processes use."""
+"""Hang detection from a training's steps, events and output, and from the resource use of its processes."""
 
 from __future__ import annotations
 
@@ -10,24 +10,28 @@ if TYPE_CHECKING:
     from ..system.process_use import Use
 
 LEAST_S = 900.0  # longer than NCCL's own watchdog, which reports more, and than most saves and evaluations
-TIMES = 30  # the median step
+TIMES = 30  # times the median step
 STEPS = 50
 IDLE_S = 3600.0
-"""Without a pace: the time in which processes say nothing and use nothing that counts as a hang, unless the job says it."""
+"""The hang limit without a pace, unless the job sets one: seconds without output and resource use."""
 LOOK_S = 15.0
 IDLE, BUSY, UNSEEN = "idle", "busy", "unseen"
-"""What processes do that have said nothing for long: nothing, something, or what nobody can see from here."""
+"""The activity of processes after a long silence: none, some, or not visible from here."""
 
 
 class Liveness:
-    """When the last step or other sign of life came, and how long a step takes, by the monotonic clock.
+    """The time of the last sign of life and the length of a step, by the monotonic clock.
 
-    Two steps show the pace, and then silence alone is judged. Without a pace, as before the second step and after the end of
-    the training, silence is usual: a hang is only a silence in which the processes use nothing, by readings of `look`.
+    Two steps give the pace, and then only silence is judged. Without a pace (before the second step and after
+    the end of the training) silence is normal: a hang is then a silence in which the processes use nothing,
+    by the readings passed to `look`.
     """
 
     def __init__(self, hang_s: Optional[float], clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin. Silence is a hang after `hang_s` seconds; with None, the usual step time decides, or without one IDLE_S."""
+        """Start the clock. Silence is a hang after `hang_s` seconds.
+
+        With None, the limit follows from the median step time, or without one it is IDLE_S.
+        """
         self._hang_s = hang_s
         self._clock = clock
         self._sign_s = clock()
@@ -54,13 +58,13 @@ class Liveness:
             self._last = step, now_s
 
     def rest(self) -> None:
-        """Note that the training is over: what follows has no steps and may be silent."""
+        """Note that the training is over: the rest has no steps and may be silent."""
         self._last = None
         self._paces_s.clear()
 
     @property
     def has_pace(self) -> bool:
-        """Whether two steps have shown how long one takes."""
+        """Whether two steps have shown the length of a step."""
         return bool(self._paces_s)
 
     @property
@@ -68,28 +72,29 @@ class Liveness:
         """The median time of the last steps in seconds; None before two steps."""
         if not self._paces_s:
             return None
-        import statistics  # the first step need not wait for it
+        import statistics  # loading it would delay the first step
 
         return statistics.median(self._paces_s)
 
     @property
     def silent_s(self) -> float:
-        """The time since the last sign of life."""
+        """Seconds since the last sign of life."""
         return self._clock() - self._sign_s
 
     # without a pace
 
     def is_look_due(self) -> bool:
-        """Whether to read now what the processes have used: every few seconds of a silence without a pace."""
+        """Whether to read the processes' resource use now: every few seconds of a silence without a pace."""
         return not self.has_pace and self._clock() - max(self._sign_s, self._look_s) >= self._every_s
 
     def look(self, use: Optional[Use], *, is_card_used: bool = False) -> None:
-        """Take in what the processes have used by now; None where that cannot be seen.
+        """Take a reading of the processes' resource use; None if it is not visible.
 
-        Idle time is the sum of the times between readings: what a paused agent has not seen does not count.
+        Idle time is the sum of the times between readings, so the time that a paused agent missed does not
+        count.
         """
         now_s, before_s = self._clock(), self._look_s
-        if self._sign_s > before_s:  # another silence
+        if self._sign_s > before_s:  # a new silence has begun
             self._before, self._idle_s, self._has_worked = None, 0.0, False
         before, self._before = self._before, use
         passed_s = min(now_s - before_s, 2 * self._every_s)
@@ -103,12 +108,12 @@ class Liveness:
         self._look_s, self._is_seen = now_s, use is not None
 
     def await_answer(self) -> None:
-        """Note that the processes were asked for their stacks: to answer is no use."""
+        """Note that the processes were asked for their stacks: the CPU time of the answer does not count."""
         self._look_s, self._before = self._clock(), None
 
     @property
     def doing(self) -> Optional[str]:
-        """What the processes do in a silence without a pace that has lasted so long that it is named; None in any other."""
+        """The processes' activity during a long silence without a pace; None in other silences."""
         if self.has_pace or self._look_s < self._sign_s or self.silent_s < self._name_s:
             return None
         if not self._is_seen:

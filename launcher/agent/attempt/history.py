@@ -1,4 +1,4 @@
-"""What the earlier folders of a run have recorded: its attempts, their ends, what their scripts consumed."""
+"""The records of a run's earlier folders: its attempts, their ends, and the knobs that their scripts consumed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 Records = List[Tuple["AttemptRecord", "StateRecord"]]
 
-HELD = "held "  # the prefix of a knob that the script consumed but sets itself
+HELD = "held "  # prefix of a knob that the script consumed but sets itself
 
 
 class History(NamedTuple):
-    """(attempt.json, state.json) of each folder, the oldest first, and how long the attempts ran in total.
+    """(attempt.json, state.json) of each folder, oldest first, and the total running time of the attempts.
 
     `prepared` is the record of how the run was prepared.
     """
@@ -70,14 +70,14 @@ def read_history(run: Run) -> History:
 
 
 def taken_knobs(consumed: Set[str]) -> Set[str]:
-    """Return the knobs whose values the script takes from us: consumed, and not held by the script itself."""
+    """Return the knobs that the script takes from the launcher: consumed, and not set by the script itself."""
     return {knob for knob in consumed if not knob.startswith(HELD) and HELD + knob not in consumed}
 
 
 def describe_previous(last: Optional[Folder], seen: Optional[PreviousRecord]) -> Optional[PreviousRecord]:
-    """Return how the folder before this one ended; None if it was not an attempt.
+    """Return how the previous folder ended; None if it was not an attempt.
 
-    `seen` is what our parent process observed, for an agent that died without recording its end.
+    `seen` is the parent process's observation, for an agent that died without recording its end.
     """
     if last is None or last.read_attempt().get("kind") == "prepare":
         return None
@@ -94,6 +94,6 @@ def describe_previous(last: Optional[Folder], seen: Optional[PreviousRecord]) ->
 
 
 def _ran_s(folder: Folder) -> float:
-    """Return how long an earlier attempt ran, by its last heartbeat."""
+    """Return how long an earlier attempt ran in seconds, by its last heartbeat."""
     ran_s = folder.read_heartbeat().get("ran_s")
     return float(ran_s) if isinstance(ran_s, (int, float)) else 0.0

@@ -1,4 +1,4 @@
-"""Which parts of the worker's start-up hook are on in a training, by its plan."""
+"""The parts of the worker's start-up hook that a plan turns on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def hook_parts(plan: PlanRecord) -> List[str]:
-    """Return the names of the parts, as the variable LAUNCH_HOOK lists them."""
+    """Return the names of the parts, for the variable LAUNCH_HOOK."""
     parts = {
         "rehearse": imitates_card(plan),
         "adapt": plan.get("adapt") is True,
@@ -19,7 +19,7 @@ def hook_parts(plan: PlanRecord) -> List[str]:
 
 
 def imitates_card(plan: PlanRecord) -> bool:
-    """Whether torch acts as with the plan's card: a rehearsal of a script that takes nothing from the plan by itself."""
+    """Whether torch imitates the plan's card, which it does in a rehearsal of a script that ignores the plan."""
     is_adapted = plan.get("adapt") is True
     is_hooked = is_adapted or (plan.get("inject") is True and plan.get("takes") == [])
     return is_hooked and plan.get("rehearsed") is True and plan["profile"]["kind"] == "cuda"

@@ -1,4 +1,4 @@
-"""Judge how an attempt ended, from values alone: what the command did, what it reported, what was asked of it."""
+"""Judge how an attempt ended, from values only: the command's exit, its reports, and the stop requests."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ NOTHING_ON_CARD = "nothing that the command ran was on the card, so the rehearsa
 class CommandResult(NamedTuple):
     """How a command ended, and what is known of its training.
 
-    `code` or `signal` is None. `remaining` are processes that could not be ended. `failure` is set if the attempt was
-    given up while the command ran. `marker` is the step that the worker reported as done. `lost_loss` is the line of the
-    last training loss if that was not finite. `uses_worker`: the script itself does, in this attempt or an earlier one.
-    `is_without_step` says that a training began and made no step, `is_cut_short` that it reported neither its end nor its last step. `is_off_card`:
-    a card was imitated, and nothing ran on it. `shutdown_reason` is why it goes on later if it was asked to stop without a wish.
-    `log` and `oom_kills` are those of the node that ended a command of several. `lingered` says that its script had ended, and its process
-    was ended later; `log` is then that of the script, and `is_status_unknown` if the process had to be killed.
+    `code` or `signal` is None. `remaining` are processes that could not be ended. `failure` is set if the
+    attempt was given up while the command ran. `marker` is the step that the worker reported as done.
+    `lost_loss` is the line of the last training loss if that was not finite. `uses_worker`: the script itself
+    used the worker, in this attempt or an earlier one. `is_without_step`: a training began and made no step.
+    `is_cut_short`: a training reported neither its end nor its last step. `is_off_card`: a card was imitated,
+    and nothing ran on it. `shutdown_reason` says why the run continues later if the command was asked to stop
+    without a wish. `log` and `oom_kills` belong to the node that ended a command on several nodes.
+    `lingered`: the script had ended, and its process was ended later; `log` is then the script's log.
+    `is_status_unknown`: that process had to be killed.
     """
 
     code: Optional[int]
@@ -52,7 +54,7 @@ class CommandResult(NamedTuple):
 
     @property
     def is_good_exit(self) -> bool:
-        """Whether the command ended with exit status 0 by itself, and is not known to have failed."""
+        """Whether the command exited with status 0 unasked, without a known failure."""
         was_asked = self.is_stop_asked or self.was_asked_to_end
         return self.failure is None and not self.is_bad_end and not was_asked
 
@@ -62,13 +64,16 @@ class CommandResult(NamedTuple):
         return bool(self.code) or self.signal is not None
 
     def is_completed(self, steps: Optional[int]) -> bool:
-        """Whether the worker reported the end of its training: at the plan's last step, or earlier if nobody asked it to end."""
+        """Whether the worker reported the end of its training.
+
+        The end counts at the plan's last step, or earlier without a request to end.
+        """
         is_at_end = steps is not None and self.marker == steps
         return self.is_marked and (is_at_end or not self.was_asked_to_end)
 
 
 def _unmarked(outcome: CommandResult) -> Dict[str, str]:
-    """Return the failure of a script that ended with exit status 0, and did not say that its training had ended."""
+    """Return the failure of a script that exited with status 0 without reporting the end of its training."""
     if outcome.uses_worker:
         why = "the script uses launcher_worker, and ended with exit status 0 without worker.done(step)"
         mend = "call worker.done(step) once all is saved; if it left early, its log shows where"
@@ -79,16 +84,17 @@ def _unmarked(outcome: CommandResult) -> Dict[str, str]:
 
 
 class Suspicion(NamedTuple):
-    """What an exit status of 0 hides: a failure, a doubt, or nothing."""
+    """A failure or a doubt behind an exit status of 0; both are None if it is sound."""
 
     failure: Optional[AttemptFailure] = None
     doubt: Optional[Doubt] = None
 
 
 def suspect(outcome: CommandResult, steps: Optional[int], since: int, log: Callable[[], bytes]) -> Suspicion:
-    """Return what the last loss and the log show of an outcome with exit status 0.
+    """Return the failure or doubt that the last loss and the log show for an exit status of 0.
 
-    `since` is the first step that no finite loss has confirmed; `log` returns the end of the log, if that is needed.
+    `since` is the first step that no finite loss has confirmed. `log` returns the end of the log; it is
+    called only if needed.
     """
     if outcome.is_off_card:
         return Suspicion(AttemptFailure("not-rehearsable", None, NOTHING_ON_CARD))
@@ -100,7 +106,7 @@ def suspect(outcome: CommandResult, steps: Optional[int], since: int, log: Calla
     text = log() if outcome.log is None else outcome.log
     if not (text or outcome.is_without_step or outcome.is_status_unknown):  # nothing was printed
         return Suspicion()
-    from ..diagnosis import good_exit  # with its tables it takes long to load
+    from ..diagnosis import good_exit  # its tables take long to load
 
     found = good_exit.read_good_exit(text)
     if found.failure is not None:
@@ -114,7 +120,10 @@ def suspect(outcome: CommandResult, steps: Optional[int], since: int, log: Calla
 
 
 class AttemptResult(NamedTuple):
-    """How an attempt ended. A `failed` one with a failure may be followed by another attempt, if there is a remedy."""
+    """How an attempt ended.
+
+    A `failed` one with a failure may be followed by another attempt if a remedy exists.
+    """
 
     state: str
     reason: str
@@ -128,7 +137,10 @@ def judge(
     wish: str,
     steps: Optional[int],
 ) -> AttemptResult:
-    """Judge an attempt; `failure` and `doubt` are by the outcome or by a diagnosis, `wish` is the last one of the user."""
+    """Judge an attempt.
+
+    `failure` and `doubt` come from the outcome or from a diagnosis. `wish` is the user's last one.
+    """
     evidence: JsonObject = {"exit": outcome.code, "signal": outcome.signal, "step": outcome.step}
     if outcome.remaining:
         evidence["remaining"] = outcome.remaining

@@ -1,7 +1,8 @@
-"""Processes that stay although their script has ended, for example because of a thread that never returns: they are ended.
+"""End processes that stay although their script has ended, for example because of a thread that never returns.
 
-A Python whose main thread has ended handles a signal of ours (startup/sitecustomize.py): it stops waiting for its threads
-and children, and leaves with its own exit status. One that does not within a grace is killed.
+A Python whose main thread has ended handles one of the agent's signals (startup/sitecustomize.py): it stops
+waiting for its threads and children, and exits with its own status. A process that does not exit within a
+grace period is killed.
 """
 
 from __future__ import annotations
@@ -15,24 +16,27 @@ from ..system.process_use import COUNTED
 from .stacks import STACKS_SIGNAL, Stacks
 
 LEAVE = 45
-"""The signal that a Python handles once its main thread has ended; LEAVE_FAILED once it ended by an exception."""
+"""The signal that a Python handles once its main thread has ended; LEAVE_FAILED if it ended by an exception."""
 LEAVE_FAILED = 46
-AGAIN_S = 1.5  # one is taken for each function that runs at exit
+AGAIN_S = 1.5  # one signal interrupts one of the functions that run at exit
 GRACE_S = 6.0
 _SERVANTS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
-"""Helpers of Python's own, which go on until the process that they are for has ended."""
+"""Python's own helpers, which run until the process that they serve has ended."""
 _RANK_STARTERS = ("launcher_worker.start_ranks", "torchrun", "torch.distributed", "accelerate", "deepspeed")
 WORDS = "its script had %s, but its process stayed: it was ended after %.0f s without output, CPU time and bytes of %s"
 ENDED, REPORTED = "ended", "reported its end (worker.done)"
 
 
 class Lingering:
-    """Some processes from when they are asked to leave until they have ended."""
+    """A group of processes, from the request to exit until they have ended."""
 
     def __init__(
         self, processes: List[process.Process], silent_s: float, leaves_by: Callable[[int], Optional[int]]
     ) -> None:
-        """Begin; nothing is sent before the first turn. `leaves_by` tells by which signal a process leaves."""
+        """Store the processes. The first signal is sent by `turn`.
+
+        `leaves_by` returns the signal that makes a process exit, None if it handles none.
+        """
         self._processes = processes
         self._leaves_by = leaves_by
         self._ask_s = 0.0
@@ -43,11 +47,14 @@ class Lingering:
 
     @property
     def is_over(self) -> bool:
-        """Whether all have ended by now, or even a kill has not ended them."""
+        """Whether all have ended, or have survived a kill."""
         return time.monotonic() > self._kill_s + GRACE_S or not any(map(_is_there, self._processes))
 
     def turn(self) -> List[process.ProcessProof]:
-        """Ask those that are still there again if it is time, or kill them; return the proofs of what was signalled."""
+        """Signal the remaining processes again if it is time, or kill them.
+
+        Return the proofs of the signals sent.
+        """
         now_s = time.monotonic()
         if now_s < self._ask_s:
             return []
@@ -68,7 +75,7 @@ class Lingering:
         return pid in [one.pid for one in self._processes]
 
     def was_killed(self, pid: int) -> bool:
-        """Whether a process was killed, so that its own exit status is not known."""
+        """Whether a process was killed, so that its own exit status is unknown."""
         return pid in self._killed
 
     def has_failed(self, pid: int) -> bool:
@@ -82,15 +89,16 @@ def _is_there(one: process.Process) -> bool:
 
 
 def leaves_by(pid: int, stacks: Stacks) -> Optional[int]:
-    """Return the signal by which a Python leaves whose main thread has ended; None of any other process."""
+    """Return the signal that makes a Python with an ended main thread exit; None for other processes."""
     return next((number for number in (LEAVE, LEAVE_FAILED) if stacks.is_answered_by(pid, number)), None)
 
 
 def lingering(spared: Collection[int], stacks: Stacks, *, spares_parents: bool) -> List[process.Process]:
-    """Return the processes below this one, but for the `spared` pids, whose main thread has ended.
+    """Return the processes below this one, without the `spared` pids, whose main thread has ended.
 
-    None if another Python's has not, such as that of another rank: then that one is what is waited for. What they have started
-    themselves does not count, nor do their parents: programs that start ranks, and others if `spares_parents`.
+    Empty if another Python's main thread still runs, such as another rank's: then the command waits for that
+    one. Children of ended processes do not count, nor do their parents: programs that start ranks, and with
+    `spares_parents` all others.
     """
     members = {one.pid: one for one in process.own_descendants() if one.pid not in spared}
     ended = {one.pid: one for one in members.values() if leaves_by(one.pid, stacks)}
@@ -114,7 +122,7 @@ def _is_named(pid: int, names: Collection[str]) -> bool:
 
 
 def _line_of(one: process.Process, members: Dict[int, process.Process]) -> Set[int]:
-    """Return the pids of a process and of all above it among some."""
+    """Return the pids of a process and of its ancestors among `members`."""
     line: Set[int] = set()
     while one.pid not in line:
         line.add(one.pid)

@@ -1,4 +1,4 @@
-"""What is known of an attempt from the events of its workers and from its log."""
+"""The progress of an attempt, from the events of its workers and from its log."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from ..record.run_records import EventRecord
 
 LOST_LOSSES = 3  # in a row; a worker's guard, if the script has one, reacts earlier
-TRIP_GRACE_S = 5.0  # to end by itself with a traceback; SIGTERM would make it save its bad state
+TRIP_GRACE_S = 5.0  # for an exit with a traceback; SIGTERM would make it save its bad state
 BETWEEN_S = 3.0  # from SIGTERM to the step that reacts to it, in addition to the time of steps
 MOST_CHARS = 500
-_HOOK = "hook"  # the source of what the start-up hook reports
+_HOOK = "hook"  # the source of the start-up hook's reports
 NODE = "node"
-"""The source of what a member reports of its node."""
+"""The source of a node member's reports."""
 _NON_FINITE = ("nan", "inf", "-inf")
 _TRIPS = ("nan-divergence", "not-learning")  # the classes that a worker's guard may report
 
 
 class ProgressChange(NamedTuple):
-    """What a report makes necessary: to write the state, to give the attempt up after a grace, to keep its proof."""
+    """The consequences of a report: write the state, give the attempt up after a grace, or keep its proof."""
 
     has_new_state: bool = False
     failure: Optional[AttemptFailure] = None
@@ -37,10 +37,11 @@ class ProgressChange(NamedTuple):
 class AttemptProgress:
     """The last known step, loss and checkpoint of an attempt, and whether it has failed.
 
-    `proof` is what the worker saw in the first good steps, `trial` what it measured for `launch verify`. `doubtful_from` is the first step whose update no finite loss
-    has confirmed yet. `unsaved` is how many bytes of a checkpoint were written when saving it failed. `has_ended`: the last training that began
-    has reported its end. `is_off_card`: a card is imitated, and nothing is known to have run on it. Reports change nothing else: what
-    they make necessary is returned as `ProgressChange`.
+    `proof` is the worker's evidence from the first good steps, `trial` its measurement for `launch verify`.
+    `doubtful_from` is the first step whose update no finite loss has confirmed yet. `unsaved` is the number
+    of bytes of a checkpoint that were written when saving failed. `has_ended`: the last training that began
+    has reported its end. `is_off_card`: a card is imitated, and nothing is known to have run on it. Reports
+    change only these values; their consequences are returned as `ProgressChange`.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class AttemptProgress:
         imitates_card: bool = False,
         redact: Callable[[Any], Any] = lambda value: value,
     ) -> None:
-        """Begin before the first report; `save_s` is how long earlier attempts took to save."""
+        """Start before the first report. `save_s` is the save time of earlier attempts."""
         self.step: Optional[int] = None
         self.loss: Any = None
         self.checkpoint: Optional[int] = None
@@ -81,14 +82,17 @@ class AttemptProgress:
         """The last step of a training that has begun and not reported its end."""
 
     def lost_loss(self, of_log: Optional[LastLoss]) -> Optional[str]:
-        """Return the line of the last training loss if it was certainly not finite; `of_log` counts if nobody reports losses."""
+        """Return the line of the last training loss if it was certainly not finite.
+
+        The log's loss `of_log` is used only if no worker reports losses.
+        """
         if self.has_worker_metrics or of_log is None:
             return self._lost_loss
         return of_log.line if of_log.is_certain and not of_log.is_finite else None
 
     @property
     def is_without_step(self) -> bool:
-        """Whether a training was seen to begin, before its last step, and made no step."""
+        """Whether a training began before its last step and made no step."""
         return self._first_step is not None and (self.step or 0) <= self._first_step
 
     @property
@@ -98,14 +102,18 @@ class AttemptProgress:
 
     @property
     def grace_s(self) -> float:
-        """How long the training may take to save when it is asked to end: the plan's time, or longer if it needs longer."""
+        """Seconds that the training may take to save when it is asked to end.
+
+        That is the plan's time, or the time estimated from its steps and saves if it is longer.
+        """
         needed_s = BETWEEN_S + 2 * (self.liveness.step_s or 0.0) + 2 * self.save_s
         return max(self._stop_grace_s, needed_s)
 
     def learn(self, event: EventRecord) -> Optional[ProgressChange]:
-        """Take in an event of a worker; return what it makes necessary, None for nothing (as for nearly all).
+        """Take in an event of a worker. Return its consequences; None for most events.
 
-        What the start-up hook and a node's member report counts as much, but does not show that the script itself uses the worker.
+        Reports of the start-up hook and of a node's member count as well, but do not show that the script
+        itself uses the worker.
         """
         self.uses_worker = self.uses_worker or event.get("source") not in (_HOOK, NODE)
         self.liveness.note_sign()
@@ -139,7 +147,7 @@ class AttemptProgress:
         return None
 
     def _note_phase(self, event: EventRecord, step: Any, values: JsonObject) -> None:
-        """Take in an event that says where the training stands."""
+        """Take in an event about a phase of the training."""
         kind = event["kind"]
         if kind == "beat":
             self._note_step(step)
@@ -182,7 +190,7 @@ class AttemptProgress:
         )  # at once: a successor needs to know whether `resume` was consumed
 
     def _trip(self, step: Any, values: JsonObject) -> ProgressChange:
-        """Return the failure that a worker's guard reports; without a first bad step, no step can be trusted."""
+        """Return the failure that a worker's guard reports. Without a first bad step, no step can be trusted."""
         if isinstance(step, int):
             self.step = step
         since = values.get("since")
@@ -222,7 +230,10 @@ class AttemptProgress:
         )
 
     def learn_log_metrics(self, metrics: List[LoggedMetric]) -> bool:
-        """Take in metrics read from the log, unless the script's worker sends its own; return whether they count."""
+        """Take in metrics from the log, unless the script's worker sends its own.
+
+        Return whether they were used.
+        """
         if self.has_worker_metrics or not metrics:
             return False
         for step, values in metrics:
@@ -232,7 +243,7 @@ class AttemptProgress:
         return True
 
     def fail(self, failure: AttemptFailure) -> bool:
-        """Take the attempt for failed, regardless of what its script reports later; the first failure counts.
+        """Mark the attempt as failed, regardless of later reports. The first failure counts.
 
         Return whether this is the first.
         """

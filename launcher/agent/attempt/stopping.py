@@ -1,4 +1,4 @@
-"""When an attempt has to stop: requests of the user, the host's shutdown, the time limit, the end of a rent, deadlines."""
+"""When an attempt has to stop: user requests, host shutdown, time limit, end of the rental, deadlines."""
 
 from __future__ import annotations
 
@@ -19,18 +19,21 @@ if TYPE_CHECKING:
 WISH_S = 0.5  # between looks at the wish
 TIME_LIMIT = "time-limit"
 OF_SEGMENT = "LAUNCH_SEGMENT"
-"""Set where the agent runs in one session of a service."""
+"""Set if the agent runs in one session of a service."""
 RENT_OVER = "client"
-"""The end of its machine's rent: the run saves, and waits for a client that brings its checkpoint home."""
+"""The end of its machine's rental: the run saves, and waits for a client to download its checkpoint."""
 
 
 def reason_of(wish: str) -> str:
-    """Return the reason of a run that was ended by a wish."""
+    """Return the reason of a run that a wish ended."""
     return WISHES.get(wish) or TIME_LIMIT
 
 
 def shutdown_reason(run: Run, terminations: Sequence[int]) -> str:
-    """Return why this agent was asked by signals to leave without a wish: by SIGUSR1, or in a service, its session ends."""
+    """Return why signals asked this agent to leave without a wish.
+
+    After SIGUSR1, and in a service, its session ends. Otherwise the runtime gives the reason.
+    """
     if signal.SIGUSR1 in terminations or OF_SEGMENT in os.environ:
         return SESSION_LIMIT
     return run_state.probe_of(run).shutdown_reason
@@ -42,9 +45,9 @@ class RunTime:
     def __init__(
         self, ran_before_s: float, limit_s: Optional[float], rent_ends_s: Callable[[], float]
     ) -> None:
-        """Start the clock of this attempt; without `limit_s` the run may run forever, or as long as its machine is rented.
+        """Start the clock of this attempt. Without `limit_s` only the end of a rental limits the run.
 
-        `rent_ends_s` tells when that ends, by the monotonic clock: a rental may be given more time.
+        `rent_ends_s` returns the end of the rental by the monotonic clock: a rental may be extended.
         """
         self._ran_before_s = ran_before_s
         self._limit_s = limit_s
@@ -53,17 +56,17 @@ class RunTime:
 
     @property
     def ran_s(self) -> float:
-        """How long this attempt has run."""
+        """Seconds that this attempt has run."""
         return time.monotonic() - self._began_s
 
     @property
     def left_s(self) -> float:
-        """How long the run may still run."""
+        """Seconds that the run may still run."""
         return min(self._limit_left_s, self._rent_left_s)
 
     @property
     def limit(self) -> str:
-        """What ends the run first, as a wish: its time limit, or the end of its machine's rent."""
+        """The limit that ends the run first, as a wish: its time limit, or the end of its machine's rental."""
         return RENT_OVER if self._rent_left_s < self._limit_left_s else TIME_LIMIT
 
     @property
@@ -75,21 +78,21 @@ class RunTime:
         return self._rent_ends_s() - time.monotonic()
 
     def leave_out(self, pause_s: float) -> None:
-        """Do not count a time of waiting."""
+        """Exclude a waiting time from the running time."""
         self._began_s += pause_s
 
 
 class RentEnd:
-    """When this machine's rent ends: as it was known when the run was prepared, or as it was extended since."""
+    """When this machine's rental ends: as known when the run was prepared, or as extended since then."""
 
     def __init__(self, run: Run, runtime: RecordedRuntime) -> None:
-        """Begin with what is on record of the run."""
+        """Start with the end in the run's record."""
         self._run, self._look_again_s = run, 0.0
         self._told = rent_in(runtime, "rented_")
         self._ends_s = _ends_s(self._told)
 
     def ends_s(self) -> float:
-        """Return what the monotonic clock will say when the rent ends; infinity without a rent."""
+        """Return the monotonic clock's value at the end of the rental; infinity without a rental."""
         now_s = time.monotonic()
         if self._told and now_s >= self._look_again_s:
             self._look_again_s = now_s + WISH_S
@@ -100,24 +103,27 @@ class RentEnd:
 
 
 def _ends_s(rent: RentRecord) -> float:
-    """Return the end of a rent by the monotonic clock.
+    """Return the end of a rental by the monotonic clock.
 
-    That is told by the boot clock. After a reboot only the wall clock is left, which is read once.
+    It is computed from the boot clock, or after a reboot from the wall clock, which is read once.
     """
     if "until" not in rent:
         return float("inf")
     if rent.get("boot") == process.boot_id() and "uptime" in rent:
         left_s = rent["uptime"] - time.clock_gettime(time.CLOCK_BOOTTIME)
     else:
-        left_s = rent["until"] - time.time()  # after a reboot no other clock is left
+        left_s = rent["until"] - time.time()  # after a reboot no other clock remains
     return time.monotonic() + float(left_s)
 
 
 class Interruption:
-    """Whether work before the command starts should be given up: the host shuts down, the user ended the run, or it went on."""
+    """Whether to give up work before the command starts.
+
+    The causes are a host shutdown, the user's wish, or another agent that has continued the run.
+    """
 
     def __init__(self, run: Run, fence: Fence, terminations: List[int], on_look: Callable[[], None]) -> None:
-        """Look at fence and wish now and then, and call `on_look` each time."""
+        """Store the sources. Each look at fence and wish also calls `on_look`."""
         self._run = run
         self._fence = fence
         self._terminations = terminations
@@ -126,7 +132,7 @@ class Interruption:
         self._is_due = False
 
     def is_due(self) -> bool:
-        """Whether to give up; once it is due it stays so."""
+        """Whether to give up. True stays true."""
         now_s = time.monotonic()
         if now_s >= self._look_again_s:
             self._look_again_s = now_s + WISH_S
@@ -135,7 +141,7 @@ class Interruption:
         return self._is_due or bool(self._terminations)
 
     def pause(self, pause_s: float) -> None:
-        """Wait, but not longer than until it is due."""
+        """Wait for `pause_s` seconds, or until it is due."""
         deadline_s = time.monotonic() + pause_s
         while time.monotonic() < deadline_s and not self.is_due():
             time.sleep(0.1)
@@ -145,9 +151,10 @@ class Stopping:
     """Whether the command was asked to stop, by which wish, and when it will be killed."""
 
     def __init__(self, run: Run, terminations: List[int], may_go_on: Callable[[], bool]) -> None:
-        """Begin without a request; `terminations` are the signals that the host has sent to this agent.
+        """Start without a request. `terminations` are the signals that the host has sent to this agent.
 
-        SIGUSR1 says that the time is nearly up. It asks only a command that `may_go_on` later; any other has all of its time.
+        SIGUSR1 means that the time is nearly up. It asks only a command that `may_go_on` later to stop; any
+        other command uses all of its time.
         """
         self._run = run
         self._terminations = terminations
@@ -161,14 +168,14 @@ class Stopping:
 
     @property
     def shutdown_reason(self) -> str:
-        """Why the host, or what gave it, asked this agent to leave."""
+        """Why the host, or the system that lent it, asked this agent to leave."""
         return shutdown_reason(self._run, self._terminations)
 
     def begins(self, grace_s: float, run_time: RunTime) -> bool:
-        """Look for a new request; return whether stopping begins now.
+        """Look for a new request. Return whether stopping begins now.
 
-        The command then has `grace_s` seconds, unless the wish is to cancel. It also begins when the time that the run may
-        still run is not longer than that.
+        The command then has `grace_s` seconds, unless the wish is to cancel. Stopping also begins once the
+        remaining running time is at most `grace_s`.
         """
         now_s = time.monotonic()
         is_due = now_s >= self._look_again_s
@@ -197,11 +204,11 @@ class Stopping:
         self._deadline_s = time.monotonic() + (0.0 if wish == "cancel" else grace_s)
 
     def give_up(self, grace_s: float) -> None:
-        """Have the command killed after a grace, because the attempt has failed."""
+        """Have the command killed after a grace period, because the attempt has failed."""
         self._kill_at_s = time.monotonic() + grace_s
 
     def must_kill(self) -> bool:
-        """Whether the command has to be killed now; true once."""
+        """Whether the command has to be killed now. True only once."""
         is_overdue = time.monotonic() >= min(self._deadline_s, self._kill_at_s)
         if not is_overdue or self._is_killed:
             return False
@@ -210,5 +217,5 @@ class Stopping:
 
     @property
     def grace_left_s(self) -> Optional[float]:
-        """What is left of the grace of a request; None without a request."""
+        """The remaining grace of a request in seconds; None without a request."""
         return max(0.0, self._deadline_s - time.monotonic()) if self.is_asked else None

@@ -16,19 +16,18 @@ from ..system import socket_folders
 
 DRAIN_S = 2.0
 GATHER_S = 0.001
-"""How far apart workers are read that report all the time: to read one line after another would take longer than what is done
-with it."""
+"""The least time between reads of workers that report constantly: reading each line alone would cost too much."""
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 BACKLOG = 4096
-"""Workers that the kernel lets wait for us; it may allow fewer."""
+"""Workers that may wait in the kernel's queue, which may be shorter."""
 SPARE_DESCRIPTORS = 128
-"""Kept for our own files: the record, digests of checkpoints, the programs that we start."""
+"""Descriptors kept for the agent: the record, digests of checkpoints, child programs."""
 _MOST_SIGNALS = 4096
 
 
 @contextlib.contextmanager
 def listening(run: Run) -> Iterator[Tuple[socket.socket, str]]:
-    """Listen on a socket for the workers of a root's run; give the socket and its path."""
+    """Listen on a socket for the workers of a run. Yield the socket and its path."""
     with contextlib.ExitStack() as stack:
         path = stack.enter_context(socket_folders.socket_path(run.root, run.id))
         listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -45,7 +44,7 @@ def most_connections() -> int:
 
 
 class Receiver(NamedTuple):
-    """What is called with the data of the streams.
+    """The callbacks for the streams' data.
 
     `finish_output` is called when no more output can follow, `beat` every few seconds.
     """
@@ -57,9 +56,9 @@ class Receiver(NamedTuple):
 
 
 class Streams:
-    """Read the command's output and the lines of its workers, and hand them on.
+    """Read the command's output and the lines of its workers, and pass them on.
 
-    Workers beyond a bound wait, with what they send, until others have closed their connections.
+    Workers beyond a bound, and their data, wait until others have closed their connections.
     """
 
     def __init__(
@@ -89,19 +88,19 @@ class Streams:
         self._selector.register(stream, selectors.EVENT_READ, take)
 
     def forget(self, stream: IO[bytes]) -> None:
-        """No longer read another stream."""
+        """Stop reading another stream."""
         self._selector.unregister(stream)
 
     @contextlib.contextmanager
     def woken_by_signals(self) -> Iterator[None]:
-        """Let a signal end a wait at once, also the one that says that a child has ended: then waits may be long."""
+        """Let any signal end a wait at once, including the one for an ended child, so that waits may be long."""
         ends = os.pipe()
         for end in ends:
             os.set_blocking(end, False)
         with os.fdopen(ends[0], "rb", 0) as source, os.fdopen(ends[1], "wb", 0) as sink:
             handler = signal.signal(
                 signal.SIGCHLD, lambda *_: None
-            )  # one that Python does not handle tells nothing
+            )  # a signal without a Python handler wakes nothing
             before = signal.set_wakeup_fd(sink.fileno(), warn_on_full_buffer=False)
             self.listen(source, lambda: source.read(_MOST_SIGNALS))
             try:
@@ -112,7 +111,7 @@ class Streams:
                 signal.signal(signal.SIGCHLD, handler or signal.SIG_DFL)
 
     def turn(self, timeout_s: float) -> bool:
-        """Wait for data and hand it on; return whether there was any."""
+        """Wait for data and pass it on. Return whether any came."""
         now_s = time.monotonic()
         if now_s >= self._next_beat_s:
             self._next_beat_s = now_s + HEARTBEAT_S
@@ -133,7 +132,7 @@ class Streams:
         return bool(ready)
 
     def drain(self) -> None:
-        """Take what is left in the pipes. All writers have ended, but the time is bounded anyway."""
+        """Read the rest of the pipes. All writers have ended, but the time is bounded anyway."""
         deadline_s = time.monotonic() + DRAIN_S
         while time.monotonic() < deadline_s and self.turn(0.0):
             pass
@@ -144,7 +143,7 @@ class Streams:
             connection.close()
 
     def _gather(self) -> None:
-        """Let lines of workers gather, if some were read just now."""
+        """Let lines of workers accumulate if some were read just now."""
         wait_s = self._read_at_s + GATHER_S - time.monotonic()
         if wait_s > 0:
             time.sleep(wait_s)
@@ -155,7 +154,7 @@ class Streams:
             connection, _address = self._listener.accept()
         except BlockingIOError:
             return
-        except OSError:  # no descriptor is left, here or on the whole host
+        except OSError:  # no descriptor is left, in this process or on the host
             self._pause()
             return
         connection.setblocking(False)
@@ -165,7 +164,7 @@ class Streams:
             self._pause()
 
     def _pause(self) -> None:
-        """Accept no more workers until one has gone, or until the next heartbeat."""
+        """Accept no more workers until one has disconnected, or until the next heartbeat."""
         self._selector.unregister(self._listener)
         self._is_accepting = False
 

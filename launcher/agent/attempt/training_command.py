@@ -1,4 +1,4 @@
-"""The command of an attempt: how it is started, signalled, and cleaned up after."""
+"""Start and signal the command of an attempt, and end the processes that it leaves."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .stacks import STACKS_SIGNAL, Stacks
 
 
 class End(NamedTuple):
-    """How a command ended: by an exit status or a signal, the other is None.
+    """How a command ended: by an exit status or by a signal; the other is None.
 
-    If that is because of one node of several, `log` is the end of what it printed there, and `oom_kills` is how many
-    processes the kernel killed there for lack of memory.
+    If one node of several caused the end, `log` is the end of its output, and `oom_kills` is the number of
+    processes that its kernel killed for lack of memory.
     """
 
     code: Optional[int]
@@ -32,14 +32,18 @@ class End(NamedTuple):
 
 
 class FromNodes(NamedTuple):
-    """What came from other nodes: lines of workers there, and what was printed."""
+    """Data from other nodes: lines of their workers, and output."""
 
     lines: List[bytes]
     output: bytes
 
 
 class WaitPoint(TypedDict):
-    """A process of a silent command, as it is recorded: its state letter, the kernel function it waits in, whether its stacks were asked for."""
+    """A recorded process of a silent command.
+
+    It has the state letter, the kernel function that the process waits in, and whether its stacks were
+    requested.
+    """
 
     pid: int
     state: str
@@ -48,10 +52,10 @@ class WaitPoint(TypedDict):
 
 
 class CommandStart(NamedTuple):
-    """What a command is started with: its words, its folder, its variables, and the number of its ranks.
+    """The inputs of a command's start: its words, folder, variables, and number of ranks.
 
-    `may_dump`: a crash leaves a core dump if the login's limit allows it. `is_in_image`: the words begin with Apptainer's.
-    `stacks` is the path of the file for the stacks of its processes, None for a command whose processes are elsewhere.
+    `may_dump`: a crash leaves a core dump if the login's limit allows it. `is_in_image`: the words begin with
+    Apptainer's. `stacks` is the path of the file for the stacks of its processes, None if they run elsewhere.
     """
 
     words: List[str]
@@ -64,7 +68,7 @@ class CommandStart(NamedTuple):
 
 
 class Command:
-    """A running command in a session of its own."""
+    """A running command in a separate session."""
 
     def __init__(
         self, start: CommandStart, stdin: int = subprocess.DEVNULL, stderr: int = subprocess.STDOUT
@@ -96,14 +100,14 @@ class Command:
         return self._child.stdout
 
     def reap(self) -> Optional[int]:
-        """Collect ended children; return the command's wait status once it has ended."""
+        """Collect ended children. Return the command's wait status once it has ended."""
         return reap(self._child)
 
     def send(self, number: int) -> List[process.ProcessProof]:
-        """Send the command a signal, which it passes on as under a shell; return the proofs of what was signalled.
+        """Send the command a signal, which it passes on as under a shell. Return the proofs of the signals sent.
 
-        torchrun kills its ranks half a minute after it has passed SIGTERM on, even if they are still saving. So SIGTERM
-        goes to the ranks that handle it, and torchrun ends when they have ended.
+        torchrun kills its ranks half a minute after it has passed SIGTERM on, even if they are still saving.
+        So SIGTERM goes to the ranks that handle it, and torchrun ends when they have ended.
         """
         leader = process.find(self.pid)
         targets = [leader] if leader is not None else []
@@ -114,23 +118,23 @@ class Command:
 
     @property
     def _inside(self) -> Optional[int]:
-        """The pid of what Apptainer has started in the image, None if it is not there.
+        """The pid of the process that Apptainer has started in the image; None if it does not run.
 
-        Its other children give the image, such as squashfuse_ll: they have no variables of the run, and a SIGTERM to them
-        takes the image away.
+        Apptainer's other children, such as squashfuse_ll, provide the image: they have no variables of the
+        run, and a SIGTERM to them takes the image away.
         """
         children = _children(self.pid)
         entries = bearers.read_entries(children, [child.pid for child in children if child.letter == "D"])
         return next((entry.pid for entry in entries if entry.token is not None), None)
 
-    # what a command that runs on several nodes answers for itself
+    # defaults that a command on several nodes overrides
 
     def from_nodes(self) -> FromNodes:
-        """Return what has come from other nodes since the last call."""
+        """Return the data from other nodes since the last call."""
         return FromNodes([], b"")
 
     def failure(self) -> Optional[AttemptFailure]:
-        """Return why the command cannot go on, which only what started it knows; None for nothing."""
+        """Return why the command cannot continue, if its starter found a reason; None otherwise."""
         return None
 
     def ended(self, status: int) -> End:
@@ -138,18 +142,24 @@ class Command:
         return End(*process.exit_of(status))
 
     def ask_for_stacks(self, spared: Collection[int]) -> List[WaitPoint]:
-        """Ask all processes of the command but the `spared` pids for their stacks; return what each of them waits for.
+        """Ask all processes of the command but `spared` for their stacks. Return each process's wait point.
 
-        A Python that runs may crash while it writes its stacks: this is for those that are to be ended.
+        Only for processes that are about to be ended: a running Python may crash while it writes its stacks.
         """
         return self._wait_points(spared, lambda _pid: True)
 
     def wait_points(self, spared: Collection[int], *, asks_sleeping: bool) -> List[WaitPoint]:
-        """Return what each process but the `spared` pids waits for; `asks_sleeping`: ask for the stacks of those that sleep."""
+        """Return the wait point of each process but the `spared` pids.
+
+        `asks_sleeping`: also ask the sleeping ones for their stacks.
+        """
         return self._wait_points(spared, process_use.is_asleep if asks_sleeping else lambda _pid: False)
 
     def _wait_points(self, spared: Collection[int], may_ask: Callable[[int], bool]) -> List[WaitPoint]:
-        """Return what each process waits for; those are asked for their stacks that answer and may be asked."""
+        """Return each process's wait point.
+
+        Ask those for stacks that handle the request and that `may_ask` accepts.
+        """
         processes: List[WaitPoint] = []
         for member in _others(spared):
             waits = process.waits_for(member.pid)
@@ -167,25 +177,25 @@ class Command:
         return b"" if self._stacks is None else self._stacks.take()
 
     def ended_s(self, ended: List[process.Process]) -> float:
-        """Return when the last of some main threads had ended, by the monotonic clock; infinity if that is not known."""
+        """Return when the last of these main threads ended, by the monotonic clock; infinity if unknown."""
         ends_s = {} if self._stacks is None else self._stacks.ends_s
         return max((ends_s.get(one.pid, math.inf) for one in ended), default=math.inf)
 
     def use(self, spared: Collection[int]) -> Optional[process_use.Use]:
-        """Return what all processes of the command but the `spared` pids have used; None where that cannot be seen.
+        """Return the resource use of all processes of the command but `spared`; None if it is not visible.
 
-        Nor can it where something was handed over to a server in the background, such as tmux.
+        It is not visible either if the command uses a background server, such as tmux.
         """
-        if process.servers_below(os.getpid()):  # what works there is not among the others
+        if process.servers_below(os.getpid()):  # work in the server is not among the descendants
             return None
         return process_use.use_of(_others(spared))
 
     def lingering(self, spared: Collection[int], *, spares_parents: bool) -> List[process.Process]:
-        """Return the processes but the `spared` pids whose main thread has ended, if nothing else is waited for."""
+        """Return the processes but `spared` whose main thread has ended, unless another Python still works."""
         return [] if self._stacks is None else lingering(spared, self._stacks, spares_parents=spares_parents)
 
     def leaves_by(self, pid: int) -> Optional[int]:
-        """Return the signal by which a process leaves whose main thread has ended; None of any other process."""
+        """Return the signal that makes a process with an ended main thread exit; None for other processes."""
         return None if self._stacks is None else leaves_by(pid, self._stacks)
 
 
@@ -194,7 +204,7 @@ def _children(pid: Optional[int]) -> List[process.Process]:
 
 
 class BackgroundServer(TypedDict):
-    """A server in the background that a command started, as it is recorded, such as tmux."""
+    """The record of a background server that a command started, such as tmux."""
 
     pid: int
     start: str
@@ -202,9 +212,10 @@ class BackgroundServer(TypedDict):
 
 
 class CommandLeftovers(NamedTuple):
-    """The signals that were sent to processes that a command left behind, and the processes that could not be ended.
+    """The signals sent to processes that a command left behind, and the processes that could not be ended.
 
-    `servers` are those in the background that the command started, such as tmux: they and all below them live on.
+    `servers` are background servers that the command started, such as tmux: they and their descendants keep
+    running.
     """
 
     proofs: List[process.ProcessProof]
