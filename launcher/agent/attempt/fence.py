@@ -25,10 +25,7 @@ class Fence:
         self._is_crossed = False
 
     def look(self) -> bool:
-        """Look now.
-
-        Return whether another agent has continued the run. Folders are never removed, so true stays true.
-        """
+        """Look now, and return whether another agent has continued the run. No folder is removed: true stays true."""
         self._look_again_s = time.monotonic() + LOOK_S
         self._is_crossed = self._is_crossed or self._run.has_folder_after(self._folder)
         return self._is_crossed
