@@ -112,7 +112,7 @@ def _ends_s(rent: RentRecord) -> float:
     if rent.get("boot") == process.boot_id() and "uptime" in rent:
         left_s = rent["uptime"] - time.clock_gettime(time.CLOCK_BOOTTIME)
     else:
-        left_s = rent["until"] - time.time()  # after a reboot no other clock remains
+        left_s = rent["until"] - time.time()  # after a reboot no other clock is left
     return time.monotonic() + float(left_s)
 
 

@@ -1,1 +1,1 @@
-"""What the operating system is asked for: processes and signals, programs with a deadline, memory kills."""
+"""Operating-system calls: processes and signals, programs with a deadline, memory kills."""

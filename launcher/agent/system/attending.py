@@ -1,13 +1,13 @@
-"""Attend to a program for a client: report what it prints until it and everything it started have ended.
+"""Run a program for a client, and report its output until it and all its descendants have ended.
 
-The client sends "ping" while it listens and "end" to end the program; to a program on a terminal also "type" with what
-was typed, and "window" with the size of its window. It receives the program's output, stream by stream, and finally how
-the program ended. Nothing is recorded, and nothing that the program started outlives the
-connection, but for what it handed over (process_lineage.py): all of it descends from this process, which adopts orphans (on
-Linux; on macOS an orphan escapes).
+The client sends "ping" while it listens and "end" to end the program. For a program on a terminal it also
+sends "type" with input, and "window" with the size of its window. It receives the program's output, stream by
+stream, and finally how the program ended. Nothing is recorded. Everything that the program started ends with
+the connection, except work that it handed over (process_lineage.py): all of it descends from this process,
+which adopts orphans (on Linux; on macOS an orphan escapes).
 
-If this process is killed, its guard ends the program: a small process that waits for that, and recognizes the program's
-processes by a token in their variables (on Linux).
+If this process is killed, its guard ends the program. The guard is a small process that waits for that, and
+recognizes the program's processes by a token in their variables (on Linux).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ GRACE_S = 3.0
 QUIET_S = 1.0
 MARK = bearers.OF_EXEC
 MOST_TYPED = 1 << 16
-PIECE = 3900  # bytes: with its header line at most what a writable pipe accepts at once
+PIECE = 3900  # bytes: with its header line no more than a writable pipe accepts at once
 
 
 def main(arguments: list[str]) -> int:
-    """Guard a program: wait until our standard input closes, then end the processes that carry the token; return 0."""
+    """Guard a program. When standard input closes, end the processes that carry the token, and return 0."""
     token, variable, grace_s = arguments
     sys.stdin.buffer.read()
     process.end(lambda: bearers.with_token(token, variable, _parent), "token", float(grace_s))
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _parent() -> process.Process | None:
-    """Return the parent of this process. Once the agent has died, it is the one that has adopted the program, too."""
+    """Return the parent of this process. Once the agent has died, the parent has also adopted the program."""
     return process.find(os.getppid())
 
 
@@ -57,9 +57,9 @@ class CommandError(Exception):
 
 
 class AttendedProgram(NamedTuple):
-    """A program to run: its command line, its working folder, its variables, and descriptors that it inherits.
+    """A program to run: its command line, working folder, variables, and the descriptors that it inherits.
 
-    With a `window` it runs on a terminal of that size, and the client types into it; else it has no input.
+    With a `window` it runs on a terminal of that size, with the client's input. Otherwise it has no input.
     """
 
     words: list[str]
@@ -70,13 +70,13 @@ class AttendedProgram(NamedTuple):
 
 
 class _Started(NamedTuple):
-    """A program that runs, and its terminal if it has one."""
+    """A running program, and its terminal if it has one."""
 
     child: subprocess.Popen[bytes]
     terminal: Optional[Terminal]
 
     def outputs(self) -> dict[int, int]:
-        """Return the descriptors of what it prints, each with the number of its stream."""
+        """Return the descriptors of its output, each with the number of its stream."""
         if self.terminal is not None:
             return {self.terminal.descriptor: 1}
         return {pipe.fileno(): number for number, pipe in self._pipes()}
@@ -93,16 +93,16 @@ class _Started(NamedTuple):
 
 
 def reap(child: subprocess.Popen[bytes]) -> int | None:
-    """Reap ended children, adopted orphans too; return the program's wait status once it has ended."""
+    """Reap ended children, including adopted orphans. Return the program's wait status once it has ended."""
     for pid, status in process.reap_children():
         if pid == child.pid:
-            child.returncode = status  # Popen does not notice by itself
+            child.returncode = status  # Popen does not notice this
             return status
     return None
 
 
 class ProgramEnd(TypedDict):
-    """How a program ended: by its exit status or a signal, the other one is None."""
+    """How a program ended: by its exit status or by a signal; the other is None."""
 
     exit: Optional[int]
     signal: Optional[int]
@@ -112,9 +112,9 @@ Attend = Callable[[AttendedProgram, Any], ProgramEnd]
 
 
 def attend(program: AttendedProgram, wire: Any) -> ProgramEnd:
-    """Start a program, and send the client what it prints until it and all its descendants have ended.
+    """Start a program, and send the client its output until it and all its descendants have ended.
 
-    Raises CommandError, and what the wire raises when the client has gone.
+    Raises CommandError, and the wire's exceptions when the client is gone.
     """
     with guarded() as run:
         return run(program, wire)
@@ -122,11 +122,11 @@ def attend(program: AttendedProgram, wire: Any) -> ProgramEnd:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[Attend]:
-    """Provide `attend` for several programs, one after the other, under one guard.
+    """Provide `attend` for several programs, one after another, under one guard.
 
     The programs get a token in their variables as MARK, so that the guard can end them if this process dies.
     """
-    if process.own_descendants():  # a keeper, for example: it does not belong to the program
+    if process.own_descendants():  # for example a keeper, which does not belong to the program
         raise CommandError("busy", "this connection has started something else")
     process.become_subreaper()
     token = "%s.%d" % (os.urandom(16).hex(), os.getpid())
@@ -190,7 +190,7 @@ def _popen(program: AttendedProgram, token: str, stdin: int, stdout: int) -> sub
 def start_guard(token: str, variable: str, grace_s: float) -> subprocess.Popen[bytes]:
     """Start the guard before the program, which will have the token in a variable.
 
-    The guard's input closes when this process ends, in any way.
+    The guard's input closes when this process ends in any way.
     """
     return subprocess.Popen(
         [sys.executable, "-I", sys.argv[0], "guard", token, variable, str(grace_s)],
@@ -208,7 +208,10 @@ def _descendants_but(guard: int) -> list[process.Process]:
 
 
 class _Listening:
-    """A program and the client that listens to it. Output that the client does not accept yet stays in the pipes."""
+    """A program and the client that listens to it.
+
+    Output that the client does not accept yet stays in the pipes.
+    """
 
     def __init__(self, started: _Started, wire: Any, find_all: Callable[[], list[process.Process]]) -> None:
         self._child = started.child
@@ -221,7 +224,7 @@ class _Listening:
         self._is_ended = False
 
     def run(self) -> int:
-        """Return the program's wait status once all that it started has ended and all output was sent."""
+        """Return the program's wait status once all its descendants have ended and all output is sent."""
         quiet_since = time.monotonic()
         while True:
             ready = self._wire.wait(list(self._streams), TURN_S)
@@ -233,7 +236,8 @@ class _Listening:
             if self._status is None:
                 self._status = reap(self._child)
             self._end_what_is_left()
-            # A process that cannot be ended, or is not ours, may hold a pipe open indefinitely.
+            # A process that cannot be ended, or does not belong to the program, may hold a pipe open
+            # indefinitely.
             is_sent = not self._streams or time.monotonic() > quiet_since + QUIET_S
             if self._status is not None and self._is_ended and is_sent:
                 return self._status
@@ -254,7 +258,7 @@ class _Listening:
             self._terminal.hand_over()
 
     def _take(self, terminal: Terminal, message: JsonObject) -> None:
-        """Take what was typed, or the new size of the window. Raises EOFError for anything else."""
+        """Take input or the new size of the window. Raises EOFError for anything else."""
         try:
             if message["verb"] == "type":
                 terminal.type(self._wire.read(min(int(message["size"]), MOST_TYPED)))

@@ -1,6 +1,6 @@
-"""The processes of this host with what their variables say, and those that carry a token. process_lineage.py judges them.
+"""The processes of this host with their variables, and those that carry a token; process_lineage.py judges them.
 
-On other systems than Linux no variables can be read.
+Variables can be read only on Linux.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .process_lineage import ProcessEntry
 
 OF_RUN = "LAUNCH_TOKEN"
 OF_ATTEMPT = "LAUNCH_ATTEMPT"
-"""The path of the attempt's folder, in what the attempt itself has started."""
+"""The path of the attempt's folder, in processes that the attempt itself has started."""
 OF_EXEC = "LAUNCH_EXEC"
 """Ends with `.` and the pid of the agent that attends to the command."""
 OF_KEEPER = "LAUNCH_KEEPER"
-"""In the variables of a keeper and its agent, and of nothing that a run starts."""
+"""Set for a keeper and its agent, but for no process that a run starts."""
 OF_ADOPTER = "LAUNCH_ADOPTER"
-"""The pid and the start of the process that adopts the orphans of a run, as `pid.start`."""
+"""The pid and start time of the process that adopts the orphans of a run, as `pid.start`."""
 _ENGINE = b"ENGINE_CONFIG%d"
 _HANDED_IN = re.compile(rb'"(LAUNCH_[A-Z_]+)=((?:[^"\\]|\\.)*)"')
 SILENCE_S = 0.5
@@ -31,10 +31,10 @@ MOST_LOOKS = 5
 
 
 def read_table(variable: str = OF_RUN) -> List[ProcessEntry]:
-    """Return the processes of this host that we may see, with what their variables say; `variable` holds the token.
+    """Return the visible processes of this host with their variables. `variable` is the one that holds the token.
 
-    Reading the variables of a process that waits in the kernel (D) may block. It is read in a thread, and counts as one
-    without variables if that takes too long.
+    Reading the variables of a process that waits in the kernel (D) may block. A thread reads them, and if
+    that takes too long, the process counts as one without variables.
     """
     processes = process.table()
     return read_entries(processes, [found.pid for found in processes if found.letter == "D"], variable)
@@ -43,7 +43,7 @@ def read_table(variable: str = OF_RUN) -> List[ProcessEntry]:
 def read_entries(
     processes: Sequence[process.Process], stuck: Collection[int], variable: str = OF_RUN
 ) -> List[ProcessEntry]:
-    """Return these processes with what their variables say. Those of the `stuck` pids are read in threads."""
+    """Return these processes with their variables. Threads read those of the `stuck` pids."""
     questions = {found.pid: partial(_entry, found, variable) for found in processes if found.pid in stuck}
     in_time = deadline.at_once(questions, SILENCE_S) if questions else {}
     return [
@@ -74,9 +74,11 @@ def _entry(found: process.Process, variable: str) -> ProcessEntry:
             uid = os.stat("/proc/%d" % found.pid).st_uid
             with open("/proc/%d/environ" % found.pid, "rb") as file:
                 pairs = [text.partition(b"=") for text in file.read().split(b"\0")]
-                variables = {name: value for name, _, value in reversed(pairs)}  # the first of a name counts
+                variables = {
+                    name: value for name, _, value in reversed(pairs)
+                }  # of a name's values the first counts
                 variables = {**_handed_in(variables), **variables}
-        except OSError:  # another user's, or it has ended: nothing proves that it is ours
+        except OSError:  # it belongs to another user or has ended: no proof that it is the run's
             pass
     return _without_variables(found)._replace(
         uid=uid,
@@ -90,9 +92,9 @@ def _entry(found: process.Process, variable: str) -> ProcessEntry:
 
 
 def _handed_in(variables: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
-    """Return our variables of what runs in a container of Apptainer, if this is the process that waits for it.
+    """Return the LAUNCH variables of an Apptainer container, if this process waits for that container.
 
-    That one has none of its own any more: the command would look as if it had been handed over to it.
+    The waiting process has lost its own: the command would look as if it had been handed over to it.
     """
     engine, number = b"", 1
     while _ENGINE % number in variables:
@@ -100,7 +102,7 @@ def _handed_in(variables: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
         number += 1
     found = {}
     for name, text in _HANDED_IN.findall(engine):
-        with contextlib.suppress(ValueError):  # not Apptainer's, or of bytes that JSON cannot hold
+        with contextlib.suppress(ValueError):  # not Apptainer's, or bytes that JSON cannot hold
             found[name] = os.fsencode(strict_json.decode(b'"%s"' % text))
     return found
 
@@ -116,7 +118,10 @@ def _adopter(text: bytes) -> Optional[Tuple[int, str]]:
 
 
 def words_of_adopter() -> str:
-    """Return the value of OF_ADOPTER for what this process starts, which must have no threads; empty if it is not known."""
+    """Return the value of OF_ADOPTER for children of this process; empty if it is unknown.
+
+    This process must have no threads.
+    """
     adopter = process.adopter()
     return as_adopter(adopter) if adopter is not None else ""
 
@@ -127,10 +132,10 @@ def as_adopter(adopter: process.Process) -> str:
 
 
 def is_as_read(table: Sequence[ProcessEntry], pids: Collection[int]) -> bool:
-    """Whether these processes and their ancestors are still those of the table, and none of them is being ended.
+    """Whether these processes and their ancestors are unchanged since the table was read.
 
-    An ancestor that ends loses its variables first, and its children get another parent last: in between it looks like
-    a program without the token.
+    None of them may be ending. An ending ancestor loses its variables first, and its children get another
+    parent last: in between it looks like a program without the token.
     """
     processes = process_lineage.by_pid(table)
     line = {entry for pid in pids for entry in process_lineage.line_of(processes[pid], processes)}
@@ -138,7 +143,7 @@ def is_as_read(table: Sequence[ProcessEntry], pids: Collection[int]) -> bool:
 
 
 def _is_same(entry: ProcessEntry, now: process.Process | None) -> bool:
-    if now is None or not entry.start:  # hidden from us, if it is there
+    if now is None or not entry.start:  # hidden from this user, if it exists
         return now is None and not entry.start
     is_ending = now.letter == "Z" or now.is_exiting
     was_ending = entry.letter == "Z" or entry.is_exiting
@@ -148,9 +153,10 @@ def _is_same(entry: ProcessEntry, now: process.Process | None) -> bool:
 def with_token(
     token: str, variable: str = OF_RUN, find_adopter: Optional[Callable[[], Optional[process.Process]]] = None
 ) -> List[process.Process]:
-    """Return the processes with this token in their variables, by default the run's, without those that were handed over.
+    """Return the processes with this token in their variables, by default the run's, except handed-over ones.
 
-    Zombies and this process are left out. `find_adopter` finds who adopts their orphans, if their variables do not say so.
+    Zombies and this process are left out. `find_adopter` finds the process that adopts their orphans, if
+    their variables do not name it.
     """
     for _ in range(MOST_LOOKS):
         table = read_table(variable)

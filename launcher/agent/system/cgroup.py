@@ -1,4 +1,4 @@
-"""Where the kernel keeps what it counts for our own control group, in both versions and inside a container."""
+"""The files of this process's control group, for both cgroup versions and inside a container."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from ..record.files import read_text
 
 
 def memory_files(in_v2: str, in_v1: str) -> list[str]:
-    """Return the paths at which a file of the memory controller may be; its name differs between the versions."""
+    """Return the possible paths of a file of the memory controller, whose name differs between the versions."""
     own = []
     for line in (read_text("/proc/self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)

@@ -1,6 +1,7 @@
-"""Two limits of core dumps: none of our own processes, whose memory holds secrets, and the login's for a training without any.
+"""Core dump limits: none for the launcher's processes, and the login's for a training without secrets.
 
-A command loads this before anything else, so it uses only what Python has loaded by itself: `typing` and `contextlib` take 5 ms.
+The memory of the launcher's processes holds secrets. Every command loads this first, so it uses only modules
+that Python has already loaded: `typing` and `contextlib` take 5 ms.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ import resource
 import sys
 
 NAME = "LAUNCH_CORE_LIMIT"
-"""The variable that carries the login's limit from one of our processes to the next. The user's programs do not get it."""
+"""The variable that passes the login's limit between the launcher's processes. User programs do not get it."""
 _OFF = 1 if sys.platform.startswith("linux") else 0
-"""In bytes. With 1 the kernel also starts no program that `core_pattern` names (fs/coredump.c); with 0 it does."""
+"""In bytes. With 1 the kernel does not start `core_pattern`'s program either (fs/coredump.c); with 0 it does."""
 
 
 def turn_off() -> None:
-    """Let this process, and those that it starts, leave no core dump; note the limit that it got from its login."""
+    """Disable core dumps of this process and its children. Store the limit that it got from its login."""
     soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
     os.environ.setdefault(NAME, str(soft))
     _limit(_OFF, hard)
 
 
 class LoginLimit:
-    """Start a process of the user's in this block."""
+    """Start a user process in this block."""
 
     def __enter__(self) -> None:
         self._soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
@@ -38,7 +39,7 @@ def _limit(soft: int, hard: int) -> None:
 
 
 def _pair(soft: int, hard: int) -> tuple[int, int]:
-    """Return a soft limit that its hard one allows, with that one, which stays as it is."""
+    """Return a soft limit that fits the hard limit, and the unchanged hard limit."""
     if hard == resource.RLIM_INFINITY:
         return soft, hard
     return (hard if soft == resource.RLIM_INFINITY else min(soft, hard)), hard

@@ -1,4 +1,4 @@
-"""Calls that may hang: each runs in its own thread or process, with a deadline."""
+"""Calls that may hang, each in a separate thread or process with a deadline."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Name = TypeVar("Name", bound=Hashable)
 
 
 def at_once(questions: Mapping[Name, Callable[[], Any]], timeout_s: float) -> dict[Name, Any]:
-    """Call every function in its own thread; return, by name, the answers that arrive in time."""
+    """Call every function in its own thread. Return the answers that arrive in time, by name."""
     answers: dict[Name, Any] = {}
 
     def ask(name: Name) -> None:
@@ -29,7 +29,7 @@ def at_once(questions: Mapping[Name, Callable[[], Any]], timeout_s: float) -> di
 
 
 def run(words: list[str], timeout_s: float) -> tuple[int, str, str]:
-    """Run a program; return its exit code, its output and its errors as text.
+    """Run a program. Return its exit code, its output and its errors as text.
 
     Raises OSError, or TimeoutExpired if it does not end in time; its whole session is killed then.
     """
@@ -46,6 +46,6 @@ def run(words: list[str], timeout_s: float) -> tuple[int, str, str]:
             try:
                 os.killpg(child.pid, signal.SIGKILL)  # a wrapper's children hold the pipes too
             except (ProcessLookupError, PermissionError):
-                pass  # it has ended meanwhile
+                pass  # it has just ended
             raise
     return child.returncode, out.decode("utf-8", "replace").strip(), err.decode("utf-8", "replace").strip()

@@ -1,7 +1,7 @@
-"""The host's own figures: use of its CPUs, memory in use, free disk. Reading them starts no process.
+"""Samples of the host's CPU use, used memory and free disk. Reading them starts no process.
 
-In a container the memory is that of the container. macOS gives CPU and memory only to programs that cost more than the
-figures are worth, so there the disk is the only figure.
+In a container the memory is the container's. On macOS only the disk is sampled: CPU and memory would need
+programs that cost too much for these figures.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class CpuTimes(NamedTuple):
 
 
 class HostSamples:
-    """Reads the figures of this host; the use of the CPUs is the mean since the figures were read last."""
+    """Reads the figures of this host. CPU use is the mean since the previous reading."""
 
     def __init__(self, folder: str) -> None:
-        """Begin now; the disk is the file system that has `folder`."""
+        """Start now. The sampled disk is the file system that contains `folder`."""
         self._folder = folder
         self._cpu_times = read_cpu_times(_text_of("/proc/stat"))
 
     def read(self) -> Dict[str, float]:
-        """Return the figures by name; what cannot be read is left out."""
+        """Return the figures by name, without those that cannot be read."""
         before, self._cpu_times = self._cpu_times, read_cpu_times(_text_of("/proc/stat"))
         memory, disk = _used_memory(), _free_disk(self._folder)
         figures = {
@@ -44,17 +44,17 @@ class HostSamples:
 
 
 def read_cpu_times(text: str) -> Optional[CpuTimes]:
-    """Return the times of all CPUs from the text of /proc/stat; a guest's time is part of `user` and `nice`."""
+    """Return the times of all CPUs from the text of /proc/stat. A guest's time is part of `user` and `nice`."""
     words = text.partition("\n")[0].split()
     if len(words) < 5 or words[0] != "cpu" or not all(word.isdigit() for word in words[1:]):
         return None
     ticks = [int(word) for word in words[1:9]]
-    idle = sum(ticks[3:5])  # idle, and idle while a disk is waited for
+    idle = sum(ticks[3:5])  # idle, and idle while waiting for a disk
     return CpuTimes(sum(ticks) - idle, sum(ticks))
 
 
 def cpu_percent(before: Optional[CpuTimes], after: Optional[CpuTimes]) -> Optional[float]:
-    """Return the use of all CPUs between two readings, from 0 to 100; None if too little time has passed to say.
+    """Return the use of all CPUs between two readings, from 0 to 100; None if too little time has passed.
 
     The kernel's count of idle time may go back a little.
     """
@@ -65,7 +65,7 @@ def cpu_percent(before: Optional[CpuTimes], after: Optional[CpuTimes]) -> Option
 
 
 def read_meminfo(text: str) -> Optional[int]:
-    """Return the bytes in use from the text of /proc/meminfo: those that no program could be given."""
+    """Return the bytes in use from the text of /proc/meminfo, which are not available to any program."""
     pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
     sizes = {name: value.split()[:1] for name, value in pairs}
     total, available = (_whole(sizes.get(name, [])) for name in ("MemTotal", "MemAvailable"))
@@ -75,7 +75,7 @@ def read_meminfo(text: str) -> Optional[int]:
 
 
 def read_cgroup(usage: str, stat: str) -> Optional[int]:
-    """Return the bytes in use of a control group: its usage without the file cache that can be dropped at once."""
+    """Return the bytes in use of a control group, without the file cache that can be dropped at once."""
     pairs = [line.split() for line in stat.splitlines()]
     counts = {pair[0]: pair[1:] for pair in pairs if len(pair) == 2}
     used = _whole([usage])

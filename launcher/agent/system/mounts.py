@@ -1,4 +1,4 @@
-"""Mounts: which file system holds a path, and whether one machine alone can write to it."""
+"""Mounts: the file system of a path, and whether only one machine can write to it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _OF_ONE_MACHINE = {
 
 
 _LOCKS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "ceph", "gpfs"}
-"""The kinds of which it is known from their options whether another machine sees a lock."""
+"""The kinds whose options show whether another machine sees a lock."""
 
 
 def mount_of(path: str) -> Tuple[str, Optional[str]]:
-    """Return device and kind of the file system that holds a path; the kind is None if it is not known."""
+    """Return device and kind of the file system that holds a path. The kind is None if it is unknown."""
     return _mount_of(path)[:2]
 
 
 def locks_cross(path: str) -> Optional[bool]:
-    """Whether other machines see a lock on a file below a path; None if that is not known, as through FUSE."""
+    """Whether other machines see a lock on a file below a path; None if unknown, as through FUSE."""
     return _do_locks_cross(*_mount_of(os.path.realpath(path))[1:])
 
 
 def _do_locks_cross(kind: Optional[str], options: List[str]) -> Optional[bool]:
-    """Decide by kind and options: NFS and CIFS can be told to keep locks on the machine, and Lustre not to."""
+    """Decide by kind and options: NFS and CIFS may keep locks on the machine, and Lustre may have none."""
     if kind in _OF_ONE_MACHINE:
         return False
     if kind not in _LOCKS:
@@ -57,9 +57,9 @@ def _mount_of(path: str) -> Tuple[str, Optional[str], List[str]]:
 
 
 def is_of_one_machine(path: str) -> bool:
-    """Whether a path lies on a file system that only one machine mounts, by its kind. A kind that is not known is not one.
+    """Whether the kind of a path's file system shows that only one machine mounts it. An unknown kind does not.
 
-    macOS does not tell the kind; there it is taken for one.
+    Always true on macOS, where the kind is unknown.
     """
     return sys.platform == "darwin" or mount_of(os.path.realpath(path))[1] in _OF_ONE_MACHINE
 

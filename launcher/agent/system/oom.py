@@ -1,4 +1,4 @@
-"""Processes that the kernel killed because memory ran out."""
+"""Counts the processes that the kernel killed because memory ran out."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from .cgroup import memory_files
 
 
 def kills() -> int | None:
-    """Return how many processes the kernel has killed so far because memory ran out, None if unknown.
+    """Return how many processes the kernel has killed so far because memory ran out; None if unknown.
 
-    Counts our own cgroup if it has a counter, else the whole host.
+    Counts this process's cgroup if it has a counter, else the whole host.
     """
     for path in [*memory_files("memory.events", "memory.oom_control"), "/proc/vmstat"]:
         try:

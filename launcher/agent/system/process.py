@@ -1,7 +1,8 @@
 """The processes of this host, and the only function that sends signals.
 
-A process is ended only on proof that it is ours: it descends from this process, or carries the run's token in its
-variables and was not handed over (process_lineage.py). Its start time is checked again right before the signal.
+A process is ended only on proof that it belongs to the run: it descends from this process, or carries the
+run's token in its variables and was not handed over (process_lineage.py). Its start time is checked again
+right before the signal.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Callable, TypedDict
 IS_LINUX = sys.platform.startswith("linux")
 KILL_WAIT_S = 10.0
 _PR_SET_CHILD_SUBREAPER = 36
-_PF_EXITING = 0x4  # of the kernel's flags of a process
+_PF_EXITING = 0x4  # one of the kernel's process flags
 _SERVERS = {"tmux: server": "tmux", "screen": "screen", "zellij": "zellij", "tsp": "tsp"}
 _BOUND = """\
 import ctypes, os, sys
@@ -32,8 +33,8 @@ if os.getppid() == int(sys.argv[1]):  # it may have ended before
 def host_id() -> str:
     """Return 16 hex digits that identify this host: a hash of its machine id and its name.
 
-    On a Mac it is the hardware UUID alone, because the name changes with the network. A container has its own machine
-    id and name, so there the host's id is passed in LAUNCH_HOST_ID.
+    On a Mac it is a hash of the hardware UUID only, because the name changes with the network. A container
+    has another machine id and name, so there the host's id is passed in LAUNCH_HOST_ID.
     """
     given = os.environ.get("LAUNCH_HOST_ID")
     if given:
@@ -51,7 +52,7 @@ def host_id() -> str:
 
 
 def is_in_container() -> bool:
-    """Whether this process is in a container of ours, which gets the host's id."""
+    """Whether this process is in one of the launcher's containers, which get the host's id."""
     return "LAUNCH_HOST_ID" in os.environ
 
 
@@ -79,17 +80,20 @@ class _Proven(TypedDict):
 
 
 class ProcessProof(_Proven, total=False):
-    """The proof that a process was a run's, as it is recorded: with the signal that it got, or the state in which it survived."""
+    """The recorded proof that a process belonged to a run.
+
+    `signal` is the signal that it got, `state` the state in which it survived.
+    """
 
     signal: int
     state: str
 
 
 class Process:
-    """An entry of the process table: pid, parent, start time (a text that differs if the pid is reused), state letter.
+    """An entry of the process table: pid, parent, start time (different if the pid is reused), state letter.
 
-    `name` is the kernel's, at most 15 characters; a process may change it. `is_exiting`: the kernel is ending it, and it
-    has no variables any more. Only Linux tells both.
+    `name` is the kernel's, at most 15 characters; a process may change it. `is_exiting`: the kernel is ending
+    it, and its variables are gone. Both are known only on Linux.
     """
 
     def __init__(
@@ -104,7 +108,7 @@ class Process:
         self.is_exiting = is_exiting
 
     def proof(self, why: str, number: int | None = None) -> ProcessProof:
-        """Return what is recorded when this process gets a signal; that of this number, if there is one."""
+        """Return the record of a signal to this process; without `number`, the record has no signal."""
         found: ProcessProof = {"pid": self.pid, "start": self.start, "proof": why}
         if number is not None:
             found["signal"] = int(number)
@@ -112,16 +116,16 @@ class Process:
 
 
 def bound_to_us(words: list[str]) -> list[str]:
-    """Return the command line of a program that the kernel kills when this process ends, however that happens.
+    """Return the command line of a program that the kernel kills when this process ends in any way.
 
-    An interpreter asks for that and becomes the program: code between a fork and the program's start could hang if this
-    process has threads. Other systems than Linux do not know it.
+    An interpreter requests that and then becomes the program: code between a fork and the program's start
+    could hang if this process has threads. Outside Linux the command line is returned unchanged.
     """
     return [sys.executable, "-ISc", _BOUND, str(os.getpid()), *words] if IS_LINUX else words
 
 
 def keep_awake() -> None:
-    """Keep a Mac awake while this process lives; other hosts do not fall asleep on their own."""
+    """Keep a Mac awake while this process lives. Other hosts do not go to sleep unasked."""
     if sys.platform == "darwin":
         words = ["caffeinate", "-i", "-w", str(os.getpid())]
         with contextlib.suppress(OSError):
@@ -137,7 +141,7 @@ def find(pid: int) -> Process | None:
     try:
         with open("/proc/%d/stat" % pid, "rb") as file:
             text = file.read().decode("ascii", "replace")
-    except OSError:  # gone, or hidden by hidepid, and then not ours
+    except OSError:  # gone, or hidden by hidepid and thus another user's
         return None
     name, fields = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
     is_exiting = bool(int(fields[6]) & _PF_EXITING)
@@ -145,7 +149,10 @@ def find(pid: int) -> Process | None:
 
 
 def age_s(start: str) -> float | None:
-    """Return the age in seconds, by the boot clock, of a process that started this many ticks after the boot; None except on Linux."""
+    """Return the age of a process in seconds by the boot clock; None outside Linux.
+
+    `start` is its start time in ticks after the boot.
+    """
     try:
         began_s = int(start) / os.sysconf("SC_CLK_TCK")
         return round(max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s), 1)
@@ -173,10 +180,10 @@ def read_listing(listing: str, without: int) -> list[Process]:
 
 
 def server_of(found: Process) -> str | None:
-    """Return the program of a server that puts itself in the background for its user, e.g. `tmux`; None for others.
+    """Return the program of a background server that a user started, e.g. `tmux`; None for other processes.
 
-    It is known by its name. As `screen` is an ordinary word, its server is known by its first word too, which it writes in
-    capitals; that cannot be read safely of a process that waits in the kernel.
+    It is recognized by its name. As `screen` is an ordinary word, its server must also have the first word
+    `SCREEN`, which cannot be read safely for a process that waits in the kernel.
     """
     program = _SERVERS.get(found.name)
     if program == "screen" and found.letter != "D":
@@ -189,17 +196,17 @@ def server_of(found: Process) -> str | None:
 
 
 def descendants(pid: int) -> list[Process]:
-    """Return every descendant of `pid` except zombies, and except servers in the background with what they started."""
+    """Return every descendant of `pid` except zombies, background servers and their descendants."""
     return _below(pid)[0]
 
 
 def servers_below(pid: int) -> list[Process]:
-    """Return the servers in the background that descend from `pid`: what it started has been handed over to them."""
+    """Return the background servers that descend from `pid`: their descendants have been handed over to them."""
     return _below(pid)[1]
 
 
 def _below(pid: int) -> tuple[list[Process], list[Process]]:
-    """Return the descendants of a process that nobody else has, and the servers at which the others begin."""
+    """Return the descendants of a process outside background servers, and the servers."""
     children: dict[int, list[Process]] = {}
     for process in table():
         children.setdefault(process.parent, []).append(process)
@@ -218,7 +225,7 @@ def _below(pid: int) -> tuple[list[Process], list[Process]]:
 
 
 def _has_ended(found: Process) -> bool:
-    """Whether a process is a zombie; one of which only the first thread has ended looks like it, and goes on."""
+    """Whether a process is a zombie. A process whose first thread has ended looks like one, but still runs."""
     if found.letter != "Z":
         return False
     try:
@@ -228,7 +235,7 @@ def _has_ended(found: Process) -> bool:
 
 
 def words_of(pid: int) -> list[str]:
-    """Return the command line of a process; empty except on Linux, and if it is gone."""
+    """Return the command line of a process; empty if it is gone, and outside Linux."""
     try:
         with open("/proc/%d/cmdline" % pid, "rb") as file:
             return [os.fsdecode(word) for word in file.read().split(b"\0")[:-1]]
@@ -237,7 +244,7 @@ def words_of(pid: int) -> list[str]:
 
 
 def variables_of(pid: int) -> dict[str, str]:
-    """Return the variables that a process was started with; none except on Linux, and if it is gone."""
+    """Return the variables that a process was started with; empty if it is gone, and outside Linux."""
     try:
         with open("/proc/%d/environ" % pid, "rb") as file:
             pairs = [os.fsdecode(pair).partition("=") for pair in file.read().split(b"\0")]
@@ -247,15 +254,16 @@ def variables_of(pid: int) -> dict[str, str]:
 
 
 def send(target: Process, number: int) -> bool:
-    """Send a signal if the pid still is the process that was proven to be ours. Nothing else sends signals.
+    """Send a signal if the pid still belongs to the proven process. All signals are sent here.
 
-    With a descriptor of the process, which Linux 5.3 and Python 3.9 have, nothing can take its pid between check and signal.
+    With a descriptor of the process (Linux 5.3, Python 3.9) no other process can take its pid between check
+    and signal.
     """
     try:
         descriptor = os.pidfd_open(target.pid) if hasattr(os, "pidfd_open") else None
     except ProcessLookupError:
         return False
-    except OSError:  # an older kernel, a sandbox, or no descriptor is left
+    except OSError:  # an older kernel, a sandbox, or too many open descriptors
         descriptor = None
     try:
         now = find(target.pid)
@@ -274,7 +282,7 @@ def send(target: Process, number: int) -> bool:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Return whether a process handles a signal instead of being ended by it. False except on Linux."""
+    """Return whether a process handles a signal instead of being ended by it. Always false outside Linux."""
     try:
         with open("/proc/%d/status" % pid, encoding="ascii", errors="replace") as file:
             masks = [line.split()[1] for line in file if line.startswith("SigCgt:")]
@@ -284,7 +292,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def waits_for(pid: int) -> str | None:
-    """Return the kernel function that a process waits in, None if it is not waiting or unknown."""
+    """Return the kernel function that a process waits in; None if it does not wait or this is unknown."""
     try:
         with open("/proc/%d/wchan" % pid, encoding="ascii", errors="replace") as file:
             name = file.read().strip()
@@ -294,15 +302,15 @@ def waits_for(pid: int) -> str | None:
 
 
 class ProcessTermination:
-    """Ends every process that `find_targets` returns, step by step, so that the caller can keep reading their pipes.
+    """Ends every process that `find_targets` returns, step by step: the caller can keep reading their pipes.
 
-    It sends SIGTERM first and SIGKILL after the grace period. Children are not reaped here: a zombie counts as ended.
-    Processes that survive SIGKILL for KILL_WAIT_S (in the kernel for a disk or a driver, or another user's by setuid)
-    are given up and listed in `remaining`.
+    It sends SIGTERM first and SIGKILL after the grace period. Children are not reaped here: a zombie counts
+    as ended. Processes that survive SIGKILL for KILL_WAIT_S (in the kernel for a disk or a driver, or another
+    user's by setuid) are given up and listed in `remaining`.
     """
 
     def __init__(self, find_targets: Callable[[], list[Process]], why: str, grace_s: float) -> None:
-        """Start the grace period now; `why` is the proof that is recorded."""
+        """Start the grace period now. `why` is the proof to record."""
         self._find_targets = find_targets
         self._why = why
         self._deadline = time.monotonic() + grace_s
@@ -311,11 +319,11 @@ class ProcessTermination:
 
     @property
     def proofs(self) -> list[ProcessProof]:
-        """The signals sent: to which process, and the proof that it was ours."""
+        """The signals sent, each with its process and the proof that it belongs to the run."""
         return list(self._sent.values())
 
     def step(self) -> bool:
-        """Look once and signal the remaining processes; return True when there is nothing left to wait for."""
+        """Look once and signal the remaining processes. Return whether the termination is over."""
         targets = self._find_targets()
         now = time.monotonic()
         number = signal.SIGTERM if now < self._deadline else signal.SIGKILL
@@ -337,7 +345,7 @@ def own_descendants() -> list[Process]:
 
 
 def end(find_targets: Callable[[], list[Process]], why: str, grace_s: float) -> list[ProcessProof]:
-    """End every process that `find_targets` returns, reaping children meanwhile; return the proofs.
+    """End every process that `find_targets` returns, and reap children while waiting. Return the proofs.
 
     A process that could not be ended is included without a signal, but with its state in the process table.
     """
@@ -350,7 +358,7 @@ def end(find_targets: Callable[[], list[Process]], why: str, grace_s: float) -> 
 
 
 def reap_children() -> list[tuple[int, int]]:
-    """Reap the children that have ended; return their (pid, wait status)."""
+    """Reap the children that have ended. Return their (pid, wait status)."""
     ended: list[tuple[int, int]] = []
     while True:
         try:
@@ -365,17 +373,18 @@ def reap_children() -> list[tuple[int, int]]:
 def ignore_terminations() -> None:
     """Ignore SIGTERM and SIGINT until this process ends.
 
-    Without this, one that arrives while Python exits kills it, for Python gives them their default back first.
+    Otherwise a signal that arrives while Python exits would kill it, because Python restores the default
+    handlers first.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 
 
 def adopter() -> Process | None:
-    """Return the process that adopts orphans of this one: init, or a subreaper above it such as Slurm's step daemon.
+    """Return the process that adopts orphans of this one: init, or a subreaper such as Slurm's step daemon.
 
-    The kernel has no call that answers this, so an orphan is made, which reads its new parent. This process must not be a
-    subreaper itself, and must have no threads.
+    No kernel call answers this, so an orphan is made, which reads its new parent. This process must not be a
+    subreaper and must have no threads.
     """
     if not IS_LINUX:
         return None
@@ -394,11 +403,11 @@ def adopter() -> Process | None:
     os.waitpid(middle, 0)
     with open(reading, "rb") as answer:
         pid = int(answer.read() or 0)
-    return find(pid)  # 0: it is outside of this namespace
+    return find(pid)  # 0: it is outside this namespace
 
 
 def become_subreaper() -> None:
-    """Make this process adopt all orphans among its descendants. Does nothing except on Linux."""
+    """Make this process adopt all orphans among its descendants. Does nothing outside Linux."""
     if IS_LINUX:
         import ctypes  # few processes need it
 

@@ -1,14 +1,15 @@
-"""Lineage: whether a process that carries a run's token is still the run's, or was handed over to somebody else's program.
+"""Decide whether a process with a run's token still belongs to the run, or was handed over to another program.
 
-Variables are inherited. `sbatch` passes those of the training to the job, which slurmstepd starts; so do at, a spooler
-and, if it was asked to, sshd. Such a process has the token, but descends from a program that has not. A process that the
-training itself started descends from it, or, once that has ended, from whoever adopts orphans: init, the user's manager,
-the one above the run's keeper that the keeper has found out, or a keeper of ours.
+Variables are inherited. `sbatch` passes the training's variables to the job, which slurmstepd starts; so do
+`at`, a spooler and, if configured, sshd. Such a process has the token, but descends from a program without
+it. A process that the training itself started descends from the training. Once the training has ended, it
+descends from the adopter of orphans: init, the user's manager, the subreaper above the run's keeper (which
+the keeper records), or a keeper.
 
-A server that puts itself in the background (tmux) is started by the training, and is meant to outlive it: the server
-and all below it are handed over too.
+A server that puts itself in the background (tmux) is started by the training, and is meant to outlive it: the
+server and its descendants count as handed over too.
 
-The decision is made from a table that is a value; bearers.py reads it.
+The functions decide from a table, which bearers.py reads.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ INIT = 1
 
 
 class ProcessEntry(NamedTuple):
-    """A process of the table, with what its variables say.
+    """A process of the table with its variables.
 
-    `token` is the run's; `is_exec`: it belongs to a command of `launch exec`, which `attended_by` has started;
-    `is_keeper`: it is a keeper or an agent of ours. `name` is the kernel's. `server` is the program of a server in the background. `is_exiting`: it has no variables any more.
-    `adopter` is the pid and the start of the process that adopts the orphans of its run.
+    `token` is the run's. `is_exec`: it belongs to a command of `launch exec`, which `attended_by` has
+    started. `is_keeper`: it is a keeper or an agent. `name` is the kernel's. `server` is the program of a
+    background server. `is_exiting`: its variables are gone. `adopter` is the pid and the start time of the
+    process that adopts the orphans of its run.
     """
 
     pid: int
@@ -47,11 +49,12 @@ def by_pid(table: Sequence[ProcessEntry]) -> Dict[int, ProcessEntry]:
 
 
 def receiver_of(bearer: ProcessEntry, processes: Mapping[int, ProcessEntry]) -> Optional[ProcessEntry]:
-    """Return the process that a bearer of a token was handed over to; None if it is still its run's.
+    """Return the process that a bearer of a token was handed over to; None if it still belongs to its run.
 
-    That is the server in the background that it is or descends from; or else the first ancestor without the token, unless one
-    above that has it: then the run itself started that ancestor, for example as another user, or it has overwritten its variables.
-    Keepers and agents are ours whatever is above them: their host's sshd, at first. So is the agent that attends to a command.
+    That is the background server that it is or descends from, or else its first ancestor without the token.
+    If a higher ancestor has the token, the run itself started the one without, for example as another user,
+    or that one has overwritten its variables; then nothing was handed over. Keepers, agents, and the agent
+    that attends to a command belong to the launcher, whatever their ancestors are (at first the host's sshd).
     """
     line = line_of(bearer, processes)
     is_kept = any(_is_ours(entry, bearer) for entry in line)
@@ -64,9 +67,9 @@ def receiver_of(bearer: ProcessEntry, processes: Mapping[int, ProcessEntry]) -> 
 
 
 def line_of(bearer: ProcessEntry, processes: Mapping[int, ProcessEntry]) -> List[ProcessEntry]:
-    """Return a process and its ancestors, up to a keeper or an agent of ours, or else without whoever adopts orphans.
+    """Return a process and its ancestors, up to a keeper or agent, or below the adopter of orphans.
 
-    An ancestor that is not in the table is another user's, hidden from us.
+    An ancestor that is missing from the table belongs to another user and is hidden.
     """
     line: List[ProcessEntry] = []
     entry = bearer
@@ -83,11 +86,11 @@ def _is_ours(entry: ProcessEntry, bearer: ProcessEntry) -> bool:
 
 
 def _adopts_orphans(entry: ProcessEntry, bearer: ProcessEntry) -> bool:
-    """Whether this adopts the orphans of a bearer's run, as the manager of a user does, `systemd --user`."""
+    """Whether this process adopts the orphans of a bearer's run, like a user's manager, `systemd --user`."""
     is_manager = entry.name == "systemd" and entry.parent == INIT and entry.uid == bearer.uid
     return is_manager or (entry is not bearer and (entry.pid, entry.start) == bearer.adopter)
 
 
 def words_of(receiver: ProcessEntry) -> str:
-    """Return a receiver for people, e.g. `slurmstepd (pid 4242)`."""
+    """Return a receiver's name for messages, e.g. `slurmstepd (pid 4242)`."""
     return "%s (pid %d)" % (receiver.server or receiver.name or "another user's program", receiver.pid)

@@ -1,6 +1,6 @@
-"""What processes have used since they began: CPU time, and bytes of files, pipes, disks and TCP connections.
+"""Resource use of processes since they began: CPU time, and bytes of files, pipes, disks and TCP connections.
 
-Of what `send` and `recv` carry over UDP and Unix sockets the kernel keeps no count for others to read.
+The kernel offers no count of the bytes that `send` and `recv` carry over UDP and Unix sockets.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from . import process
 from .tcp_traffic import tcp_bytes
 
 CORES = 0.01
-"""A share of one core below which processes count as idle: threads that wake up now and then use that."""
+"""The share of one core below which processes count as idle: threads that wake up now and then use that much."""
 COUNTED = "files, pipes, disks or TCP connections"
-"""Of what bytes are counted, for messages."""
+"""The sources of the counted bytes, for messages."""
 _IO = (b"rchar", b"wchar", b"read_bytes", b"write_bytes")
 _CPU_TIMES = slice(
     11, 15
-)  # of /proc/PID/stat behind the name: its own, and those of its children that have ended
+)  # of /proc/PID/stat behind the name: CPU times of the process and of its ended children
 
 
 class Use(NamedTuple):
-    """What some processes have used.
+    """The resource use of a group of processes.
 
-    `io_bytes` were read and written by calls, or moved from and to disks. `sockets` are the inodes of those that are open,
-    each with the bytes that it has carried if it is a TCP one.
+    `io_bytes` were read and written by calls, or moved from and to disks. `sockets` are the inodes of the
+    open sockets, each with the bytes that it has carried if it is a TCP socket.
     """
 
     processes: FrozenSet[Tuple[int, str]]
@@ -34,7 +34,9 @@ class Use(NamedTuple):
     sockets: FrozenSet[Tuple[int, int]] = frozenset()
 
     def is_idle_since(self, before: Use, passed_s: float) -> bool:
-        """Whether almost no CPU time, and nothing else, was used in the seconds that have passed since an earlier reading."""
+        """Whether almost no CPU time and nothing else was used in the `passed_s` seconds since an earlier
+        reading.
+        """
         is_same = (self.processes, self.io_bytes, self.sockets) == (
             before.processes,
             before.io_bytes,
@@ -44,7 +46,7 @@ class Use(NamedTuple):
 
 
 def use_of(processes: Iterable[process.Process]) -> Optional[Use]:
-    """Return what processes of this machine have used; None where the kernel does not tell."""
+    """Return the use of processes of this machine; None if the kernel does not report it."""
     found: Set[Tuple[int, str]] = set()
     ticks = io_bytes = 0
     inodes: Set[int] = set()
@@ -54,7 +56,7 @@ def use_of(processes: Iterable[process.Process]) -> Optional[Use]:
             io_bytes += _io_bytes(one.pid)
             inodes.update(_sockets(one.pid))
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended, and is missed in this reading
+            continue  # it has ended, and is missing in this reading
         except OSError:
             return None
         found.add((one.pid, one.start))

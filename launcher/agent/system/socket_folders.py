@@ -1,7 +1,8 @@
-"""The folders of agents' sockets. They lie in the temporary folder, because the path of a Unix socket must be short.
+"""The folders of agents' sockets.
 
-An agent holds a lock on its folder itself for as long as it lives, however it dies. So a folder of this user, host and root
-whose lock is free is a dead agent's, and may go.
+They are in the temporary folder, because the path of a Unix socket must be short. An agent locks its folder
+until it dies. So a folder of this user, host and root whose lock is free belongs to a dead agent, and may be
+removed.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextlib.contextmanager
 def socket_path(root: str, run: str) -> Iterator[str]:
-    """Remove the folders of dead agents of a root, and yield the path for a socket in a new one, which is removed afterwards.
+    """Remove the folders of a root's dead agents. Yield a socket path in a new folder.
 
-    Its name has the random part of the run's id, by which a drill finds it.
+    The new folder is removed afterwards. Its name contains the random part of the run's id, by which a drill
+    finds it.
     """
     for dead in dead_folders(root):
         remove(dead)
@@ -42,7 +44,7 @@ def socket_path(root: str, run: str) -> Iterator[str]:
 
 
 def dead_folders(root: str) -> List[str]:
-    """Return the folders of agents of a root that have died on this host."""
+    """Return the folders of a root's agents that have died on this host."""
     name = re.compile(re.escape(_prefix(root)) + "[a-z0-9]{1,6}-[a-z0-9_]{8}")
     parent = _parent()
     paths = [os.path.join(parent, one) for one in sorted(os.listdir(parent)) if name.fullmatch(one)]
@@ -50,7 +52,7 @@ def dead_folders(root: str) -> List[str]:
 
 
 def remove(path: str) -> bool:
-    """Remove the folder of a dead agent; return False if it is not one. The lock is held meanwhile: nobody begins to use it."""
+    """Remove the folder of a dead agent, while holding its lock. Return false if it is not one."""
     with _held(path) as is_ours:
         return is_ours and _clear(path)
 
@@ -62,10 +64,10 @@ def _is_dead(path: str) -> bool:
 
 @contextlib.contextmanager
 def _held(path: str) -> Iterator[bool]:
-    """Hold the lock of a folder; yield whether it is held, and the folder this user's own."""
+    """Lock a folder. Yield whether that succeeded, and the folder belongs to this user and is private."""
     try:
         descriptor = os.open(path, _FOLDER)
-    except OSError:  # it is gone, or somebody else's
+    except OSError:  # it is missing, or belongs to another user
         yield False
         return
     try:
@@ -82,7 +84,7 @@ def _held(path: str) -> Iterator[bool]:
 
 
 def _clear(path: str) -> bool:
-    """Remove a folder with its socket and nothing else."""
+    """Remove a folder that contains at most its socket."""
     with contextlib.suppress(OSError):
         os.unlink(os.path.join(path, SOCKET))
     try:
@@ -93,14 +95,14 @@ def _clear(path: str) -> bool:
 
 
 def _new_folder(prefix: str) -> Tuple[str, Optional[int]]:
-    """Make a folder; return it with its lock. Where there are no locks it has a name that nobody looks for."""
+    """Make a folder. Return it with its lock; without locks its name is one that no cleanup matches."""
     while True:
         path = tempfile.mkdtemp(prefix=prefix, dir=_parent())
-        with contextlib.suppress(FileNotFoundError):  # somebody found it before it was locked
+        with contextlib.suppress(FileNotFoundError):  # another process found it before it was locked
             lock = os.open(path, _FOLDER)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # somebody is looking at it: the next attempt removes it
+            except BlockingIOError:  # another process is looking at it: the next attempt removes it
                 os.close(lock)
                 continue
             except OSError:
@@ -113,13 +115,16 @@ def _new_folder(prefix: str) -> Tuple[str, Optional[int]]:
 
 
 def _parent() -> str:
-    """Return the temporary folder, or /tmp if its path is too long for a socket in a folder of ours."""
+    """Return the temporary folder, or /tmp if its path is too long for a socket folder."""
     parent = tempfile.gettempdir()
     longest = os.path.join(parent, _ANY_NAME, SOCKET)
     return parent if len(os.fsencode(longest)) <= MAX_SOCKET_PATH else _SHORT
 
 
 def _prefix(root: str) -> str:
-    """Return how the names of a root's folders begin on this host: another may share the temporary folder, and not its locks."""
+    """Return the prefix of a root's folders on this host.
+
+    Another host may share the temporary folder, but not its locks.
+    """
     where = "%s\n%s" % (process.host_id(), os.path.realpath(root))
     return "launch-agent-%s-" % hashlib.sha256(where.encode("utf-8", "surrogateescape")).hexdigest()[:8]

@@ -1,4 +1,4 @@
-"""How many bytes each TCP socket has carried, as the kernel counts them for whoever asks."""
+"""The number of bytes that each TCP socket has carried, from the kernel's socket diagnostics."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import struct
 import sys
 from typing import Dict, Iterator
 
-_SOCK_DIAG = 4  # the family of netlink
+_SOCK_DIAG = 4  # a netlink family
 _BY_FAMILY = 20
 _DUMP = 0x301  # a request for all
 _ERROR, _DONE = 2, 3
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port
 _ATTRIBUTE = struct.Struct("=HH")  # length, type
 _INFO = 2  # the attribute with the kernel's tcp_info
-_INODE_AT = 68  # in what is told of a socket
+_INODE_AT = 68  # within a socket's entry
 _TOLD = 72
 _BYTES = struct.Struct("=QQ")
-_BYTES_AT = 120  # in a tcp_info: bytes that were acknowledged, and received; since Linux 4.1
+_BYTES_AT = 120  # in a tcp_info: acknowledged and received bytes; since Linux 4.1
 _ALL_STATES = 0xFFFFFFFF
 _MOST_BYTES = 1 << 18
 
@@ -25,7 +25,7 @@ _MOST_BYTES = 1 << 18
 def tcp_bytes() -> Dict[int, int]:
     """Return the bytes that each socket of this network namespace has sent and received, by its inode.
 
-    Raises OSError where the kernel does not tell.
+    Raises OSError if the kernel does not report them.
     """
     if not sys.platform.startswith("linux"):
         raise OSError("only Linux counts them")
@@ -40,7 +40,7 @@ def tcp_bytes() -> Dict[int, int]:
 
 
 def _read(link: socket.socket) -> Iterator[tuple[int, int]]:
-    """Yield the inode of each socket that an answer tells of, and its bytes."""
+    """Yield the inode and the bytes of each socket in an answer."""
     while True:
         data = link.recv(_MOST_BYTES)
         at = 0

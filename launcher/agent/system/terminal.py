@@ -1,4 +1,4 @@
-"""A pseudo-terminal for an interactive program: what the client types goes in, what the program shows comes out."""
+"""A pseudo-terminal for an interactive program, between the client's input and the program's output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import termios
 from typing import NamedTuple
 
 MOST_UNREAD = 1 << 20
-"""Bytes that were typed and that the program has not read yet. What is typed beyond that is lost, as on any terminal."""
+"""The most bytes of input that the program has not read yet. Further input is lost, as on any terminal."""
 
 
 class Window(NamedTuple):
@@ -22,7 +22,7 @@ class Window(NamedTuple):
 
 
 class Terminal:
-    """Both ends of a pseudo-terminal. The program's end is closed here once the program has it."""
+    """Both ends of a pseudo-terminal. This process closes the program's end once the program has it."""
 
     def __init__(self, window: Window) -> None:
         """Open both ends. Raises OSError."""
@@ -37,24 +37,24 @@ class Terminal:
         fcntl.ioctl(self.descriptor, termios.TIOCSWINSZ, size)
 
     def type(self, data: bytes) -> None:
-        """Take what was typed, and hand the program as much as it accepts."""
+        """Take input, and pass the program as much as it accepts."""
         self._unread += data[: MOST_UNREAD - len(self._unread)]
         self.hand_over()
 
     def hand_over(self) -> None:
-        """Hand the program more of what was typed before."""
+        """Pass the program more of the earlier input."""
         try:
             while self._unread and select.select([], [self.descriptor], [], 0.0)[1]:
                 self._unread = self._unread[os.write(self.descriptor, self._unread) :]
         except BlockingIOError:
             pass
         except OSError as error:
-            if error.errno != errno.EIO:  # nobody has the program's end any more
+            if error.errno != errno.EIO:  # no process has the program's end open any more
                 raise
             self._unread = b""
 
     def read(self, size: int) -> bytes:
-        """Return what the program shows; none once nobody has the program's end any more."""
+        """Return the program's output; empty once no process has the program's end open any more."""
         try:
             return os.read(self.descriptor, size)
         except OSError as error:
@@ -63,11 +63,11 @@ class Terminal:
             return b""
 
     def give_away(self) -> None:
-        """Close the program's end here: the program has it now."""
+        """Close the program's end in this process, once the program has it."""
         os.close(self.program_end)
 
     def close(self) -> None:
-        """Close our end: the program's session is hung up."""
+        """Close this end, which hangs up the program's session."""
         os.close(self.descriptor)
 
 
