@@ -34,9 +34,7 @@ class Use(NamedTuple):
     sockets: FrozenSet[Tuple[int, int]] = frozenset()
 
     def is_idle_since(self, before: Use, passed_s: float) -> bool:
-        """Whether almost no CPU time and nothing else was used in the `passed_s` seconds since an earlier
-        reading.
-        """
+        """Whether almost no CPU time and nothing else was used since a reading `passed_s` seconds ago."""
         is_same = (self.processes, self.io_bytes, self.sockets) == (
             before.processes,
             before.io_bytes,
