@@ -1,4 +1,4 @@
-"""Docker: a container of the host's own engine, whose restart policy keeps the run alive."""
+"""Docker: a run is a container of the host's engine, whose restart policy keeps the run alive."""
 
 from __future__ import annotations
 
@@ -43,18 +43,21 @@ if TYPE_CHECKING:
     from launcher.backends.machine.docker.engine import DockerEngine
 
 AWAIT_S = 30.0
-"""How long an agent may take to appear in its container: a cold Python on a slow disk, at most."""
+"""Seconds for an agent to appear in its container: a cold Python on a slow disk, at most."""
 LOOK_S = 1.0
 CHECK_S = 60.0
-"""How long a container in which an image is checked may be about to begin; its client died if it takes longer."""
+"""Seconds that a container for checking an image may wait for its start.
+
+After that, its client must have died.
+"""
 READY = b"+"
-"""What agent/verbs/relay.py says once a port has answered."""
+"""The reply of agent/verbs/relay.py once a port has accepted the connection."""
 NO_PROGRAM = (126, 127)
-"""The exit codes of a container whose program cannot be started, however often the engine tries."""
+"""Exit codes of a container whose program cannot be started. The engine's retries do not help."""
 
 
 class Docker(Runtime):
-    """Runs as containers of one engine. The engine is dialled when it is first needed."""
+    """Runs as containers of one engine. The connection to the engine opens on first use."""
 
     name = "docker"
     has_images = True
@@ -64,7 +67,7 @@ class Docker(Runtime):
 
     @classmethod
     def record_on(cls, host: Host, facts: Facts) -> RuntimeRecord | None:
-        """Return the first engine of the host that can be used; `None` if it has none."""
+        """Return a record with the host's first usable engine; `None` without one."""
         engine = usable_engine(host, facts)
         if engine is None:
             return None
@@ -75,7 +78,7 @@ class Docker(Runtime):
 
     @functools.cached_property
     def engine(self) -> DockerEngine:
-        """The engine, dialled. Raises EngineError."""
+        """The client of the engine. Raises EngineError."""
         from launcher.backends.machine.docker.engine import DockerEngine
 
         if self.record.engine is None:
@@ -89,7 +92,7 @@ class Docker(Runtime):
 
     @functools.cached_property
     def _code(self) -> dict[str, str | None]:
-        """The folders of what images have compiled of the agent, by their names."""
+        """The folders of the agent as images compiled it, by the image's name."""
         return {}
 
     @functools.cached_property
@@ -97,7 +100,7 @@ class Docker(Runtime):
         return {}
 
     def close(self) -> None:
-        """Hang up on the engine."""
+        """Close the connection to the engine."""
         if "engine" in vars(self):
             self.engine.close()
 
@@ -113,14 +116,14 @@ class Docker(Runtime):
         any_of: Sequence[str] = (),
         queues: bool = False,
     ) -> tuple[str, ...]:
-        """Make the run's folder on the host and lease its cards. A container keeps the cards that it got.
+        """Make the run's folder on the host and lease its cards. A container keeps its cards.
 
-        Raises RefusedError, with nothing made, for cards that the engine cannot pass on and for an image that can only
-        be built with a credential in it.
+        Raises RefusedError, with nothing made, for cards that the engine cannot pass on, and for an image
+        whose build would store a credential in it.
         """
         if gpus:
             device_request(plan.host, self._engine_facts, gpus)
-        if plan.image != self._checked:  # a launch that waits for a card asks again and again
+        if plan.image != self._checked:  # a launch that waits for a card calls this repeatedly
             check_image(self.desk, self.engine, plan, self.build)
             self._checked = plan.image
         made = self.desk.preparation.create(
@@ -135,7 +138,7 @@ class Docker(Runtime):
         return "image"
 
     def provide(self, plan: Plan, say: Say) -> str:
-        """Make sure that the engine has the plan's image: it is there, or is pulled, or is built on the host."""
+        """Provide the plan's image on the engine: it exists, is pulled, or is built on the host."""
         return self._provide(plan, self.build, say)
 
     def _provide(self, plan: Plan, build: BuildOptions, say: Say) -> str:
@@ -145,9 +148,9 @@ class Docker(Runtime):
         return provided.words
 
     def start(self, run: str) -> str | None:
-        """Create the run's container and start it; return when the agent inside has begun the first attempt.
+        """Create the run's container and start it. Return when the agent inside has begun the first attempt.
 
-        Raises EngineError, with the container's last output, if no agent appears; the run may be taken back then.
+        Raises EngineError with the container's last output if no agent appears; the run may then be removed.
         """
         plan, place, gpus = self._prepared[run]
         self.desk.preparation.hand_over(run)
@@ -157,7 +160,10 @@ class Docker(Runtime):
     # a recorded run
 
     def resume(self, run: str, needs: Resumption) -> ResumedRun:
-        """Start the run's container again, or make it again from the plan if it was removed or will not do. Raises EngineError."""
+        """Start the run's container again. Make a new one from the plan if it was removed or cannot be used.
+
+        Raises EngineError.
+        """
         resumed = self.ask_to_resume(run, needs)
         place = resumed.place
         if place is None:
@@ -174,7 +180,7 @@ class Docker(Runtime):
         return resumed
 
     def stop(self, run: str, grace_s: float) -> bool:
-        """End the run's container; it is down when this returns. A container that was killed recorded no end."""
+        """Stop the run's container. It has stopped when this returns. A killed container has recorded no end."""
         container = self.engine.find(run, self.desk.runs.location(run).root)
         if container is not None:
             self.engine.stop(container, stop_timeout_s(grace_s))
@@ -182,9 +188,9 @@ class Docker(Runtime):
 
     @contextlib.contextmanager
     def inside(self, run: str) -> Iterator[HostClient]:
-        """Yield a desk in the run's container or, if it does not run, in a new container that is like it.
+        """Yield a client of an agent in the run's container, or in a new one like it if it is not running.
 
-        Raises EngineError that says what there is instead.
+        Raises EngineError with another way if there is no usable container.
         """
         host, place = self.desk.host, self.desk.runs.location(run)
         container = self.engine.find(run, place.root)
@@ -217,7 +223,7 @@ class Docker(Runtime):
         return stream
 
     def remove(self, run: str) -> str | None:
-        """Remove the run's container; return why it is left if the engine refuses or does not answer."""
+        """Remove the run's container. Return a message if the engine refuses or does not answer."""
         try:
             container = self.engine.find(run, self.desk.upkeep.root_label())
             if container is not None:
@@ -227,12 +233,13 @@ class Docker(Runtime):
             return f"{words}\n  it goes when its engine answers again   launch gc --host {self.desk.host}"
         return None
 
-    # everything that it keeps on the host
+    # all objects of the runtime on the host
 
     def holdings(self) -> list[Holding]:
-        """Return the containers of runs, of this root and of others, and those in which an image was to be checked.
+        """Return the containers of runs, of this root and others, and stale containers for checking an image.
 
-        A container that somebody made of an image of ours has the label of its root too, and is theirs.
+        A container that another user made from an image of ours inherits the label of its root, and is
+        theirs.
         """
         found = []
         for listed in self.engine.containers():
@@ -247,13 +254,13 @@ class Docker(Runtime):
         return found
 
     def supplies(self, root: str | None = None) -> list[Supply]:
-        """Return the images that launch built on the engine, the latest first, then what builds have left."""
+        """Return the images that launch built on the engine, the latest first, then leftovers of builds."""
         return [*image_supplies(self.engine, root), *remains(self.desk, self.engine, root)]
 
     def discard(self, thing: Holding | Supply) -> bool:
-        """Remove a container, killing it first if it is up, or an image. Raises EngineError.
+        """Remove an image, or a container, which is killed first if it runs. Raises EngineError.
 
-        Return whether it is gone: an image that is being built or is needed stays.
+        Return whether it is gone: an image that is being built or is in use stays.
         """
         if isinstance(thing, Supply):
             if thing.id:
@@ -278,7 +285,7 @@ class Docker(Runtime):
         try:
             self.engine.start(container)
         except EngineError as error:
-            found = self.engine.find(run, place.root)  # the answer alone may have been lost
+            found = self.engine.find(run, place.root)  # perhaps only the answer was lost
             if found is None or found.status in DOWN:
                 self.engine.remove(container)
                 raise _explained(error) from error
@@ -291,10 +298,10 @@ class Docker(Runtime):
         raise _explained(EngineError(host, words))
 
     def _has_begun(self, run: str, place: RunLocation) -> bool:
-        """Wait for the agent in a container; return whether it has appeared."""
+        """Wait for the agent in a container. Return whether it has appeared."""
         deadline = time.monotonic() + AWAIT_S
         while time.monotonic() < deadline:
-            # In this order: the agent of a container that is down by now may have appeared before.
+            # This order matters: the agent may have appeared before its container stopped.
             is_down = _is_down(self.engine.find(run, place.root))
             if self.desk.runs.await_agent(run, 0.0 if is_down else LOOK_S):
                 return True
@@ -304,14 +311,14 @@ class Docker(Runtime):
 
 
 def _is_down(container: Container | None) -> bool:
-    """Return whether no agent will appear in a container any more."""
+    """Return whether no agent can appear in a container any more."""
     if container is None or container.status == "exited":
         return True
     return container.status == "restarting" and container.exit_code in NO_PROGRAM
 
 
 def _explained(error: EngineError) -> EngineError:
-    """Add what to do to an engine's message about a container that it cannot start."""
+    """Add the next step to an engine's message about a container that it cannot start."""
     text = str(error)
     no_python = "its image holds no python3: choose another   image = … in the job, base = … for the host"
     mends = {

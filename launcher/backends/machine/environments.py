@@ -1,4 +1,4 @@
-"""Environments on a host: found, or made there, by one launch for all that need the same one."""
+"""Environments on a host: find or make one. One launch does it for all that need the same environment."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
 
 
 def provide(desk: HostClient, plan: Plan, maker: Maker | None, build: BuildOptions, say: Say) -> str:
-    """Make sure that the host has the plan's environment; return where it came from.
+    """Provide the plan's environment on the host. Return its source, in words.
 
-    One launch at a time makes it; the others wait. The agent holds the lock, which is released when its client leaves;
-    an unfinished environment is removed with it. Raises HostError, and RefusedError if torch is not for the card.
+    One launch at a time makes it; the others wait. The agent holds the lock. When its client disconnects, the
+    agent releases the lock and removes an unfinished environment. Raises HostError, and RefusedError if torch
+    is not for the card.
     """
     environment = plan.environment
     if environment is None:
@@ -64,7 +65,7 @@ def _make(
     card: Profile | None,
     say: Say,
 ) -> tuple[InstalledPackages, str]:
-    """Have the host make an environment; return its packages, and which program installed them."""
+    """Have the host make an environment. Return its packages, and the program that installed them."""
     files, secrets = environment_files(environment, build)
     payload = {
         "files": encoded(files),
@@ -118,7 +119,7 @@ def _failed(
 ) -> HostError:
     failure = build_failure(lines, desk.host, indexes(environment.torch_index, build))
     text = "\n".join(f"  | {line}" for line in failure.lines)
-    mend = failure.mend.partition(", or base = ")[0]  # there is no image here
+    mend = failure.mend.partition(", or base = ")[0]  # an environment has no base image
     if any(map(_NO_ROOM.search, lines)):
         mend = f"launch gc --host {desk.host}     makes some room, or set root = … for {desk.host}"
     why = f": {failure.what}" if failure.what else ""

@@ -1,4 +1,4 @@
-"""A machine: this computer, or one over SSH. It can do every verb."""
+"""A machine: this computer, or one over SSH. It supports every command."""
 
 from __future__ import annotations
 

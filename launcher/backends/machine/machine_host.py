@@ -1,4 +1,4 @@
-"""The table of a machine."""
+"""The configuration table of a machine."""
 
 from launcher.values.host_kind import HostKind
 

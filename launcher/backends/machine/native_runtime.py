@@ -19,25 +19,28 @@ class Native(Runtime):
     makes_environments = True
 
     def needs(self, plan: Plan) -> str | None:
-        """Return `environment` for a plan that has one; otherwise the job uses an interpreter that is already there."""
+        """Return `environment` for a plan that has one; otherwise the job uses an existing interpreter."""
         return "environment" if plan.environment is not None else None
 
     def provide(self, plan: Plan, say: Say) -> str:
-        """Make sure that the plan's environment is there, making it if necessary."""
+        """Provide the plan's environment, building it if necessary."""
         if plan.environment is None:
             return super().provide(plan, say)
         return self._provide_by(self.desk, plan, plan.environment, say)
 
     def _provide_by(self, desk: HostClient, plan: Plan, environment: Environment, say: Say) -> str:
-        """Make sure that the plan's environment is there, by the desk of a machine that may make it."""
+        """Provide the plan's environment through `desk`, the client of the machine that builds it."""
         from launcher.backends.machine import environments
-        from launcher.planning.software.environment_plan import maker_of  # few jobs need an environment made
+        from launcher.planning.software.environment_plan import maker_of  # few jobs need a new environment
 
         maker = maker_of(environment, self.facts, self.build) if self.facts is not None else None
         return environments.provide(desk, plan, maker, self.build, say)
 
     def start(self, run: str) -> str | None:
-        """Start the run's keeper; return when its agent has begun the first attempt. A cluster's agent submits a job instead."""
+        """Start the run's keeper. Return when its agent has begun the first attempt.
+
+        A cluster's agent submits a job instead.
+        """
         return self.desk.preparation.start(run)
 
 

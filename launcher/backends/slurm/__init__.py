@@ -1,1 +1,1 @@
-"""A Slurm cluster, by its login node."""
+"""A Slurm cluster, reached through its login node."""

@@ -25,27 +25,27 @@ LACKS = {
 
 
 class SlurmBackend(Backend):
-    """A cluster."""
+    """The backend of Slurm clusters."""
 
     lacks = LACKS
 
     @property
     def probing(self) -> SlurmProbing:
-        """Its cards."""
+        """The probing of a cluster."""
         from launcher.backends.slurm.slurm_probing import SlurmProbing
 
         return SlurmProbing()
 
     @property
     def planning(self) -> SlurmPlanning:
-        """Plans for it."""
+        """The planning for a cluster."""
         from launcher.backends.slurm.slurm_planning import SlurmPlanning
 
         return SlurmPlanning()
 
     @property
     def running(self) -> SlurmRunning:
-        """Its runs."""
+        """The running part for a cluster."""
         from launcher.backends.slurm.slurm_running import SlurmRunning
 
         return SlurmRunning()

@@ -1,7 +1,7 @@
-"""What speaks against a plan for a Slurm cluster, by what its login node knows of it.
+"""Check a plan for a Slurm cluster against the facts of its login node.
 
-Much of what a cluster cannot give, `sbatch` accepts, and the job then waits for ever: time above a partition's limit, more
-nodes than it has, an unknown account or QOS. What it refuses itself is said here with what there is instead.
+`sbatch` accepts many jobs that can never start: time above a partition's limit, more nodes than it has, an
+unknown account or QOS. Such a job waits for ever, so it is refused here. The messages list the valid values.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from launcher.values.reported.cluster import Cluster, Gres, Partition
 from launcher.values.slurm_settings import SlurmSettings
 
 _OWN_PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # noqa: S108 - nothing is written there
-"""Folders that each machine has for itself."""
+"""Folders that each machine has on its own disk or in memory."""
 _EARLY_S = 60
-"""So much earlier than it was asked to Slurm may send a signal: the page of `sbatch` on --signal."""
+"""Slurm may send a signal this many seconds earlier than requested (the page of `sbatch`, --signal)."""
 _WORTH_S = 60
 _IN_MEMORY = ("tmpfs", "ramfs")
 _OF_ONE_MACHINE = (
@@ -40,12 +40,15 @@ _OF_ONE_MACHINE = (
 _CARD = re.compile(
     r"(?<![a-z0-9])(nvidia|tesla|geforce|quadro|rtx|gtx|titan|[abghlpt][0-9]{1,4}s?|v100|mi[0-9]{2,3}x?)(?![a-z])"
 )
-"""Words by which a type of cards is that of a known kind, and not a name of the cluster's own."""
+"""Words that mark a card type as a known kind, rather than as a name that the cluster made up."""
 _WORD = re.compile(r"(\*?)([\w.:-]+)")
 
 
 def slurm_findings(plan: Plan, facts: Facts | None) -> list[Finding]:
-    """Return the findings of a plan for a cluster; `facts` are those of its login node, with the cards that are expected."""
+    """Return the findings of a plan for a cluster.
+
+    `facts` are those of its login node, with the cards expected on a compute node.
+    """
     if plan.slurm is None or facts is None:
         return []
     found = [
@@ -62,7 +65,10 @@ def slurm_findings(plan: Plan, facts: Facts | None) -> list[Finding]:
 
 
 def limit_findings(host: str, asked: Submission, cluster: Cluster | None) -> list[Finding]:
-    """Return what a cluster's own limits say against what Slurm is asked for. The rest of the plan does not matter."""
+    """Return the findings about requested resources that a cluster's limits exclude.
+
+    The rest of the plan does not matter.
+    """
     if cluster is None or cluster.error is not None:
         return []
     settings = SlurmSettings.from_flags(asked.flags)
@@ -85,7 +91,10 @@ def limit_findings(host: str, asked: Submission, cluster: Cluster | None) -> lis
 
 
 def short_time(host: str, grace_s: float, time: str | None, time_s: int) -> Iterable[Finding]:
-    """Yield a note if a start of a job may train for less than a minute, or may have less time to save than its grace."""
+    """Yield a note about a short time limit.
+
+    With it, a start of the job may train for less than a minute, or have less time to save than its grace.
+    """
     left_s = told_s(grace_s, time_s)
     is_cut = left_s >= time_s * MOST_TOLD
     if not is_cut and time_s - left_s - _EARLY_S > _WORTH_S:
@@ -99,7 +108,7 @@ def short_time(host: str, grace_s: float, time: str | None, time_s: int) -> Iter
 
 
 def duration_text(seconds: float) -> str:
-    """Return a limit of time in the unit that suits it: 7 days, 1.5 h, 10 min."""
+    """Return a duration in a suitable unit: 7 days, 1.5 h, 10 min."""
     for unit_s, unit in ((86400, "days"), (3600, "h")):
         if seconds >= unit_s and (unit == "h" or seconds >= 2 * unit_s):
             return f"{round(seconds / unit_s, 1):g} {unit}"
@@ -111,7 +120,10 @@ def _refusal(code: str, message: str, mend: str) -> Finding:
 
 
 def _root(plan: Plan, facts: Facts) -> list[Finding]:
-    """Refuse a root that `sbatch` or no compute node can use; note one on a disk of the login node that may be its own."""
+    """Refuse a root that `sbatch` or no compute node can use.
+
+    Note one on a disk that may be the login node's only.
+    """
     disk, root = facts.file_system, facts.root
     if "\\" in root:
         message = f"{plan.host}: {root} has a backslash, which Slurm leaves out of the name of a job's log: it would be written elsewhere, or nowhere"
@@ -134,7 +146,10 @@ def _root(plan: Plan, facts: Facts) -> list[Finding]:
 
 
 def _image(plan: Plan, asked: Submission) -> list[Finding]:
-    """Refuse what does not reach into an image: packages that the job requires, and a Python of the host's. Note what is not known."""
+    """Refuse settings that have no effect in an image: required packages, and a Python of the host.
+
+    Note that the image's content is unknown.
+    """
     if not asked.container:
         return []
     image = asked.container[-1]
@@ -153,7 +168,7 @@ def _image(plan: Plan, asked: Submission) -> list[Finding]:
 
 
 def _named(key: str, name: str | None, known: Sequence[str] | None, host: str) -> Iterable[Finding]:
-    """Yield the refusal of an account or a QOS that the user does not have: a job with it would wait for ever."""
+    """Yield the refusal of an account or QOS that the user does not have: a job with it would wait for ever."""
     if name is None or known is None or name in known:
         return
     message = f'{host}: {key} = "{name}" is not one of yours{nearest(name, known)}: sbatch would take the job, and never start it'
@@ -161,7 +176,7 @@ def _named(key: str, name: str | None, known: Sequence[str] | None, host: str) -
 
 
 def _partition_refusals(settings: SlurmSettings, cluster: Cluster, host: str) -> list[Finding]:
-    """Refuse a partition that is not there, or none where the cluster has no default."""
+    """Refuse a missing partition, and a job without a partition on a cluster without a default."""
     known = [one.name for one in cluster.partitions]
     listed = ", ".join(f"{one.name} (default)" if one.is_default else one.name for one in cluster.partitions)
     if settings.partition is None and not any(one.is_default for one in cluster.partitions):
@@ -178,7 +193,7 @@ def _partition_refusals(settings: SlurmSettings, cluster: Cluster, host: str) ->
 
 
 def _closed(partitions: Sequence[Partition], host: str) -> list[Finding]:
-    """Note partitions that start no jobs at present."""
+    """Note that no requested partition starts jobs at present."""
     if any(one.state == "up" for one in partitions):
         return []
     names = ", ".join(f"{one.name} is {one.state}" for one in partitions)
@@ -187,7 +202,7 @@ def _closed(partitions: Sequence[Partition], host: str) -> list[Finding]:
 
 
 def _time(settings: SlurmSettings, partitions: Sequence[Partition], host: str) -> list[Finding]:
-    """Refuse a time that is above the limit of each partition: such a job would wait for ever."""
+    """Refuse a time above the limit of every partition: such a job would wait for ever."""
     asked = settings.time_s
     limits = [one.max_time_s for one in partitions]
     if asked is None or any(limit is None or asked <= limit for limit in limits):
@@ -200,7 +215,7 @@ def _time(settings: SlurmSettings, partitions: Sequence[Partition], host: str) -
 
 
 def _nodes(settings: SlurmSettings, partitions: Sequence[Partition], host: str) -> list[Finding]:
-    """Refuse more nodes than each partition has, or allows for one job; note if too many of them are down."""
+    """Refuse more nodes than any partition has or allows per job. Note if too many of them are down."""
     count = settings.nodes
     most = {one.name: min(one.size, one.max_nodes or one.size) for one in partitions}
     if count > max(most.values()):
@@ -221,7 +236,7 @@ def _nodes(settings: SlurmSettings, partitions: Sequence[Partition], host: str) 
 
 
 def _gres(settings: SlurmSettings, partitions: Sequence[Partition], host: str) -> list[Finding]:
-    """Refuse what not enough nodes of a partition have. That it has too few of any kind is said by `_nodes`."""
+    """Refuse a gres that too few nodes of the partitions have. `_nodes` checks the number of nodes itself."""
     wanted = parse_gres(settings.gres)
     count = min(settings.nodes, max(one.size for one in partitions))
     most = max(
@@ -246,12 +261,12 @@ def _gres(settings: SlurmSettings, partitions: Sequence[Partition], host: str) -
 
 
 def _all_gres(partitions: Sequence[Partition]) -> list[Gres]:
-    """Return what the nodes of partitions have."""
+    """Return all gres of the partitions' nodes."""
     return [gres for one in partitions for alike in one.nodes for gres in alike.gres]
 
 
 def _has(there: Sequence[Gres], wanted: Gres) -> bool:
-    """Whether a node has enough of something; of any type if none is named."""
+    """Whether a node has enough of a gres, of any type if none is named."""
     kind = wanted.type and wanted.type.lower()
     fitting = [one for one in there if one.name == wanted.name and kind in (None, (one.type or "").lower())]
     return sum(one.count for one in fitting) >= wanted.count
@@ -260,9 +275,9 @@ def _has(there: Sequence[Gres], wanted: Gres) -> bool:
 def _types(
     plan: Plan, asked: Submission, settings: SlurmSettings, partitions: Sequence[Partition]
 ) -> list[Finding]:
-    """Refuse a partition that has cards of other types alone than the plan's; note a type that may be theirs.
+    """Refuse partitions whose cards are all of other types than the plan's. Note a type that may be theirs.
 
-    A type that the user names in `gres` is taken at its word: the job looks at its cards.
+    A type that the user names in `gres` is accepted: the job checks its cards when it starts.
     """
     if not asked.cards:
         return []
@@ -281,14 +296,14 @@ def _types(
 
 
 def _may_be(profiles: Sequence[Profile], kind: str | None) -> bool:
-    """Whether cards of a type may be those of a profile: it says so, or it does not say what they are."""
+    """Whether cards of a type may be those of a profile: the type names the card, or names no known card."""
     if kind is None or not _CARD.search(kind.lower()):
         return True
     return any(is_of_type(profile, kind) for profile in profiles)
 
 
 def _unclear(plan: Plan, profiles: Sequence[Profile], kinds: Sequence[str | None]) -> list[Finding]:
-    """Note that other cards may come than those that the plan is for."""
+    """Note that the job may get other cards than the planned ones."""
     others = [kind for kind in kinds if kind is None or not any(is_of_type(one, kind) for one in profiles)]
     if kinds and not others:
         return []

@@ -1,4 +1,4 @@
-"""The table of a Slurm cluster."""
+"""The configuration table of a Slurm cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ _PROCESSES = "a job of Slurm's runs as processes of its node, in no container of
 
 
 class _Table(SlurmSettings, MachineKeys):
-    """A table as it is written: the settings stand beside the keys of the login node. Its `build` is Slurm's."""
+    """A table as written in the file: the Slurm settings beside the keys of the login node.
+
+    Its `build` is Slurm's.
+    """
 
     kind: Literal["slurm"]
     address: Annotated[str, AfterValidator(login_text.address)] | None = None
@@ -28,7 +31,7 @@ class _Table(SlurmSettings, MachineKeys):
 
 
 class SlurmHost(Host):
-    """A cluster: its login node, which submits jobs."""
+    """A cluster, as its login node, which submits jobs."""
 
     has_queue = True
     why_own_runtime = "Slurm starts the job on a node of its own"
@@ -44,7 +47,7 @@ class SlurmHost(Host):
 
 
 class SlurmKind(HostKind):
-    """A cluster, by its login node."""
+    """The kind of host for clusters."""
 
     title = "a Slurm cluster"
     host = SlurmHost
@@ -60,7 +63,10 @@ class SlurmKind(HostKind):
     has_runtimes = False
 
     def read(self, name: str, written: Mapping[str, Any], *, file: str, text: str) -> Host:
-        """Return the host of a table. `[hosts.NAME.build]` says how environments are made, and by its key `where` on which node."""
+        """Return the host of a table.
+
+        `[hosts.NAME.build]` has the options for building environments; its key `where` selects the node.
+        """
         making = written.get("build")
         if not isinstance(making, Mapping):
             return super().read(name, written, file=file, text=text)

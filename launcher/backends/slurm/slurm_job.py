@@ -1,10 +1,11 @@
-"""What Slurm is asked for: a job's settings, the cards that may come on each node, and the flags of sbatch.
+"""Translate a job into a Slurm request: settings, possible cards on each node, and flags of sbatch.
 
     cards = possible_profiles("hive", settings, named, None, cluster, profiles())
     asked = submission(settings, cards, cluster, is_rehearsed=False)
 
-Cards are Slurm's to give: a plan says how many of which profile each node has, and the job looks at those that came. Example:
-profile a100_80gb in a partition whose nodes have `gpu:a100:4` becomes `--gres=gpu:a100:1`.
+Slurm assigns the cards. A plan gives the number and the profile of each node's cards, and the job checks the
+assigned ones. Example: profile a100_80gb in a partition whose nodes have `gpu:a100:4` becomes
+`--gres=gpu:a100:1`.
 """
 
 from __future__ import annotations
@@ -28,17 +29,18 @@ from launcher.values.slurm_settings import SlurmSettings
 GPU = "gpu"
 _COUNT = re.compile(r"([0-9]{1,15})([KMGT]?)")
 _SAME_MODEL = r"(?![^a-z0-9]?(?:ti|super|ada|laptop)(?![a-z]))"
-"""What may not follow a card's name: an RTX 4080 Super is no RTX 4080, and an RTX 6000 Ada no RTX 6000."""
+"""Suffixes that make a name another card: an RTX 4080 Super is no RTX 4080, and an RTX 6000 Ada no RTX 6000.
+"""
 _MEMORY = re.compile(r"(?<![a-z0-9])([0-9]{1,3})gb?(?![a-z0-9])")
 
 
 def settings_of(host: Host, job: Job) -> SlurmSettings | None:
-    """Return what a job asks a host's Slurm for; None for a host that is no cluster."""
+    """Return a job's Slurm settings on a host; None for a host that is no cluster."""
     return host.slurm.changed_by(job.slurm) if isinstance(host, SlurmHost) else None
 
 
 def resubmission(parent: Submission | None, changes: SlurmSettings | None) -> Submission | None:
-    """Return what Slurm is asked for by a run that goes on with another one, with some keys changed."""
+    """Return the request of a resumed run: its parent's, with some keys changed."""
     if parent is None or changes is None:
         return parent
     settings = SlurmSettings.from_flags(parent.flags).changed_by(changes)
@@ -54,11 +56,11 @@ def possible_profiles(
     cluster: Cluster | None,
     known: Mapping[str, Profile],
 ) -> tuple[Profile, ...]:
-    """Return the profiles of the cards that may come on each node, of which the first is planned.
+    """Return the profiles of the cards possible on each node. The first one is planned.
 
-    They are the `named` ones; without any, those of the types in the job's partitions, or the CPU's in one without cards.
-    `asked` is the value of --gpus. Raises RefusedError where no profile is known for what may come, UsageError for two
-    numbers of cards.
+    They are the `named` ones; without any, those of the card types in the job's partitions, or the CPU's in a
+    partition without cards. `asked` is the value of --gpus. Raises RefusedError for cards without a profile,
+    and UsageError if `gres` and --gpus ask for different numbers of cards.
     """
     count = _count(settings, asked)
     found = _fitting(named, _types(settings, cluster)) or _by_type(host, settings, cluster, known)
@@ -73,9 +75,9 @@ def submission(
     is_rehearsed: bool,
     paths: Sequence[str] = (),
 ) -> Submission:
-    """Return what Slurm is asked for, for a plan of the first of these profiles of cards that may come.
+    """Return the request to Slurm for a plan of the first of these profiles of possible cards.
 
-    `paths` on the cluster are those that the job names, for its image.
+    `paths` on the cluster are those that the job names, to be visible in its image.
     """
     first = cards[0]
     has_cards = first.kind == "cuda" and not is_rehearsed
@@ -93,7 +95,10 @@ def submission(
 
 
 def with_others(plan: Plan, others: Sequence[Plan]) -> Plan:
-    """Return a plan that goes to Slurm with those for other cards that may come, but for those that the asked precision does not fit."""
+    """Return a plan with those for the other possible cards.
+
+    Cards that the requested precision does not fit are left out.
+    """
     if plan.slurm is None or not plan.slurm.cards:
         return plan
     more = (
@@ -106,7 +111,10 @@ def with_others(plan: Plan, others: Sequence[Plan]) -> Plan:
 
 
 def with_expected_cards(facts: Facts, profile: Profile | None) -> Facts:
-    """Return the facts of a login node with the cards that a node is expected to have, instead of its own; None for none."""
+    """Return a login node's facts with the cards expected on a compute node in place of its own.
+
+    Return None for no cards.
+    """
     count = profile.count if profile is not None and profile.kind == "cuda" else 0
     gpus: tuple[Gpu, ...] = ()
     if profile is not None:
@@ -117,12 +125,12 @@ def with_expected_cards(facts: Facts, profile: Profile | None) -> Facts:
 
 
 def gpus_of(settings: SlurmSettings) -> tuple[Gres, ...]:
-    """Return the cards that `gres` asks for; empty if it leaves them to the plan."""
+    """Return the cards in `gres`; empty if it leaves them to the plan."""
     return tuple(one for one in parse_gres(settings.gres) if one.name == GPU)
 
 
 def parse_gres(written: str | None) -> tuple[Gres, ...]:
-    """Read what a job asks for on each node, such as `gpu:a100:2,nvme:1`."""
+    """Parse a gres request for each node, such as `gpu:a100:2,nvme:1`."""
     found = []
     for word in (written or "").split(","):
         name, *more = word.split(":")
@@ -135,7 +143,7 @@ def parse_gres(written: str | None) -> tuple[Gres, ...]:
 
 
 def is_of_type(profile: Profile, kind: str) -> bool:
-    """Whether a cluster's name for cards, such as `nvidia_a100_80gb_pcie`, is for those of a profile."""
+    """Whether a cluster's name for cards, such as `nvidia_a100_80gb_pcie`, matches a profile."""
     base = re.sub(r"(_[0-9]+gb|x[0-9]+)$", "", profile.name)
     words = "[^a-z0-9]?".join(map(re.escape, base.split("_")))
     before, after = (
@@ -149,7 +157,7 @@ def is_of_type(profile: Profile, kind: str) -> bool:
 
 
 def gres_titles(partitions: Sequence[Partition]) -> str:
-    """Return what the nodes of partitions have, e.g. `gpu:a100:2 (2 nodes)`."""
+    """Return the gres of the partitions' nodes as text, e.g. `gpu:a100:2 (2 nodes)`."""
     found: dict[str, int] = {}
     for alike in (alike for one in partitions for alike in one.nodes):
         title = ",".join(gres.title for gres in alike.gres) or "nothing of the kind"
@@ -161,7 +169,7 @@ def gres_titles(partitions: Sequence[Partition]) -> str:
 
 
 def _count(settings: SlurmSettings, asked: str | None) -> int | None:
-    """Return the number of cards on each node by `gres` or --gpus; None if neither says it."""
+    """Return the number of cards on each node from `gres` or --gpus; None if neither has it."""
     written = sum(one.count for one in gpus_of(settings)) or None
     if asked is None:
         return written
@@ -180,7 +188,7 @@ def _of_count(profile: Profile, count: int | None) -> Profile:
 
 
 def _types(settings: SlurmSettings, cluster: Cluster | None) -> list[str | None]:
-    """Return the types of cards that may come, as the cluster names them; empty if that is unknown, or there are none."""
+    """Return the possible card types by the cluster's names; empty if they are unknown, or without cards."""
     typed = [one.type for one in gpus_of(settings) if one.type is not None]
     if typed:
         return [*dict.fromkeys(typed)]
@@ -188,12 +196,12 @@ def _types(settings: SlurmSettings, cluster: Cluster | None) -> list[str | None]
 
 
 def _types_there(partitions: Sequence[Partition]) -> list[str | None]:
-    """Return the types of the cards of partitions, as the cluster names them."""
+    """Return the types of the partitions' cards, by the cluster's names."""
     return [*dict.fromkeys(one.type for partition in partitions for one in partition.gpus)]
 
 
 def _fitting(named: Sequence[Profile], types: Sequence[str | None]) -> tuple[Profile, ...]:
-    """Return those of the named profiles that the types are for, or all of them if that says nothing."""
+    """Return the named profiles that match one of the types, or all of them if none matches."""
     fitting = tuple(one for one in named if any(kind is not None and is_of_type(one, kind) for kind in types))
     return fitting or tuple(named)
 
@@ -201,7 +209,7 @@ def _fitting(named: Sequence[Profile], types: Sequence[str | None]) -> tuple[Pro
 def _by_type(
     host: str, settings: SlurmSettings, cluster: Cluster | None, known: Mapping[str, Profile]
 ) -> tuple[Profile, ...]:
-    """Return the profiles of all cards that may come. Raises RefusedError for cards that no profile names."""
+    """Return the profiles of all possible cards. Raises RefusedError for cards without a profile."""
     mend = f"name the card   launch --host {host} --profile NAME     the names   launch profile list"
     if cluster is None:
         raise RefusedError(f"{host}: which cards its nodes have is not known\n  {mend}")
@@ -219,7 +227,7 @@ def _by_type(
             raise RefusedError(
                 f"{where} has no node with {settings.gres}\n  its nodes have   {gres_titles(partitions)}"
             )
-        if not fitting and not partitions:  # which the gate would refuse
+        if not fitting and not partitions:  # no such partition: the gate would refuse it
             raise RefusedError(f"{host}: no profile is for gpu:{kind}\n  {mend}")
         if not fitting:
             words = (
@@ -237,7 +245,7 @@ def _titles(partitions: Sequence[Partition]) -> str:
 
 
 def _gres(settings: SlurmSettings, cards: Sequence[Profile], cluster: Cluster | None) -> str:
-    """Return what each node must have: what the settings say, else the cards of the plan by the partition's name for them."""
+    """Return the gres for each node: that of the settings, else the plan's cards by the cluster's name."""
     if settings.gres is not None and gpus_of(settings):
         return settings.gres
     types = _types(settings, cluster)

@@ -1,4 +1,4 @@
-"""Plans for the jobs of a Slurm cluster."""
+"""Planning for the jobs of a Slurm cluster."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 class SlurmPlanning(Planning):
-    """A cluster's answers. Its login node is probed, and the job runs on another."""
+    """The planning for a cluster. Its login node is probed, but the job runs on another node."""
 
-    needs_probe = True  # for its name of the card
+    needs_probe = True  # for the cluster's name of the card
     kept: ClassVar = {
         "slurm.nodes": "the nodes that its batch is divided among",
         "slurm.gres": "the cards that its batch is divided among",
@@ -56,7 +56,10 @@ class SlurmPlanning(Planning):
         super().check_task(task, host)
 
     def task_findings(self, task: Task, host: Host) -> Iterator[Finding]:
-        """Yield a note if a job that may be longer than one start cannot go on in the next one, or has little time to save."""
+        """Yield a note about a job that may need a second start.
+
+        The note says that the job cannot continue then, or that it has little time to save.
+        """
         settings, job, limit = settings_of(host, task.job), task.job, task.job.time_limit_minutes
         if settings is None or settings.time_s is None:
             return
@@ -68,16 +71,16 @@ class SlurmPlanning(Planning):
             yield cannot_go_on(host.name, f'its time = "{settings.time}"', "start of its job")
 
     def image(self, job: Job, host: Host) -> str | None:
-        """Return the image of Apptainer's or Docker's that a job names."""
+        """Return the job's image, for Apptainer or Docker."""
         settings = settings_of(host, job)
         return job.image or (settings.image if settings is not None else None)
 
     def profile(self, profile: Profile, request: Resolved, facts: Facts | None) -> Profile:
-        """Return the profile that is planned, with as many cards as each node gets."""
+        """Return the planned profile, with the number of cards on each node."""
         return _possible(profile, request, facts)[0]
 
     def resources(self, profile: Profile, request: Resolved, facts: Facts | None) -> Resources:
-        """Return what Slurm is asked for."""
+        """Return the request to Slurm as resources."""
         settings = settings_of(request.host, request.job)
         if settings is None:
             return MACHINE
@@ -91,12 +94,12 @@ class SlurmPlanning(Planning):
         return resources_of(asked)
 
     def limits(self, host: str, wanted: Resources, facts: Facts) -> Sequence[Finding]:
-        """Return what the cluster's own limits say against it."""
+        """Return the findings about requested resources that the cluster's limits exclude."""
         asked = wanted.submission
         return limit_findings(host, asked, facts.slurm) if asked is not None else ()
 
     def complete(self, plan: Plan, request: Resolved, facts: Facts | None, plan_for: PlanFor) -> Plan:
-        """Return the plan with those for the other cards that Slurm may give."""
+        """Return the plan with those for the other cards that Slurm may assign."""
         if plan.slurm is None or not plan.slurm.cards or facts is None:
             return plan
         others = [
@@ -111,7 +114,7 @@ class SlurmPlanning(Planning):
         return plan.model_copy(update={"slurm": resubmission(plan.slurm, job.slurm)})
 
     def gpus_refusals(self, asked: str, plan: Plan) -> Sequence[Finding]:
-        """Refuse named cards: Slurm chooses them."""
+        """Refuse card ids, because Slurm chooses the cards."""
         _, named = requested_gpus(asked, plan.profile.count)
         if not named:
             return ()
@@ -120,7 +123,7 @@ class SlurmPlanning(Planning):
         return [Finding(level="refuse", code="no-such-card", message=message, mend=mend)]
 
     def rows(self, plan: Plan) -> Sequence[tuple[str, str]]:
-        """Return what Slurm is asked for, and how the command begins in an image."""
+        """Return rows for the sbatch command, and for the command prefix in an image."""
         asked = plan.slurm
         if asked is None:
             return ()
@@ -128,19 +131,19 @@ class SlurmPlanning(Planning):
         return [("slurm", _command(asked)), *image]
 
     def environment(self, plan: Plan) -> str:
-        """Return which Python the job gets."""
+        """Return a description of the job's Python."""
         asked = plan.slurm
         if plan.environment is None and asked is not None and asked.container:
             return f"python3 of {asked.container[-1]}"
         return super().environment(plan)
 
     def makes_environment(self, plan: Plan) -> str:
-        """Return on which machine a plan's environment is made."""
+        """Return the machine on which a plan's environment is built, in words."""
         is_made_in_job = plan.slurm is not None and plan.slurm.build == "job"
         return "in the first job that needs it" if is_made_in_job else "on the login node"
 
     def own_checks(self, plan: Plan, facts: Facts | None, host: Host) -> HostChecks:
-        """Return what the cluster cannot give."""
+        """Return the cluster's checks for the gate."""
         del host
         is_in_image = plan.slurm is not None and bool(plan.slurm.container)
         found = tuple(slurm_findings(plan, facts))
@@ -153,24 +156,24 @@ class SlurmPlanning(Planning):
 
 
 def resources_of(asked: Submission) -> Resources:
-    """Return what a run gets for what Slurm is asked for."""
+    """Return the resources of a request to Slurm."""
     return Resources(asked.nodes, "scheduled", asked, _command(asked), bool(asked.container))
 
 
 def _command(asked: Submission) -> str:
-    """Return what Slurm is asked for, and what the job loads, as commands."""
+    """Return the request to Slurm, and the modules that the job loads, as commands."""
     words = shlex.join(["sbatch", *asked.flags])
     return words if not asked.modules else f"{words}     in the job   module load {' '.join(asked.modules)}"
 
 
 def _possible(profile: Profile, request: Resolved, facts: Facts | None) -> tuple[Profile, ...]:
-    """Return the profiles of the cards that Slurm may give, that of the plan first."""
+    """Return the profiles of the cards that Slurm may assign, that of the plan first."""
     settings = settings_of(request.host, request.job)
     if settings is None:
         return (profile,)
     cluster = facts.slurm if facts is not None else None
     named = request.profiles or (() if cluster is not None else (profile,))
     found = possible_profiles(request.host.name, settings, named, request.gpus, cluster, resolve.profiles())
-    if profile.name not in [one.name for one in found]:  # a rehearsal that is a plan for the CPU
+    if profile.name not in [one.name for one in found]:  # a rehearsal, planned for the CPU
         return (profile,)
     return tuple(sorted(found, key=lambda one: one.name != profile.name))

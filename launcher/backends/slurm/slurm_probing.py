@@ -1,4 +1,4 @@
-"""The cards of a Slurm cluster: its login node tells what the nodes have, and a job is given some of that."""
+"""The cards of a Slurm cluster: the login node lists those of the compute nodes, and a job gets some of them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 
 class SlurmProbing(Probing):
-    """A cluster's answers. Cards on its nodes are only expected."""
+    """The probing of a cluster. The cards of its compute nodes are only expected."""
 
     whose = "the login node's"
 
     def choose(self, host: Host, asked: CardRequest, lookup: Lookup) -> MachineChoice | None:
-        """Return None: Slurm chooses. Raises UsageError for --allow-substitute."""
+        """Return None, because Slurm chooses. Raises UsageError for --allow-substitute."""
         if asked.allows_substitute:
             raise UsageError(
                 f"--allow-substitute: {host.name}: a plan for each card that may come is made by itself\n"
@@ -50,7 +50,7 @@ class SlurmProbing(Probing):
     def probe(
         self, desk: HostClient, host: Host, job: Job | None = None, choice: MachineChoice | None = None
     ) -> Facts:
-        """Ask the login node. Raises HostError, also if the cluster's controller does not answer."""
+        """Probe the login node. Raises HostError, also if the cluster's controller does not answer."""
         del choice
         facts = ask(desk, host, job, slurm=True)
         if facts.slurm is None or facts.slurm.error is not None:
@@ -63,12 +63,12 @@ class SlurmProbing(Probing):
         return facts
 
     def probe_again(self, desk: HostClient, host: Host, plan: Plan) -> Facts:
-        """Return the facts with the cards of the plan, which are expected."""
+        """Return the facts with the plan's cards, which are expected."""
         facts = super().probe_again(desk, host, plan)
         return with_expected_cards(facts, None if plan.rehearsed else plan.profile)
 
     def cards(self, host: Host, job: Job, asked: CardRequest, facts: Facts, lookup: Lookup) -> CardsThere:
-        """Return the cards that are expected. Raises RefusedError if no profile is known for what may come."""
+        """Return the expected cards. Raises RefusedError for cards without a profile."""
         settings = settings_of(host, job) or SlurmSettings()
         profile, *others = possible_profiles(
             host.name, settings, asked.profiles, asked.gpus, facts.slurm, lookup.profiles
@@ -77,20 +77,20 @@ class SlurmProbing(Probing):
         return CardsThere(with_expected_cards(facts, None if asked.rehearses else profile), profile, why)
 
     def best_cards(self, host: Host, job: Job, facts: Facts, lookup: Lookup) -> CardsThere:
-        """Return the cards that a job gets there by the host's table."""
+        """Return the cards of a job by the host's table."""
         return self.cards(host, job, CardRequest(profiles_named(host, lookup)), facts, lookup)
 
     def is_unused_login(self, facts: Facts) -> bool:
-        """Return False: its table says so."""
+        """Return False: the host is configured as a cluster."""
         del facts
         return False
 
     def describe(self, facts: Facts) -> str:
-        """Return its facts in one line."""
+        """Return a cluster's facts in one line."""
         return f"{_title(_cluster(facts))}, {facts.cards or 'no card'} expected, {of_software(facts)}"
 
     def row(self, host: Host, ask: Callable[[], Facts], lookup: Lookup) -> Probed:
-        """Return what a cluster answered, with the cards that a job gets there by the host's table, if that is clear."""
+        """Return a cluster's row, with the cards of a job by the host's table if they are clear."""
         facts = ask()
         words = _words(_cluster(facts))
         try:
@@ -100,13 +100,13 @@ class SlurmProbing(Probing):
         return Probed(host, there.facts, there.profile.name, quota=words)
 
     def cells(self, host: Host, facts: Facts) -> CardCells:
-        """Return the cards of its partition as Slurm calls them."""
+        """Return the cards of its partition by Slurm's names."""
         settings = host.slurm if isinstance(host, SlurmHost) else SlurmSettings()
         shown = super().cells(host, facts)
         return CardCells(_cluster(facts).cards(settings.partition) or "-", "-", shown.driver, "-")
 
     def rows(self, facts: Facts, quota: str | None) -> Iterator[tuple[str, str]]:
-        """Yield a cluster's own facts, and a line for the nodes of each partition that are alike."""
+        """Yield the cluster's facts, and a row for each group of equal nodes of a partition."""
         del quota
         cluster = _cluster(facts)
         accounting = "keeps accounts" if cluster.has_accounting else "keeps no accounts"
@@ -147,7 +147,7 @@ def _title(cluster: Cluster) -> str:
 
 
 def _words(cluster: Cluster) -> str:
-    """Return what a cluster has and what is free in it, and what the user has there, for one row."""
+    """Return a cluster's version, free nodes, partitions and the user's jobs, for one row."""
     default = next((one for one in cluster.partitions if one.is_default), None)
     words = [_title(cluster)]
     if default is not None:

@@ -1,4 +1,4 @@
-"""Runs on a cluster: what Slurm does to their jobs."""
+"""Runs on a cluster: the effects of Slurm on their jobs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ if TYPE_CHECKING:
     from launcher.copy.mirror import Mirror
 
 _TIMEOUT = re.compile(r"\bTIMEOUT\b")
-"""Slurm's word for a job whose time was up."""
+"""Slurm's word for a job whose time limit was reached."""
 
 
 class SlurmRunning(Running):
-    """A cluster's answers."""
+    """The running part for a cluster."""
 
     def service_diagnosis(
         self, mirror: Mirror, state: RunState, said: str | None, last_reason: Callable[[], object]
     ) -> Diagnosis | None:
-        """Return what Slurm has done to a run that waits for a new job, was cancelled, or never began; None of any other run."""
+        """Return why a run waits for a new job, was cancelled in Slurm, or never began.
+
+        Return None for any other run.
+        """
         short = mirror.short
         if state.state == State.WAITING and state.reason == Reason.CLIENT and said:
             is_time_up = _TIMEOUT.search(said) or last_reason() == Reason.SESSION_LIMIT
@@ -46,7 +49,7 @@ class SlurmRunning(Running):
 
 
 def _begin_again(mirror: Mirror) -> str:
-    """Say what to do about a job that could not begin: its log stays on the cluster."""
+    """Return the next step for a job that could not begin, with the place of its log on the cluster."""
     host = mirror.host()
     log = host.by_hand(shlex.join(["cat", f"{host.root}/runs/{mirror.run}/record/slurm.log"]))
     return (

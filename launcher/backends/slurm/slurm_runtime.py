@@ -1,4 +1,4 @@
-"""Slurm: a run is a job of the cluster, which the agent on the login node submits; the agent in the job trains."""
+"""Slurm: a run is a job of the cluster. The agent on the login node submits it; the agent in the job trains."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from launcher.values.record import RuntimeRecord, Summary, is_terminal
 
 IN_JOB = "job"
 NOT_SUBMITTED = "not-submitted"
-"""The agent's code for a job that Slurm has refused."""
+"""The agent's error code for a job that Slurm refused."""
 _OF_OPTION = re.compile(r"\boption ['`]|\bInvalid --")
-"""What sbatch says of a flag that it does not know, or whose value it cannot read."""
+"""sbatch's messages for an unknown flag, or a flag with an invalid value."""
 LOOK_S = 0.2
 ENDING_S = 15.0
-"""How much longer than its grace a run may take to stop by itself: its agent ends what ignores it."""
+"""Seconds beyond its grace in which a run may stop: its agent ends processes that ignore the signal."""
 AGAIN_S = 3.0
 _QUEUED = ("reserved", "resuming")
-"""The states of a run whose job may be in the queue, from which a wish takes it."""
+"""States of a run whose job may be queued, so that a stop request must take it out of the queue."""
 SILENT_S = 5.0
-"""How long Slurm may be silent before somebody who stops a run hears of that."""
+"""Seconds without an answer from Slurm after which a stop reports that."""
 _FREED = ("-u", "SLURM_JOB_ID", "-u", "SLURM_JOBID", "-u", "SLURM_TIMELIMIT", "-u", "SLURM_DEBUG")
-"""Lets `srun` make a job of its own in a shell of `salloc` too, with the limits and the silence that it is told."""
+"""Makes `srun` submit a new job even in an `salloc` shell, with the time limit and verbosity of its flags."""
 _HAVE = MAGIC + b"have\n"
 _READY = b"+"
-"""What the agent's relay says once the port has answered."""
+"""The reply of the agent's relay once the port has accepted the connection."""
 
 
 class SlurmRuntime(Native):
-    """Runs as jobs of a cluster. The host's desk is that of its login node."""
+    """Runs as jobs of a cluster. The host client is that of the login node."""
 
     name = "slurm"
     has_own_loopback = True
@@ -66,7 +66,10 @@ class SlurmRuntime(Native):
         any_of: Sequence[str] = (),
         queues: bool = False,
     ) -> tuple[str, ...]:
-        """Make the run's folder on the login node. No card is leased, and none on record: Slurm gives them to the job."""
+        """Make the run's folder on the login node.
+
+        No card is leased or recorded: Slurm assigns them to the job.
+        """
         del gpus, count, any_of, queues
         self._place = self.desk.preparation.create(
             run, plan, self.record.kind, None, None, None, None, queues=False
@@ -74,7 +77,10 @@ class SlurmRuntime(Native):
         return ()
 
     def provide(self, plan: Plan, say: Say) -> str:
-        """Make sure that the plan's environment is there; what makes it is the login node, or a job of its own."""
+        """Provide the plan's environment.
+
+        It is built on the login node, or in a separate job on a compute node.
+        """
         if plan.slurm is None or plan.slurm.build != IN_JOB or plan.environment is None:
             return super().provide(plan, say)
         name = plan.environment.name
@@ -85,15 +91,16 @@ class SlurmRuntime(Native):
 
     @contextlib.contextmanager
     def _in_job(self, asked: Submission, say: Say) -> Iterator[HostClient]:
-        """Yield a desk on a compute node, in a job that lasts as long. Raises HostError with Slurm's words for a refusal.
+        """Yield a client of an agent on a compute node, in a job that lasts as long as the `with`.
 
-        Its agent takes itself for the login node's, so that what it makes is where the run will look for it.
+        Raises HostError with Slurm's message if the job is refused. The agent uses the login node's host id,
+        so that it builds the environment where the run will look for it.
         """
         host, place = self.desk.host, self._place
         flags = [flag for flag in asked.flags if not flag.startswith(("--nodes=", "--gres="))]
         words = ["srun", *flags, "--nodes=1", "--ntasks=1", "--job-name=launch-environment", "--quiet"]
         command = ["env", f"LAUNCH_HOST_ID={place.host_id}", *serving(place)]
-        # What srun itself says comes first, and what the agent may say to nobody does not come.
+        # Output of srun itself comes first. Standard error of the agent is dropped.
         stream = self.desk.open_program(
             [
                 *("env", *_FREED, "sh", "-c", 'exec "$@" 2>&1', "sh"),
@@ -107,11 +114,11 @@ class SlurmRuntime(Native):
                 yield desk
 
     def start_words(self, job_id: str | None) -> str:
-        """Return that the job waits for its turn."""
+        """Return that the job is in Slurm's queue."""
         return f"its job {job_id} is in Slurm's queue"
 
     def after_refusal(self, error: AgentError) -> str | None:
-        """Return where the cluster says what it has, or sbatch what it takes."""
+        """Return the command that lists the cluster's resources, or sbatch's options."""
         if error.code != NOT_SUBMITTED:
             return None
         if _OF_OPTION.search(str(error)):
@@ -119,9 +126,10 @@ class SlurmRuntime(Native):
         return f"what the cluster has   launch probe --host {error.host}"
 
     def stop(self, run: str, grace_s: float) -> bool:
-        """Wait for the end of a run that was asked to stop. After its grace, if it has one, its job is cancelled.
+        """Wait for the end of a run that was asked to stop.
 
-        Raises HostError if Slurm does not answer, so that nobody can say whether the run has ended.
+        If it had a grace, its job is cancelled after that. Raises HostError if Slurm does not answer, because
+        the run's end is unknown then.
         """
         began = asked = time.monotonic()
         while time.monotonic() < began + ENDING_S + grace_s:
@@ -132,7 +140,7 @@ class SlurmRuntime(Native):
                 if time.monotonic() > began + SILENT_S:
                     raise self._unanswered(summary)
             elif summary.state in _QUEUED and time.monotonic() > asked + AGAIN_S:
-                # Slurm has put its job back into the queue meanwhile, where it hears of no wish.
+                # Slurm may have put the job back into the queue, where it receives no stop request.
                 self.desk.runs.wish(run, "stop" if grace_s else "cancel")
                 asked = time.monotonic()
             time.sleep(LOOK_S)
@@ -148,7 +156,10 @@ class SlurmRuntime(Native):
 
     @contextlib.contextmanager
     def inside(self, run: str) -> Iterator[HostClient]:
-        """Yield a desk in the first node of the run's job. Raises HostError that says what there is instead."""
+        """Yield a client of an agent on the first node of the run's job.
+
+        Raises HostError with another way if none runs.
+        """
         host = self.desk.host
         link = Inside(host, self._open_inside(run), "job")
         try:
@@ -159,11 +170,11 @@ class SlurmRuntime(Native):
             with AgentClient(channel) as desk:
                 yield desk
         except ConnectionLostError as error:
-            self._entrance(run)  # raises why, if its job has ended meanwhile
+            self._entrance(run)  # raises the reason if the job has ended by now
             raise ConnectionLostError(host, str(error)) from error
 
     def open_port(self, run: str, port: int) -> Socket:
-        """Open a stream to a TCP port in the first node of the run's job, which must be running."""
+        """Open a stream to a TCP port on the first node of the run's job, which must be running."""
         stream, heard = self._open_inside(run, str(port)), b""
         while not heard.endswith(_HAVE + _READY):
             piece = stream.recv(1)
@@ -178,7 +189,10 @@ class SlurmRuntime(Native):
         return self.desk.open_program([*self._entrance(run), *words])
 
     def _entrance(self, run: str) -> list[str]:
-        """Return the words of a program that is an agent in the run's job. Raises HostError if the job does not run."""
+        """Return the command that starts an agent in the run's job.
+
+        Raises HostError if the job is not running.
+        """
         try:
             return self.desk.runs.entrance(run)
         except AgentError as error:
@@ -198,14 +212,17 @@ class SlurmRuntime(Native):
         return HostError(host, f"{words}\n  follow it until it runs   launch attach {short}")
 
     def _not_started(self, run: str, link: Inside) -> HostError:
-        self._entrance(run)  # raises why, if its job has ended meanwhile
+        self._entrance(run)  # raises the reason if the job has ended by now
         said = printable(link.first.decode("utf-8", "replace").strip().rpartition("\n")[2])
         words = f"{self.desk.host}: srun starts nothing beside {run}: {said or 'it said nothing'}"
         return HostError(self.desk.host, f"{words}\n  try again   launch exec {run.rpartition('-')[2]} -- …")
 
 
 def _await_node(host: str, stream: ByteStream, say: Say) -> None:
-    """Wait until a job has begun, which begins with an empty line. Raises HostError if Slurm refuses it."""
+    """Wait until a job has begun; its agent then prints an empty line.
+
+    Raises HostError if Slurm refuses the job.
+    """
     began, said, line = time.monotonic(), b"", b""
     stream.settimeout(1.0)
     while True:
@@ -225,7 +242,7 @@ def _await_node(host: str, stream: ByteStream, say: Say) -> None:
 
 
 def _is_silent(summary: Summary) -> bool:
-    """Whether nobody can say what became of a run, because Slurm does not answer."""
+    """Whether the state of a run is unknown because Slurm does not answer."""
     return "silent" in (summary.evidence or {})
 
 

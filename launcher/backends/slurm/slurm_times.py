@@ -1,4 +1,4 @@
-"""How long before its end the agent has Slurm tell a run of it, for who plans one: the agent's own arithmetic."""
+"""The warning time before a Slurm job's end, for planning. The arithmetic is the agent's."""
 
 from launcher.agent.liveness.slurm.slurm_submission import MOST_TOLD, told_s
 

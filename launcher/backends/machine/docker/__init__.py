@@ -1,1 +1,4 @@
-"""Containers of a host's own engine: the engine, its images, what builds leave. Only `engine.py` imports docker-py, which takes 0.15 s."""
+"""Containers of a host's engine: the engine client, its images, and leftovers of builds.
+
+Only `engine.py` imports docker-py, which takes 0.15 s.
+"""

@@ -1,8 +1,9 @@
-"""What builds leave on an engine without a name: steps of a build that was broken off, images whose name has moved on.
+"""Leftovers of builds: images without a name.
 
-The classic builder commits an image for each step. They carry a label from the first step on, which says what was being
-built and by which root. BuildKit leaves nothing of a build that fails. An image that somebody else built from ours inherits
-its labels, so a finished image has that label empty, and is ours only if its last step is.
+They are the steps of interrupted builds, and images whose name moved to a newer one. The classic builder
+commits an image for each step. From the first step on, each has a label with the image's name and the root
+that builds it. BuildKit leaves nothing of a failed build. An image that another user built from ours inherits
+its labels. Therefore a finished image has an empty step label, and is ours only if launch made its last step.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ if TYPE_CHECKING:
     from launcher.backends.machine.docker.engine import DockerEngine, ListedImage
 
 LABEL_STEP = "launcher.step"
-"""The label of a build's steps: the image's name and the root. It is empty once the image is finished."""
+"""The label of a build's steps: the image's name and the root. It is empty on a finished image."""
 LABEL_NAME = "launcher.name"
-"""The label of a finished image with the name that it was given."""
+"""The label of a finished image with its name."""
 _STEP = re.compile(r"(\S+) (.+)")
 _OUR_LAST_STEP = re.compile(r"\bLABEL launcher\.")
 SETTLING_S = 15.0
-"""How long the engine may take to end a build that was cancelled, in seconds."""
+"""Seconds that the engine may take to end a cancelled build."""
 POLL_S = 0.1
 
 
 class Remnant(NamedTuple):
-    """An image without a name, the name that it had or was to get, and the root that built it."""
+    """An image without a name, its former or intended name, and the root that built it."""
 
     image: ListedImage
     name: str
@@ -40,17 +41,20 @@ class Remnant(NamedTuple):
 
 
 def step_label(name: str, root: str) -> str:
-    """Return what marks the steps of a root's build of an image."""
+    """Return the label value for the steps of a root's build of an image."""
     return f"{name} {root}"
 
 
 def lock_of(name: str) -> str:
-    """Return the name of the lock under which an image is made."""
+    """Return the name of the lock held while an image is made."""
     return "image-" + re.sub(r"[^a-z0-9]+", "-", name.lower())[-60:].strip("-")
 
 
 def remains(desk: HostClient, engine: DockerEngine, root: str | None = None) -> list[Supply]:
-    """Return what builds of a root, or of all roots, have left; what this root is building just now counts as used."""
+    """Return the leftovers of builds of one root, or of all.
+
+    Those of an image that this root is building count as used.
+    """
     own_root = desk.upkeep.root_label()
     users = Counter(container.image for container in engine.containers())
     found = []
@@ -62,7 +66,10 @@ def remains(desk: HostClient, engine: DockerEngine, root: str | None = None) -> 
 
 
 def discard_remains(desk: HostClient, engine: DockerEngine, supply: Supply) -> bool:
-    """Remove what a build has left, unless that image is being built; return whether it is gone. Raises EngineError."""
+    """Remove a build's leftover, unless its image is being built. Return whether it is gone.
+
+    Raises EngineError.
+    """
     if not desk.making.hold(supply.lock).held:
         return False
     try:
@@ -72,9 +79,9 @@ def discard_remains(desk: HostClient, engine: DockerEngine, supply: Supply) -> b
 
 
 def clear_remains(desk: HostClient, engine: DockerEngine, name: str, root: str) -> None:
-    """Remove what builds of a root have left. The build of `name`, whose lock is held here, has ended or was cancelled.
+    """Remove the leftovers of a root's builds.
 
-    Raises HostError.
+    The build of `name` has ended or was cancelled, and its lock is held by this client. Raises HostError.
     """
     deadline = time.monotonic() + SETTLING_S
     while time.monotonic() < deadline and _has_containers(engine, step_label(name, root)):
@@ -90,7 +97,10 @@ def clear_remains(desk: HostClient, engine: DockerEngine, name: str, root: str) 
 
 
 def _remnants(engine: DockerEngine, root: str | None) -> Iterator[Remnant]:
-    """Yield the images without a name that are ours: of a broken build the last step, with which the others go."""
+    """Yield the images without a name that are ours.
+
+    Of an interrupted build, only the last step: removing it removes all.
+    """
     for image in engine.images(LABEL_STEP):
         found = _STEP.fullmatch((image.labels or {}).get(LABEL_STEP, ""))
         if _is_nameless(image) and found and root in (None, found[2]):

@@ -1,4 +1,4 @@
-"""A run's container as the Engine API takes it: from plan, location and engine to one value. Pure."""
+"""Build the Engine API configuration of a run's container, from plan, location and engine facts. Pure."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ LABEL_ROOT = "launcher.root"
 LABEL_PLAN = "launcher.plan"
 LABEL_ATTEMPT = "launcher.attempt"
 LABEL_CHECK = "launcher.check"
-"""The label of a container in which an image is checked, or compiles the agent: the root that asks. No image has it."""
+"""The label of a container that checks an image or compiles the agent, with the asking root. No image has it.
+"""
 CODE = "LAUNCH_CODE"
-"""The variable that names the folder of what an image has compiled, as in agent/compiled_code.py."""
+"""The variable with the folder of the agent's compiled code, as in agent/compiled_code.py."""
 STOP_SLACK_S = 15
-"""How much longer than the job's grace the engine waits before it kills, so that the agent can record the end."""
+"""Seconds beyond the job's grace before the engine kills, so that the agent can record the end."""
 SHM_SHARE = 0.5
 LEAST_SHM_BYTES = 1 << 30
 LOG_SIZE = "1m"
 DOWN = ("created", "exited", "dead")
-"""The states of a container in which no process runs."""
+"""The states of a container without a running process."""
 
 
 class Container(NamedTuple):
-    """A container of a run: its id, its state and its exit code by the engine."""
+    """A container of a run: its id, and its state and exit code as reported by the engine."""
 
     id: str
     status: str
@@ -37,7 +38,7 @@ class Container(NamedTuple):
 
 
 class ContainerView(NamedTuple):
-    """What a container in which an image is asked something has of the host: its user, its variables, its mounts."""
+    """The parts of the host that are visible in a container which runs one program: user, variables, mounts."""
 
     user: str = ""
     variables: tuple[str, ...] = ()
@@ -45,7 +46,7 @@ class ContainerView(NamedTuple):
 
 
 class EngineFacts(NamedTuple):
-    """What an engine reports about itself, as far as containers depend on it."""
+    """The facts about an engine that containers depend on."""
 
     is_rootless: bool = False
     has_init: bool = True
@@ -60,7 +61,7 @@ def name_of(run: str) -> str:
 
 
 def user_of(place: RunLocation | AgentCode, engine: EngineFacts) -> str:
-    """Return the user of a container, so that what it writes belongs to the user who launched it.
+    """Return the user of a container, such that its files belong to the user who launched it.
 
     A rootless engine maps 0 to that user.
     """
@@ -76,11 +77,11 @@ def container(
     gpus: Sequence[str],
     code: str | None = None,
 ) -> Mapping[str, object]:
-    """Return the configuration of a run's container; `code` is the folder of what its image has compiled.
+    """Return the configuration of a run's container.
 
-    Every folder has the same path inside as outside, so that the record is valid in both. HOME lies in the run's folder.
-    Secrets are not passed here: the agent inside reads them from the run.
-    Raises RefusedError for cards that the engine cannot pass on.
+    `code` is the folder of the agent as the image compiled it. Every folder has the same path inside as
+    outside, so that the record is valid in both. HOME is in the run's folder. Secrets are not passed here:
+    the agent inside reads them from the run. Raises RefusedError for cards that the engine cannot pass on.
     """
     if plan.image is None:
         raise ValueError(f"the plan of run {run} has no image")
@@ -125,7 +126,7 @@ def container(
 
 
 def compiling(code: AgentCode, engine: EngineFacts) -> ContainerView:
-    """Return what a container sees in which an image compiles the agent: the agent, and the folder for its code."""
+    """Return the view of a container that compiles the agent: the agent, and the folder for its code."""
     mounts = _mounts([code.folder], [posixpath.dirname(code.agent)])
     return ContainerView(user_of(code, engine), (f"{CODE}={code.folder}",), tuple(mounts))
 
@@ -139,14 +140,15 @@ def _mounts(written: Sequence[str], read: Sequence[str]) -> list[Mapping[str, ob
 
 
 def stop_timeout_s(grace_s: float) -> int:
-    """Return how long the engine waits after SIGTERM before it kills, in whole seconds."""
+    """Return the seconds from SIGTERM to SIGKILL by the engine, rounded up."""
     return math.ceil(grace_s) + STOP_SLACK_S
 
 
 def device_request(host: str, engine: EngineFacts, gpus: Sequence[str]) -> Mapping[str, object]:
-    """Return the request for cards by UUID: by NVIDIA's runtime hook if the engine has it, else by CDI (engine 25 and newer).
+    """Return the request for cards by UUID.
 
-    Raises RefusedError if the engine has neither.
+    It uses NVIDIA's runtime hook if the engine has it, else CDI (engine 25 and newer). Raises RefusedError if
+    the engine has neither.
     """
     if "nvidia" in engine.runtimes:
         return {"Driver": "nvidia", "DeviceIDs": list(gpus), "Capabilities": [["gpu"]]}

@@ -1,4 +1,4 @@
-"""A host's container engine, over the host's one connection. The only user of docker-py."""
+"""A client of a host's container engine, over the host's shared connection. The only user of docker-py."""
 
 from __future__ import annotations
 
@@ -42,22 +42,25 @@ ASK_S = 300
 REMOVAL_S = 10.0
 POLL_S = 0.02
 OLDEST_API = (1, 40)
-"""Engine 19.03, the first with device requests. Docker's API history."""
+"""Engine 19.03, the first with device requests. Source: Docker's API history."""
 MOST_LOG_BYTES = 64 * 1024
 MOST_HEAD_BYTES = 16 * 1024
 STDOUT = 1
 NOTHING = ContainerView()
 USUAL = (None, "/var/run/docker.sock", "/run/docker.sock")
-"""Where a docker program looks by itself."""
+"""The sockets that a docker program tries by default."""
 
-logging.getLogger("urllib3").addHandler(logging.NullHandler())  # a lost link is ours to tell
+logging.getLogger("urllib3").addHandler(logging.NullHandler())  # EngineError reports a lost connection
 
 
 class DockerEngine:
-    """The engine that `way` leads to. `close` it; every failure is an EngineError that says what to do."""
+    """The engine reached by `way`. Call `close` at the end.
+
+    Every failure is an EngineError with the next step.
+    """
 
     def __init__(self, desk: HostClient, way: EngineWay) -> None:
-        """Dial it, by the first way that is open, and agree on the API's version. Raises EngineError."""
+        """Connect by the first way that works, and agree on the API version. Raises EngineError."""
         self.host = desk.host
         self.way = way
         self._desk = desk
@@ -78,13 +81,14 @@ class DockerEngine:
         raise EngineError(self.host, f"{self.host}: its {way.name} {printable(why)}\n  {mend}")
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self.api.close()
 
     def _chosen_dial(self) -> Callable[[], Socket]:
-        """Return how a stream to the engine is opened: its socket over the connection, else its program.
+        """Return a function that opens a stream to the engine: through its socket if possible, else its
+        program.
 
-        A socket costs 1.5 ms and none of sshd's sessions; `docker system dial-stdio` 100 ms and one of them.
+        A socket costs 1.5 ms and no session of sshd; `docker system dial-stdio` costs 100 ms and one session.
         """
         way = self.way
         refusal = ""
@@ -108,7 +112,7 @@ class DockerEngine:
         return lambda: self._desk.open_program(program)
 
     def facts(self) -> EngineFacts:
-        """Ask the engine what it is and what it can hand on."""
+        """Return the engine's facts."""
         with self._errors():
             info = _Info.model_validate(self.api.info())
         return EngineFacts(
@@ -130,7 +134,7 @@ class DockerEngine:
     def find(self, run: str, root: str) -> Container | None:
         """Return the container of a run below a root; `None` if the engine has none.
 
-        Its labels prove it. Raises EngineError where something else has taken its name.
+        Its labels prove that it belongs to the run. Raises EngineError if another container has its name.
         """
         name = name_of(run)
         try:
@@ -145,26 +149,29 @@ class DockerEngine:
         return Container(container.id, container.state.status, container.state.exit_code)
 
     def start(self, container: Container) -> None:
-        """Start a container. One that runs is fine. Raises EngineError."""
+        """Start a container. A running one is accepted. Raises EngineError."""
         with self._errors():
             self.api.start(container.id)
 
     def stop(self, container: Container, timeout_s: int) -> None:
-        """End a container: SIGTERM, then SIGKILL; it is down when this returns. One that is gone is fine."""
+        """Stop a container: SIGTERM, then SIGKILL. It has stopped when this returns.
+
+        A missing one is accepted.
+        """
         with contextlib.suppress(_NotFoundError), self._errors():
             self.api.stop(container.id, timeout=timeout_s)
 
     def remove(self, container: Container) -> None:
-        """Remove a container that does not run. One that is gone is fine."""
+        """Remove a stopped container. A missing one is accepted."""
         with contextlib.suppress(_NotFoundError), self._errors():
             self.api.remove_container(container.id, v=True)
 
     def log(self, container: Container) -> str:
-        """Return the last words of a container's own log, fit for a terminal."""
+        """Return the last lines of a container's log, safe for a terminal."""
         with contextlib.suppress(_NotFoundError), self._errors():
             said: bytes = self.api.logs(container.id, tail=20)
             lines = said[-MOST_LOG_BYTES:].decode(errors="replace").splitlines()
-            return printable(" ".join(dict.fromkeys(lines))).strip()  # each start says the same again
+            return printable(" ".join(dict.fromkeys(lines))).strip()  # each start prints the same lines
         return ""
 
     def containers(self) -> list[ListedContainer]:
@@ -172,7 +179,7 @@ class DockerEngine:
         with self._errors():
             return _Containers.model_validate({"found": self.api.containers(all=True)}).found
 
-    # streams to a program inside
+    # streams to a program in a container
 
     def open_exec(self, container: Container, words: Sequence[str]) -> Socket:
         """Start a program in a running container; return the stream of its standard input and output.
@@ -184,9 +191,10 @@ class DockerEngine:
             return self._upgraded(f"/exec/{number}/start", b'{"Detach":false,"Tty":false}')
 
     def open_beside(self, container: Container, words: Sequence[str]) -> Socket:
-        """Start a program in a new container that is as this one was, but for its cards, and goes with the program.
+        """Start a program in a new container like this one but without its cards.
 
-        Return the stream of its standard input and output. Raises EngineError.
+        It is removed when the program ends. Return the stream of its standard input and output. Raises
+        EngineError.
         """
         with self._errors():
             there = self.api.inspect_container(container.id)
@@ -209,7 +217,7 @@ class DockerEngine:
         return stream
 
     def _upgraded(self, path: str, body: bytes) -> Socket:
-        """Ask for a path whose connection becomes the stream. Raises OSError where the engine does not let it."""
+        """Send a request whose connection becomes the stream. Raises OSError if the engine refuses."""
         request = (
             f"POST /v{self.api.api_version}{path} HTTP/1.1\r\nHost: engine\r\nContent-Type: application/json\r\n"
             f"Connection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -220,7 +228,7 @@ class DockerEngine:
             stream.sendall(request.encode() + body)
             head = b""
             while not head.endswith(b"\r\n\r\n") and len(head) < MOST_HEAD_BYTES:
-                piece = stream.recv(1)  # not a byte of what comes behind
+                piece = stream.recv(1)  # must not read past the header
                 if not piece:
                     break
                 head += piece
@@ -234,7 +242,7 @@ class DockerEngine:
     # images
 
     def image_id(self, name: str) -> str | None:
-        """Return the id of the image of a name, None where the engine has none."""
+        """Return the id of a named image; None if the engine does not have it."""
         try:
             with self._errors():
                 return _Identified.model_validate(self.api.inspect_image(name)).id
@@ -244,10 +252,10 @@ class DockerEngine:
     def ask(
         self, image: str, words: Sequence[str], labels: Mapping[str, str], seen: ContainerView = NOTHING
     ) -> str:
-        """Run a program in a container of its own, without network or cards, which goes with it; return its output.
+        """Run a program in a new container without network or cards, and return its output.
 
-        Of the host it has only what is `seen`. By its `labels` it is known if this client dies before it begins.
-        Raises EngineError.
+        The container is then removed. Only the parts in `seen` of the host are visible. The `labels` identify
+        the container if this client dies before it starts. Raises EngineError.
         """
         config = {
             "Image": image,
@@ -256,7 +264,8 @@ class DockerEngine:
             "Cmd": [],
             "WorkingDir": "/",
             "User": seen.user,
-            # An engine whose default runtime is NVIDIA's would hand on its cards, and refuse for an old driver.
+            # With NVIDIA's as its default runtime, an engine would pass on cards, and refuse with an old
+            # driver.
             "Env": ["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_DISABLE_REQUIRE=1", *seen.variables],
             "NetworkDisabled": True,
             "HostConfig": {
@@ -278,9 +287,7 @@ class DockerEngine:
                     said = (said + piece)[-MOST_LOG_BYTES:]
                 self._await_removal(number)
             except BaseException:
-                with contextlib.suppress(
-                    docker.errors.APIError
-                ):  # one that never started is not removed by itself
+                with contextlib.suppress(docker.errors.APIError):  # AutoRemove misses one that never started
                     self.api.remove_container(number, v=True, force=True)
                 raise
             finally:
@@ -288,7 +295,7 @@ class DockerEngine:
         return said.decode(errors="replace")
 
     def _await_removal(self, number: str) -> None:
-        """Wait until a container that removes itself is gone, for a while: as long as it is there it holds its image."""
+        """Wait up to REMOVAL_S for a container that removes itself. Until then it keeps its image in use."""
         deadline = time.monotonic() + REMOVAL_S
         while time.monotonic() < deadline:
             try:
@@ -298,7 +305,10 @@ class DockerEngine:
             time.sleep(POLL_S)
 
     def build(self, context: bytes, **options: Any) -> Iterator[_Progress]:
-        """Build an image with the classic builder from a tar; yield what it says. Hanging up cancels. Raises EngineError."""
+        """Build an image from a tar with the classic builder, and yield the builder's output.
+
+        Closing the connection cancels the build. Raises EngineError.
+        """
         with self._errors():
             for said in self.api.build(
                 fileobj=io.BytesIO(context),
@@ -313,7 +323,7 @@ class DockerEngine:
                 yield _Progress.model_validate(said)
 
     def pull(self, name: str) -> Iterator[_Progress]:
-        """Pull an image, without any login of this client's; yield what the engine says. Raises EngineError."""
+        """Pull an image without this client's logins, and yield the engine's output. Raises EngineError."""
         repository, tag = docker.utils.parse_repository_tag(name)
         with self._errors():
             for said in self.api.pull(
@@ -322,7 +332,7 @@ class DockerEngine:
                 yield _Progress.model_validate(said)
 
     def images(self, label: str) -> list[ListedImage]:
-        """Return the images that carry a label; one that was built from such an image carries it too."""
+        """Return the images with a label. An image built from such an image has it too."""
         with self._errors():
             return _Images.model_validate({"found": self.api.images(filters={"label": label})}).found
 
@@ -332,7 +342,10 @@ class DockerEngine:
             return _History.model_validate({"steps": self.api.history(image_id)}).steps[0].instruction
 
     def remove_image(self, name: str) -> bool:
-        """Remove an image, and return whether it is gone: a container or another image may need it. Raises EngineError."""
+        """Remove an image. Return whether it is gone: a container or another image may need it.
+
+        Raises EngineError.
+        """
         try:
             with self._errors():
                 self.api.remove_image(name)
@@ -344,7 +357,7 @@ class DockerEngine:
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
-        """The one place where docker-py's words become ours."""
+        """Translate all errors of docker-py into EngineError."""
         try:
             yield
         except docker.errors.NotFound as error:
@@ -367,7 +380,7 @@ class DockerEngine:
             raise EngineError(self.host, f"{words}\n  look   {self.by_hand('version')}") from error
 
     def by_hand(self, *words: str) -> str:
-        """Return the line by which a person asks this engine."""
+        """Return the command line for asking this engine by hand."""
         settings = ["env", f"DOCKER_HOST=unix://{self.way.socket}"] if self.way.socket not in USUAL else []
         sudo = ["sudo"] if self.way.sudo else []
         return self._desk.by_hand(shlex.join([*sudo, *settings, self.way.name, *words]))
@@ -386,7 +399,7 @@ class _Version(Record):
 
     @property
     def numbers(self) -> tuple[int, int] | None:
-        """The version in numbers; `None` if it cannot be read."""
+        """The version as numbers; `None` if it cannot be parsed."""
         found = re.fullmatch(r"(\d{1,4})\.(\d{1,4})", self.api_version)
         return (int(found[1]), int(found[2])) if found else None
 
@@ -423,10 +436,7 @@ class _Inspected(Record):
 
 
 class ListedContainer(_Labelled):
-    """A container in a list: its id, the image that it is of, whether it runs, when it was made (seconds since 1970), its labels.
-
-    The labels of its image are among them.
-    """
+    """A container in a list. `created` is in seconds since 1970; the labels include those of its image."""
 
     id: str = Field(alias="Id", pattern=r"^[0-9a-f]{12,64}$")
     image: str = Field(alias="ImageID", default="")
@@ -439,7 +449,7 @@ class _Containers(Record):
 
 
 class ListedImage(_Labelled):
-    """An image in a list: its id, names, bytes, when it was made (seconds since 1970), and its labels."""
+    """An image in a list: its id, names, size in bytes, time of creation (seconds since 1970), and labels."""
 
     id: str = Field(alias="Id")
     names: list[str] | None = Field(alias="RepoTags", default=None)
@@ -461,7 +471,7 @@ class _History(Record):
 
 
 class _Progress(Record):
-    """A line of what a build or a pull says."""
+    """A line of output of a build or a pull."""
 
     stream: str = ""
     error: str = ""
@@ -471,17 +481,18 @@ class _Progress(Record):
 
 
 class _NotFoundError(EngineError):
-    """Raised when the engine knows no such container or image."""
+    """Raised if the engine does not have the container or image."""
 
 
 class _NeededError(EngineError):
-    """Raised when the engine refuses to remove what something else needs, or to take a name twice."""
+    """Raised if the engine refuses to remove an object in use, or to use a name twice."""
 
 
 class _Demultiplexed:
-    """A stream out of which the standard output is read; what the program says beside it is left out.
+    """The standard output of a program, from a stream that also carries its standard error, which is dropped.
 
-    Engine API, "Attach to a container": frames of a byte for the stream, three of nothing, and a length of four.
+    Engine API, "Attach to a container": each frame has one byte for the stream, three zero bytes, and four
+    bytes for the length.
     """
 
     def __init__(self, stream: Socket) -> None:
@@ -493,7 +504,7 @@ class _Demultiplexed:
         self.close = stream.close
 
     def recv(self, size: int, /) -> bytes:
-        """Return some bytes; none at the end of the stream."""
+        """Return some bytes, or empty bytes at the end of the stream."""
         while self._left == 0:
             head = self._exactly(8)
             if len(head) < 8:
@@ -521,18 +532,18 @@ class _Client(docker.APIClient):  # type: ignore[misc] # docker-py has no types
         super().__init__("http://engine:1", version=".".join(map(str, OLDEST_API)), timeout=TIMEOUT_S)
         self.mount("http+docker://", _Adapter(dial))
         self.base_url = "http+docker://engine"
-        # This machine's logins, proxies, headers and netrc are not for a host's engine.
+        # Logins, proxies, headers and netrc of this machine are not for a host's engine.
         self.trust_env = False
         self._general_configs: dict[str, Any] = {}
         self._proxy_configs = ProxyConfig()
         self.headers.clear()
 
     def speak(self, version: str) -> None:
-        """Speak a version of the API from now on."""
+        """Use this version of the API from now on."""
         self._version = version
 
     def _stream_helper(self, response: requests.Response, decode: bool = False) -> Iterator[Any]:
-        """Hang up on an answer that is not read to its end: that is how a build is cancelled."""
+        """Close the response even if it was not read to its end, which cancels a build."""
         try:
             yield from super()._stream_helper(response, decode)
         finally:
@@ -543,22 +554,22 @@ class _Client(docker.APIClient):  # type: ignore[misc] # docker-py has no types
 
 
 class _Adapter(BaseHTTPAdapter):  # type: ignore[misc] # likewise
-    """One pool for the one engine, as docker-py's own adapters have."""
+    """An adapter with one connection pool for the one engine, like docker-py's own adapters."""
 
     def __init__(self, dial: Callable[[], Socket]) -> None:
         self._pool = _Pool(dial)
         super().__init__()
 
     def get_connection(self, url: str, proxies: object = None) -> _Pool:
-        """Return the one pool for every URL."""
+        """Return the pool, whatever the URL."""
         return self._pool
 
     def request_url(self, request: requests.PreparedRequest, proxies: object) -> str:
-        """Return the path alone: no proxy stands between."""
+        """Return the path only, because no proxy is used."""
         return request.path_url
 
     def close(self) -> None:
-        """Close every kept stream."""
+        """Close all pooled streams."""
         self._pool.close()
 
 
@@ -577,12 +588,16 @@ class _Connection(urllib3.connection.HTTPConnection):
         self._dial = dial
 
     def connect(self) -> None:
-        """Dial."""
+        """Open the stream."""
         self.sock = self._dial()
         self.sock.settimeout(TIMEOUT_S)
 
     @property
     def is_connected(self) -> bool:
-        """Whether the stream is open. An SSH channel knows it, and its descriptor costs a pipe; a socket is asked."""
+        """Whether the stream is open.
+
+        An SSH channel has `closed`; asking for its descriptor would create a pipe. A socket is checked by
+        urllib3.
+        """
         closed = getattr(self.sock, "closed", None)
         return super().is_connected if closed is None else not closed

@@ -1,4 +1,4 @@
-"""Images on a host's engine: found, pulled or built there, by one launch for all that need the same one."""
+"""Images on a host's engine: find, pull or build one. One launch does it for all that need the same image."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
     from launcher.backends.machine.docker.engine import DockerEngine, ListedImage
 
 LABEL_IMAGE = "launcher.image"
-"""The label that the Dockerfile sets, with the digest of its content."""
+"""The label that the Dockerfile sets, with the digest of the file's content."""
 ANSWER = "launch-check "
 _TORCH_INDEX = re.compile(r"(?m)^ARG TORCH_INDEX=(\S+)")
 _OURS = re.compile(r"launcher/[a-z0-9._-]+:([0-9a-f]{12})")
 KEPT_LINES = 400
 _STEP = re.compile(r"#\d+ \[\s*(?:\S+ )?(\d+/\d+)\] (.*)|Step (\d+/\d+) : ((?:FROM|COPY|RUN) .*)")
-"""BuildKit's steps and the classic builder's; the latter also counts settings, which are not worth showing."""
+"""Step lines of BuildKit and of the classic builder; the latter's settings lines are not shown."""
 _DOWNLOAD = re.compile(r"(?:#\d+ [\d.]+ +)?Downloading (?:\S*/)?(\S+ \([\d.]+ \w+\))")
-"""What pip says in a step of either builder: the file and its size."""
+"""pip's download line in a step of either builder: the file and its size."""
 
 
 class Provided(NamedTuple):
-    """Where an image came from, in words, and the folder of what it has compiled of the agent, if there is one."""
+    """The source of an image, in words, and the folder of the agent as the image compiled it, if any."""
 
     words: str
     code: str | None
@@ -61,10 +61,10 @@ class Provided(NamedTuple):
 def provide_image(
     desk: HostClient, engine: DockerEngine, plan: Plan, build: BuildOptions, say: Say
 ) -> Provided:
-    """Make sure that the engine has the plan's image, and has compiled the agent.
+    """Provide the plan's image on the engine, checked, with the agent compiled.
 
-    One launch at a time makes an image; the others wait. The agent holds the lock, which is released when its client
-    leaves. Raises EngineError.
+    One launch at a time makes an image; the others wait. The agent holds the lock, and releases it when its
+    client disconnects. Raises EngineError.
     """
     image = plan.image
     if image is None:
@@ -93,7 +93,7 @@ def provide_image(
 def _check(
     desk: HostClient, engine: DockerEngine, plan: Plan, build: BuildOptions, image_id: str, say: Say
 ) -> str | None:
-    """Make sure that an image is sound, and has compiled the agent; return the folder with that.
+    """Check an image's packages and have it compile the agent. Return the folder of the compiled agent.
 
     Raises RefusedError, EngineError.
     """
@@ -105,7 +105,7 @@ def _check(
         say(f"{plan.image.name if plan.image else image_id}: compiling the agent")
         words = ["python3", "-I", known.code.agent, "compile"]
         labels = {LABEL_CHECK: desk.upkeep.root_label()}
-        with contextlib.suppress(EngineError):  # each start compiles it then
+        with contextlib.suppress(EngineError):  # without it, each start compiles the agent
             engine.ask(image_id, words, labels, compiling(known.code, engine.facts()))
     return known.code.folder
 
@@ -119,16 +119,17 @@ def _check_packages(
     packages: InstalledPackages | None,
     say: Say,
 ) -> None:
-    """Make sure that an image's packages run on the card and fit together. The image is asked once; its answer is recorded.
+    """Check that an image's packages run on the card and fit together.
 
-    An image of ours that fails is removed. Raises RefusedError, EngineError.
+    The packages are read once per image and recorded. An image of ours that fails is removed. Raises
+    RefusedError, EngineError.
     """
     image = plan.image
-    assert image is not None  # noqa: S101 - it was made or found just now
+    assert image is not None  # noqa: S101 - the caller has made or found it
     if packages is None:
         say(f"{image.name}: is it sound?")
         packages = _packages_in(engine, image, desk.upkeep.root_label())
-        if packages is None:  # without Python there is nothing to check; the start will say what is missing
+        if packages is None:  # no Python, nothing to check; the start reports what is missing
             return
         desk.making.record_packages(image_id, packages.model_dump_json().encode())
     chosen = verifiable_torch(image.torch, build)
@@ -136,7 +137,7 @@ def _check_packages(
     if not problems:
         return
     if image.dockerfile is not None:
-        with contextlib.suppress(EngineError):  # the refusal matters more
+        with contextlib.suppress(EngineError):  # a failed removal must not hide the refusal
             engine.remove_image(image.name)
     lines = "\n".join(f"  {printable(problem)}" for problem in problems)
     mend = (
@@ -148,7 +149,7 @@ def _check_packages(
 
 
 def _packages_in(engine: DockerEngine, image: Image, root: str) -> InstalledPackages | None:
-    """Return what an image's Python reports about its packages, `None` if it has no Python. Raises EngineError."""
+    """Return the packages of an image's Python, `None` if it has no Python. Raises EngineError."""
     try:
         output = engine.ask(image.name, ["python3", "-c", torch_check()], {LABEL_CHECK: root})
     except EngineError as error:
@@ -166,7 +167,10 @@ def _packages_in(engine: DockerEngine, image: Image, root: str) -> InstalledPack
 
 
 def check_image(desk: HostClient, engine: DockerEngine, plan: Plan, build: BuildOptions) -> None:
-    """Make sure that the plan's image is there or can be made. Raises RefusedError if only a credential would allow it."""
+    """Check that the plan's image exists or can be made.
+
+    Raises RefusedError for a build that needs credentials on an engine without BuildKit.
+    """
     image = plan.image
     if image is None or image.dockerfile is None or engine.image_id(image.name) is not None:
         return
@@ -177,8 +181,8 @@ def check_image(desk: HostClient, engine: DockerEngine, plan: Plan, build: Build
 def image_supplies(engine: DockerEngine, root: str | None = None) -> list[Supply]:
     """Return the images that launch built on an engine, or those of a root, the latest first.
 
-    An image is ours if the digest in its name is repeated by its label: an image that somebody built from ours inherits
-    the label, but not the name.
+    An image is ours if its label repeats the digest in its name: an image that another user built from ours
+    inherits the label, but not the name.
     """
     users = Counter(container.image for container in engine.containers())
     found = [
@@ -199,9 +203,10 @@ def _is_ours(name: str, image: ListedImage) -> bool:
 def _build(
     desk: HostClient, engine: DockerEngine, image: Image, build: BuildOptions, root: str, say: Say
 ) -> str:
-    """Build an image on the host; return the name of the builder. Raises EngineError with the last lines of its output.
+    """Build an image on the host and return the builder's name.
 
-    Whether it succeeds, fails or is interrupted, no image without a name is left.
+    Raises EngineError with the last lines of output. No image without a name remains after success, failure
+    or interruption.
     """
     try:
         if desk.making.has_buildkit(engine.way):
@@ -211,7 +216,7 @@ def _build(
         _build_classic(engine, image, build, root, say)
         return "classic builder"
     finally:
-        with contextlib.suppress(HostError):  # what stays is found by the next build, `gc` or `image prune`
+        with contextlib.suppress(HostError):  # the next build, `gc` or `image prune` finds leftovers
             clear_remains(desk, engine, image.name, root)
 
 
