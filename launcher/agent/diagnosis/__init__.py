@@ -1,1 +1,1 @@
-"""From a log and an exit status to a failure class, and from a class to a remedy. Pure."""
+"""From a log and an exit status to a failure class, and from a class to a remedy. Pure functions."""

@@ -1,4 +1,4 @@
-"""Find why an attempt's command failed, from its log, its exit status or signal, and the kernel's count of OOM kills."""
+"""Find why an attempt's command failed, from its log, its exit status or signal, and the OOM kills."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ _NOT_BY_A_LOG = ("none", "nan-divergence", "not-learning", *PROVABLE)
 
 
 def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | None) -> AttemptFailure:
-    """Return the failure of a command that exited with `code` or died of signal `number`, from the end of its log.
+    """Return the failure of a command that exited with `code` or died of signal `number`.
 
-    `oom_kills` is how many processes the kernel killed for lack of memory while it ran, None if the kernel does not say.
-    A failure that matches no rule has the class `unknown`.
+    It is found in the end of its log. `oom_kills` is the number of processes that the kernel killed for lack
+    of memory while it ran, None if the kernel does not report it. A failure that matches no rule has the
+    class `unknown`.
     """
     proven = prove(log) if code == 1 else None  # the exit status of an uncaught exception
     is_killed = number == signal.SIGKILL or code == 128 + signal.SIGKILL
-    # The killed process may have been someone else's: the count explains a SIGKILL, not an exception.
+    # The killed process may have been another user's: the count explains a SIGKILL, not an exception.
     diagnosis = proven or diagnose(log, ProcessEnd(code, number, is_killed and bool(oom_kills)))
     failure = AttemptFailure(diagnosis.name, diagnosis.line, diagnosis.why, diagnosis.mend)
     if proven is None and diagnosis.name in _NOT_BY_A_LOG:
@@ -45,13 +46,16 @@ def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | Non
 
 
 def shared_file_refused(failure: AttemptFailure, path: str) -> AttemptFailure:
-    """Return a failure as one to write into a large file of the code, given by its path there, that runs share."""
+    """Return a failure as a refused write to a large file of the code that runs share.
+
+    `path` is the path of the file in the code.
+    """
     row = BY_NAME["shared-file-refused"]
     return failure._replace(name=row.name, why=row.why, mend=row.mend.replace("model.pt", path), reason=None)
 
 
 def _others(log: str) -> str | None:
-    """Return which other processes fill the card, from torch's message; None if they use less memory than this one."""
+    """Return the other processes that fill the card, from torch's message; None if this one uses more."""
     at = log.rfind("memory in use")
     message = log[max(0, at - 2000) : at + 20] if at >= 0 else ""
     holders = [(pid, float(size) * _GIB[unit]) for pid, size, unit in _HOLDER.findall(message)]

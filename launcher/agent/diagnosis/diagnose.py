@@ -1,11 +1,12 @@
 """Diagnose a log: the class of the failure, the line that proves it, why it happens and how to fix it.
 
-Two readers share one table (failures.py). `diagnose` takes any log and always returns a diagnosis, possibly `none` or
-`unknown`. `prove` accepts only the exception that ended the script; the agent acts on it without further evidence.
+Two readers share one table (failures.py). `diagnose` takes any log and always returns a diagnosis, possibly
+`none` or `unknown`. `prove` accepts only the exception that ended the script; the agent acts on it without
+further evidence.
 
-The first cause counts, not its consequences. A cause wins over how the end looked from outside, and that wins over what
-other ranks say of a rank that died; of several causes the earliest wins. An error after which training continued is not
-a cause. A warning can only explain a failure that comes after it.
+The first cause counts, not its consequences. A cause ranks above signs of how the end looked from outside,
+and those rank above other ranks' messages about a rank that died. Of several causes the earliest wins. An
+error after which training continued is not a cause. A warning can only explain a failure that comes after it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _NOTHING = ("none", "unknown")
 _READ_WHOLE = 1 << 20
 _READ_MOST = 1 << 20
 _REPETITIVE_MOST = 3 << 20
-"""A long log of which more than that is left, once repeated lines are dropped, is read at both ends only."""
+"""A long log that is larger than this without its repeated lines is read only at both ends."""
 _SAME_LINES = 4
 _MOST_HITS = 40
 _MOST_OF_LINE, _END_OF_LINE = 1500, 500
@@ -39,7 +40,10 @@ _BEFORE, _AFTER = 500, 500
 
 
 class Diagnosis(NamedTuple):
-    """A class, the line that proves it and its number (None if the log has no such line), why, and what a person can do."""
+    """A class, the line that proves it, the line's number, the cause, and the advice.
+
+    Line and number are None if no line of the log proves the class.
+    """
 
     name: str
     line: Optional[str]
@@ -49,7 +53,7 @@ class Diagnosis(NamedTuple):
 
 
 class ProcessEnd(NamedTuple):
-    """What is known about the end of the process besides its log; `oom_kills` is from the kernel or the container engine."""
+    """How the process ended, without its log; `oom_kills` is from the kernel or the container engine."""
 
     exit: Optional[int] = None
     signal: Optional[int] = None
@@ -82,7 +86,7 @@ class _Hit(NamedTuple):
 _ESCAPE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1a\x1c-\x1f]"
 )
-# What launchers, engines, schedulers and people write before a line.
+# Prefixes that launchers, engines, schedulers and people write before a line.
 _PREFIX = re.compile(
     r"(?:"
     r"\[(?:default|rank|Rank )?\d+\]:?[ \t]?(?!\])"  # torchrun, pdsh
@@ -104,7 +108,10 @@ _PREFIX = re.compile(
 
 
 def read_lines(log: AnyLog) -> LogLines:
-    """Return the lines of a log. Of a long log, repeated lines are kept only at their first and last occurrences."""
+    """Return the lines of a log.
+
+    Of a long log, repeated lines are kept only at their first and last occurrences.
+    """
     file = as_file(log)
     if len(file) > _READ_WHOLE:
         return _read_long(file)
@@ -119,7 +126,10 @@ class _Raw(NamedTuple):
 
 
 def _split(data: bytes, first: int) -> _Raw:
-    """Return the lines of a part of a log that begins with a line of a number. A progress bar has many lines in one of the file."""
+    """Return the lines of a part of a log; `first` is the number of its first line.
+
+    A progress bar writes many lines into one line of the file.
+    """
     if b"\r" not in data:
         lines = data.split(b"\n")
         return _Raw(lines, range(first, first + len(lines)))
@@ -135,7 +145,7 @@ def _cut_lines(raw: _Raw) -> LogLines:
 
 
 def _read_long(file: LogFile) -> LogLines:
-    """Return what is to be read of a long log, in pieces: it may not fit into memory several times."""
+    """Return the lines to read of a long log, in pieces: it may not fit into memory several times."""
     kept = _Raw([], [])
     first, read = 1, file.start
     for piece in file.pieces():
@@ -152,7 +162,7 @@ def _read_long(file: LogFile) -> LogLines:
 
 
 def _tail(file: LogFile, after: int) -> _Raw:
-    """Return the lines of the end of a log that begins after an offset, without repeats, as far as they may be read."""
+    """Return the last lines of a log behind an offset, without repeats, up to the size limit."""
     last = file.newlines(file.size) + 1
     kept = _Raw([], [])
     for offset, piece in file.pieces_backwards():
@@ -189,7 +199,7 @@ def _cut(line: str) -> str:
 
 
 def _rejoined(read: LogLines) -> LogLines:
-    """Return the lines, with those rejoined that a terminal broke within a word at its full width."""
+    """Return the lines, and rejoin those that a terminal broke within a word at its full width."""
     width = max(map(len, read.lines))
     lines: List[str] = []
     numbers: List[int] = []
@@ -212,7 +222,7 @@ def _clean(line: str) -> str:
 
 
 def _bare(lines: List[str]) -> List[str]:
-    """Return the lines without the prefix that a traceback's lines share: a host, a stream, a logger, a number."""
+    """Return the lines without the common prefix of a traceback: a host, a stream, a logger, a number."""
     prefixes: List[str] = []
     for place, line in enumerate(lines[:-1]):
         at = line.find(_HEAD)
@@ -241,7 +251,7 @@ def _first_and_last(lines: List[bytes]) -> List[int]:
 
 
 def _excerpt(lines: List[bytes]) -> List[int]:
-    """Return the indices of the lines to read: the first and last few of all lines that differ only in digits."""
+    """Return the indices of the lines to read: the first and last few of lines that differ only in digits."""
     places = _first_and_last(lines)
     head = _fitting(lines, places, _READ_MOST // 3)
     tail = _fitting(lines, places[::-1], _READ_MOST - _READ_MOST // 3)
@@ -249,7 +259,7 @@ def _excerpt(lines: List[bytes]) -> List[int]:
 
 
 def _fitting(lines: List[bytes], places: Sequence[int], room: int) -> List[int]:
-    """Return the first indices whose lines fit into `room` bytes; of a very long one the two ends count."""
+    """Return the first indices whose lines fit into `room` bytes; a very long line counts as its ends."""
     fitting = []
     for place in places:
         room -= min(len(lines[place]), _MOST_OF_LINE + _END_OF_LINE) + 1
@@ -289,7 +299,7 @@ _CHAIN = (
 
 
 def _exceptions(lines: List[str]) -> Iterator[int]:
-    """Yield the indices of the lines that end a traceback: the first line after its frames that is not indented."""
+    """Yield the indices of the lines that end a traceback: the first unindented line after its frames."""
     is_inside = False
     for number, line in enumerate(lines):
         if line == _HEAD or _FRAME.match(line):
@@ -306,7 +316,10 @@ _CELL_SOURCE = re.compile(r"\s*(?:-+> *)?\d+(?:\s|$)")
 
 
 def _cells(lines: List[str]) -> Iterator[Tuple[int, str, Optional[int]]]:
-    """Yield (first line, exception name, last line) of each notebook traceback; the last line is None if it was cut off."""
+    """Yield (first line, exception name, last line) of each notebook traceback.
+
+    The last line is None if it was cut off.
+    """
     heads = [(place, head[1]) for place, head in enumerate(map(_CELL.match, lines)) if head]
     stops = [place for place, _ in heads[1:]] + [len(lines)]
     for number, (first, name) in enumerate(heads):
@@ -351,7 +364,7 @@ class _Signs:
         self._passed_over = dict.fromkeys(_quoted(lines) | _later_ranks(lines), True)
 
     def causes(self) -> List[_Hit]:
-        """Return the signs of what went wrong, without warnings."""
+        """Return the signs of causes, without warnings."""
         hits = self._find((failure, failure.causes) for failure in FAILURES)
         return [hit for hit in hits if not self._warns(hit.place)]
 
@@ -360,7 +373,7 @@ class _Signs:
         return self._find((failure, failure.ends) for failure in FAILURES)
 
     def echoes(self) -> List[_Hit]:
-        """Return the signs of what other ranks saw, without warnings."""
+        """Return the signs that other ranks printed, without warnings."""
         hits = self._find((failure, failure.echoes) for failure in FAILURES)
         return [hit for hit in hits if not self._warns(hit.place)]
 
@@ -415,7 +428,7 @@ class _Signs:
 def _quoted(lines: List[str]) -> Set[int]:
     """Return the indices of the frames of tracebacks and of the source lines that they quote.
 
-    A notebook quotes source lines around each frame. If its message was cut off, they are all that is known.
+    A notebook quotes source lines around each frame. If its message was cut off, they are the only evidence.
     """
     quoted: Set[int] = set()
     for first, _, last in _cells(lines):
@@ -428,7 +441,7 @@ def _quoted(lines: List[str]) -> Set[int]:
 
 
 def _later_ranks(lines: List[str]) -> Set[int]:
-    """Return the indices of torchrun's list of the ranks that failed after the first one; it ended them itself."""
+    """Return the indices of torchrun's list of later failed ranks: it ended those ranks itself."""
     later: Set[int] = set()
     start = None
     for place, line in enumerate(lines):
@@ -444,12 +457,12 @@ def _later_ranks(lines: List[str]) -> Set[int]:
 
 
 def diagnose(log: AnyLog, ended: ProcessEnd = END_UNKNOWN) -> Diagnosis:
-    """Diagnose a log and what else is known about its end; the class is `none` if nothing failed."""
+    """Diagnose a log and the known end of its process; the class is `none` if nothing failed."""
     return diagnose_lines(read_lines(log), ended)
 
 
 def diagnose_lines(read: LogLines, ended: ProcessEnd) -> Diagnosis:
-    """Diagnose what `read_lines` returned, and what else is known about the end."""
+    """Diagnose the result of `read_lines` and the known end of the process."""
     first = _diagnose(read, ended)
     rejoined = _rejoined(read) if first.name in _NOTHING else read
     second = _diagnose(rejoined, ended) if len(rejoined.lines) < len(read.lines) else first
@@ -505,7 +518,7 @@ def _decide(lines: List[str], signs: _Signs, ended: ProcessEnd) -> Optional[_Hit
         is_shown = by_end.failure.name == "unknown" and bool(errors) and not ended.oom_kills
         return errors[0]._replace(is_beside_end=True) if is_shown else by_end
     done = max((n for n, line in enumerate(lines) if _SUCCESS.search(line)), default=-1)
-    # With exit status 0 a farewell proves nothing: a script that caught its error prints it too.
+    # With exit status 0 a closing message proves nothing: a script that caught its error prints it too.
     is_over = ended.exit != 0 and done > max(
         (hit.place for hit in (*causes, *strays, *ends, *echoes)), default=-1
     )
@@ -520,8 +533,8 @@ def _decide(lines: List[str], signs: _Signs, ended: ProcessEnd) -> Optional[_Hit
 def _initiating(causes: List[_Hit], strays: List[_Hit], ends: List[_Hit]) -> Optional[_Hit]:
     """Return the first hit of the kind that counts most.
 
-    If there is a cause, an exception without a row was either caught or a consequence of it. Otherwise such an exception
-    competes with the signs of the end.
+    If the log has a cause, an exception without a row was either caught or a consequence of it. Otherwise
+    such an exception competes with the signs of the end.
     """
     if not causes:
         return min((*strays, *ends), key=lambda hit: hit.place, default=None)
@@ -536,7 +549,7 @@ def _explained(effect: _Hit, signs: _Signs) -> _Hit:
 
 
 def _class_of_end(ended: ProcessEnd) -> Optional[_Hit]:
-    """Return the class that exit status, signal and OOM kills suggest; None if the end was good or is unknown."""
+    """Return the class that exit status, signal and OOM kills suggest; None for a good or unknown end."""
     if ended.oom_kills or ended.signal == 9 or ended.exit == 137:
         return _Hit(-1, BY_NAME["host-oom-killed"])
     if ended.signal in (1, 15) or ended.exit == 143:
@@ -571,11 +584,11 @@ def _is_ignored(lines: List[str], place: int) -> bool:
 
 
 def prove(log: bytes) -> Optional[Diagnosis]:
-    """Return the PROVABLE failure that the exception at the end of a failed attempt's log shows; None for any other.
+    """Return the PROVABLE failure shown by the exception at the end of a failed attempt's log, else None.
 
-    That exception ends the log's last traceback, not counting launchers' wrappers and errors about a dead rank. Of a
-    chain the first counts: the others were raised while it was handled. A traceback that a script only printed does not
-    count.
+    That exception ends the log's last traceback, not counting launchers' wrappers and errors about a dead
+    rank. In a chain the first one counts: the others were raised while it was handled. A traceback that a
+    script only printed does not count.
     """
     lines = [_clean(_cut(line)) for line in re.split(r"[\r\n]+", log.decode("utf-8", "replace"))]
     for place in _last_chain(lines):
@@ -592,7 +605,7 @@ def prove(log: bytes) -> Optional[Diagnosis]:
 
 
 def _last_chain(lines: List[str]) -> List[int]:
-    """Return the indices of the chained exceptions that ended the script, the first raised first; empty if none did."""
+    """Return the indices of the chained exceptions that ended the script, in order; empty if none did."""
     raised = [n for n in _exceptions(lines) if not _WRAPPER.match(lines[n]) and not _CASCADE.match(lines[n])]
     if not raised or _continues(lines[raised[-1] + 1 :]):
         return []

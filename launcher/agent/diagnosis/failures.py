@@ -1,15 +1,16 @@
 """The table of failure classes: the signs of each in a log, why it happens and how to fix it.
 
-A sign is a lower-case phrase, or a phrase with a regular expression whose match must include it. A blank matches any
-white space, because logs are wrapped. There are four kinds of sign:
+A sign is a lower-case phrase, or a phrase with a regular expression whose match must include it. A blank
+matches any white space, because logs are wrapped. The four kinds of sign are:
 
-    causes   say what went wrong
-    ends     say how the end looked from outside (a signal, a scheduler's message); used without a cause
-    echoes   say what other ranks see of a rank that died; used without any other sign
+    causes   show the cause of the failure
+    ends     show how the end looked from outside (a signal, a scheduler's message); used if no cause is found
+    echoes   show other ranks' errors about a rank that died; used if no other sign is found
     hints    are warnings, harmless alone; each is the cause of a later failure of a class that its row `explains`
 
-Sources: messages of torch 1.9 to 2.13, transformers 4 and 5, accelerate, peft, bitsandbytes, safetensors, huggingface_hub,
-NCCL, the NVIDIA driver and container toolkit, Docker, OpenSSH, paramiko, Slurm and the Linux kernel.
+Sources: messages of torch 1.9 to 2.13, transformers 4 and 5, accelerate, peft, bitsandbytes, safetensors,
+huggingface_hub, NCCL, the NVIDIA driver and container toolkit, Docker, OpenSSH, paramiko, Slurm and the Linux
+kernel.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _raised(*phrases: str) -> Signs:
     return tuple((phrase, _BEGINS + re.escape(phrase).replace("\\ ", " ")) for phrase in phrases)
 
 
-# Two dtypes in either order, at least one of them 16-bit. A mismatch with integers or doubles is a mistake of the script.
+# Two dtypes in either order, at least one of them 16-bit. A mismatch with other dtypes is the script's mistake.
 _HALF = r"(?:c10::|torch\.(?:cuda\.)?)?(?:b?float16|bfloat16|half)(?:tensor)?"
 _FLOAT = r"(?:c10::|torch\.(?:cuda\.)?)?(?:float32|float|b?float16|bfloat16|half)(?:tensor)?"
 _TWO = r"(?:%s\b\W+(?:\w+\W+){0,4}%s\b|%s\b\W+(?:\w+\W+){0,4}%s\b)" % (_HALF, _FLOAT, _FLOAT, _HALF)
@@ -698,7 +699,8 @@ FAILURES = (
         "add it to the job's requirements with a matching version; an undefined symbol means that a wheel was built for another torch",
         causes=(
             ("modulenotfounderror", r"ModuleNotFoundError:"),
-            # bitsandbytes goes on without kernels on a CPU, and says so at each import: "No module named 'kernels'. Please make sure"
+            # On a CPU, bitsandbytes continues without kernels and prints at each import: "No module named
+            # 'kernels'. Please make sure"
             ("no module named", r"(?:^|: )No module named (?!'kernels'\. Please)\S+"),
             ("importerror", r"^\S*ImportError: (?!sys\.meta_path)"),
             "cannot import name",

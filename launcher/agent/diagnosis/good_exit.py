@@ -1,7 +1,8 @@
-"""Judge a command that ended with exit status 0 from its log: whether it failed all the same, or leaves a doubt.
+"""Judge a command with exit status 0 from its log: whether it failed all the same, or leaves a doubt.
 
-Many scripts catch an error, print it, and end as if nothing had happened. Only what leaves no doubt is a failure: an
-error of precision near the end of the log. Anything else is a doubt, which is shown with the run's success.
+Many scripts catch an error, print it, and end as if it had not happened. Only an error of precision near the
+end of the log is certain enough to count as a failure. Any other error is a doubt, which is shown with the
+run's success.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .diagnose import (
 from .failures import BY_NAME
 
 END_LINES = 12
-"""Lines with text that may follow an error which ended the work: a farewell, a summary. After more, work went on."""
+"""The most text lines after an error that ended the work, e.g. a summary. After more, work continued."""
 _CLEAN_UP_LINES = 16
 """As END_LINES, for an error of precision: a training never overcomes it without a change."""
 _UNKNOWN_LINES = 3
@@ -36,9 +37,9 @@ _MOST_ERRORS = 8
 _MOST_BYTES = 1 << 18
 _BEFORE_PROOF = 1 << 20
 _PROOF_MOST = 1 << 24
-"""Bytes before an exception in which the others of its chain, and their warnings, are looked for; and of the log at most."""
+"""How many bytes of a log to search for an exception's chain and warnings: before it, and at most."""
 _NO_DOUBT = ("preempted", "ssh-connection-lost")
-"""Classes that say nothing about a command that ended by itself with exit status 0."""
+"""Classes that prove nothing about a command that ended on its own with exit status 0."""
 _OF_STACK = re.compile(rb"\s|Traceback \(most recent call last\)|frame #\d|\#\d+ ")
 _SUCCESS = re.compile(rb"(?<!un)success", re.IGNORECASE)
 _EXCEPTION = re.compile(r"\W*(?:[\w.]+\.)?\w+(?:Error|Exception): ")
@@ -57,7 +58,7 @@ _IN_ANOTHER = re.compile(
     rb"\b(?:[bt]?f(?:p|loat)?(?:16|32)|full precision|cpu)\b",
     re.IGNORECASE,
 )
-"""What a script prints after a precision error if it goes on in another precision."""
+"""Matches a message printed after a precision error by a script that continues in another precision."""
 _MEASURED = re.compile(r"\W*errors?\b[\w ()%]{0,20}[:=]?\s*[-+]?[\d.][\d.eE+%-]*\W*", re.IGNORECASE)
 _NO_PLACE = "the last loss that the log shows is not finite, but the log does not place it in a training"
 _IF_GOOD = "; with exit status 0, the lines after it would count as work that went on"
@@ -65,7 +66,7 @@ _LAST_ERROR = "the log ends with this error, although the exit status is 0"
 
 
 class Doubt(NamedTuple):
-    """Why a run that ended with exit status 0 may not have done its work: a class, the line that shows it, the reason."""
+    """Why a run with exit status 0 may not have done its work: a class, a line that shows it, a reason."""
 
     name: str
     line: Optional[str]
@@ -83,7 +84,7 @@ NO_STATUS = Doubt(
 
 
 class LogReading(NamedTuple):
-    """What a log shows: a failure, a doubt, or neither; `number` is the number of the line."""
+    """The reading of a log: a failure, a doubt, or neither; `number` is the number of the line."""
 
     failure: Optional[Diagnosis] = None
     doubt: Optional[Doubt] = None
@@ -98,7 +99,7 @@ def read_good_exit(log: AnyLog) -> LogReading:
 
 
 def _read_end(file: LogFile, end: LogFile, lines: LogLines) -> LogReading:
-    """Read the end of a log, of which the lines to read are known."""
+    """Read the end of a log, given its lines."""
     reading = LogReading()
     for _ in range(_MOST_ERRORS):
         found = diagnose_lines(lines, ProcessEnd(exit=0))
@@ -114,7 +115,7 @@ def _read_end(file: LogFile, end: LogFile, lines: LogLines) -> LogReading:
 
 
 def _end_of(file: LogFile) -> LogFile:
-    """Return what begins with the first line that so few lines follow that an error in it may have ended the work."""
+    """Return the end of the log in which an error may have ended the work, because few lines follow it."""
     left, start = _CLEAN_UP_LINES + 1, file.size
     for start, line in file.lines_backwards():  # noqa: B007 - the last one is where it begins
         left -= _is_text(line)
@@ -129,7 +130,7 @@ def _is_text(line: bytes) -> bool:
 
 
 def _judge(found: Diagnosis, after: LogFile) -> LogReading:
-    """Judge one error of a log by its line and by what was printed after it."""
+    """Judge one error of a log by its line and the output after it."""
     text = found.line or ""
     is_exception = bool(_EXCEPTION.match(text))
     if found.name in _NO_DOUBT or _is_judged_by_value(found) or _is_fallback(found):
@@ -155,7 +156,10 @@ def _is_judged_by_value(found: Diagnosis) -> bool:
 
 
 def _lost(log: LogFile) -> LogReading:
-    """Return a doubt if the last training loss is not finite; that it diverged is judged elsewhere, from the whole log."""
+    """Return a doubt if the last training loss is not finite.
+
+    A certain divergence is found elsewhere, from the whole log.
+    """
     last = _last_loss(log)
     if last is None or last.is_finite or last.is_certain:
         return LogReading()
@@ -171,14 +175,17 @@ def _last_loss(log: LogFile) -> Optional[LastLoss]:
 
 
 def _number_of(log: LogFile, line: str) -> Optional[int]:
-    """Return the number of the last line that is, or has in it, a line of the end of the log."""
+    """Return the number of the last line in the end of the log that contains the given line."""
     end = log.end(_MOST_BYTES)
     at = end.rfind(line.encode("utf-8", "replace"))
     return log.newlines(log.size) - end.count(b"\n", at) + 1 if at >= 0 else None
 
 
 def diagnose_log(log: AnyLog) -> Diagnosis:
-    """Diagnose the log of a command whose end is not known, so that it contradicts neither a good end nor a bad one."""
+    """Diagnose the log of a command whose end is unknown.
+
+    The diagnosis contradicts neither a good end nor a bad one.
+    """
     file = as_file(log)
     lines, end = read_lines(file), _end_of(file)
     reading = _read_end(file, end, lines if end.start == file.start else read_lines(end))
@@ -205,7 +212,10 @@ def _as_diagnosis(doubt: Doubt, number: Optional[int]) -> Diagnosis:
 
 
 def _is_overcome(found: Diagnosis, log: LogFile, number: int) -> bool:
-    """Whether work went on after a line, or the line shows no failure; a precision error must be what ended the script."""
+    """Whether work continued after a line, or the line shows no failure.
+
+    A precision error must have ended the script.
+    """
     if _is_fallback(found) or _is_judged_by_value(found):
         return True
     after = log.after(number)
@@ -218,7 +228,7 @@ def _is_overcome(found: Diagnosis, log: LogFile, number: int) -> bool:
 
 
 def _is_fallback(found: Diagnosis) -> bool:
-    """Whether a line tells what is used instead, and names no exception first; or is a measured error, as `Error: 0.03`."""
+    """Whether a line names a fallback and no exception before it, or a measured error: `Error: 0.03`."""
     text = found.line or ""
     if found.name == "unknown" and _MEASURED.fullmatch(text):
         return True
@@ -234,7 +244,7 @@ class _Metrics(NamedTuple):
 
 
 def _metrics_of(log: bytes) -> _Metrics:
-    """Return what the end of a log has of metrics."""
+    """Return the kinds of metrics in the end of the log."""
     scanner = LogScanner()
     found = scanner.feed((log + b"\n")[-_MOST_BYTES:]) + scanner.finish()
     is_stepped = any(one.step is not None and not all(map(is_evaluation, one.values)) for one in found)

@@ -1,7 +1,7 @@
-"""Arguments and names that libraries have removed, and what replaces them.
+"""Arguments and names that libraries have removed, and their replacements.
 
-Sources: the signatures and modules of transformers 4.41 to 5.23, TRL 0.20 to 1.16, peft 0.21, huggingface_hub 2.4,
-accelerate 1.15, torch 2.13, numpy 2, Pillow 10 and Python 3.10 to 3.13.
+Sources: the signatures and modules of transformers 4.41 to 5.23, TRL 0.20 to 1.16, peft 0.21, huggingface_hub
+2.4, accelerate 1.15, torch 2.13, numpy 2, Pillow 10 and Python 3.10 to 3.13.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple, Optional
 
 
 class LibraryChange(NamedTuple):
-    """What a library no longer has: the words for its replacement, and the last versions that had it, as pip takes them."""
+    """A removal from a library: its replacement in words, and the last versions before it in pip's syntax."""
 
     replacement: str
     older: Optional[str] = None
@@ -50,7 +50,7 @@ ARGUMENTS = {
     "packing": LibraryChange("packing of SFTConfig: args=SFTConfig(…)", "trl<0.13"),
     "verbose": LibraryChange("nothing: leave it out, and print get_last_lr()"),
 }
-"""By argument. Each counts only for a callable of the libraries above, as `_CALLABLES` knows them."""
+"""By argument. Each counts only for a callable of the libraries above, as matched by `_CALLABLES`."""
 _CALLABLES = re.compile(
     r"\w*(?:Trainer|TrainingArguments|Config|ForCausalLM|ForConditionalGeneration|ForSequenceClassification"
     r"|ForTokenClassification|ForMaskedLM|ForQuestionAnswering|Model|LR|LROnPlateau|Scheduler)"
@@ -99,14 +99,14 @@ MODULES = {
 
 
 class RemovedName(NamedTuple):
-    """What the installed library no longer has, what replaces it, and the older versions that had it, if known."""
+    """A name that the installed library lacks, its replacement, and older versions that had it, if known."""
 
     name: str
     change: LibraryChange
 
 
 def removed(line: str, log: str) -> Optional[RemovedName]:
-    """Return what an exception's line shows to have been removed; None if it shows no such thing.
+    """Return the removed name that an exception's line shows; None if it shows none.
 
     Python's own suggestion counts first, then a deprecation earlier in the log, then the tables.
     """

@@ -1,4 +1,4 @@
-"""The package to install for a module that was not found: its distribution's name is often not the module's.
+"""The package to install for a missing module: its distribution often has another name than the module.
 
 Sources: the top-level modules of these distributions' wheels on PyPI.
 """
@@ -61,18 +61,18 @@ DISTRIBUTIONS: Dict[str, Optional[str]] = {
     "yaml": "pyyaml",
     "zmq": "pyzmq",
 }
-"""By module, where the names differ; None where no package on an index has it."""
+"""By module, where the names differ; None if no package on an index has the module."""
 OWN = frozenset(
     (
         "config", "configs", "common", "data", "dataset", "helpers", "layers", "lib", "losses", "model", "models",
         "modules", "nets", "network", "networks", "options", "scripts", "src", "tools", "train", "trainer", "util", "utils",
     )
 )  # fmt: skip
-"""Names that people give to modules of their own."""
+"""Names that people give to their own modules."""
 
 
 def words(line: str) -> Optional[Tuple[str, str]]:
-    """Return why and what to do for a line that names a missing module or package; None if it names none."""
+    """Return cause and advice for a line that names a missing module or package; None if it names none."""
     found = next((match for match in (pattern.search(line) for pattern in _MISSING) if match), None)
     if found is None or found[1].startswith("_"):
         return None

@@ -1,4 +1,4 @@
-"""Words for a command that could not be started: why, and what to type instead."""
+"""Words for a command that could not be started: the cause, and the command to type instead."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Iterator, NamedTuple, Optional
 from .particulars import Words
 
 CONTAINERS = "apptainer"
-"""Starts the command of a run in an image of its cluster."""
+"""The program that starts the command of a run in an image of its cluster."""
 _FATAL = re.compile(r"^(?:\x1b\[\d+m)?FATAL: *(?:\x1b\[0m)? *(\S.*)", re.MULTILINE)
 _MISSING = re.compile(r"\"(.+)\": executable file not found in \$PATH")
 _CLOSE = 0.7
-"""How alike two names must be, from 0 to 1, for one to be proposed for the other: `pyhton` and `python` are at 0.83."""
+"""The least similarity, from 0 to 1, of a suggested name: `pyhton` and `python` are at 0.83."""
 
 
 def words_of_start(program: str, error: OSError, code: str, path: str) -> Words:
@@ -42,14 +42,17 @@ def words_of_start(program: str, error: OSError, code: str, path: str) -> Words:
 
 
 class ImageRefusal(NamedTuple):
-    """Why Apptainer could not start a command in its image. `is_certain`: another attempt would end the same way."""
+    """Why Apptainer could not start a command in its image.
+
+    `is_certain`: another attempt would end the same way.
+    """
 
     words: Words
     is_certain: bool
 
 
 def refusal_of_image(log: str) -> Optional[ImageRefusal]:
-    """Return why Apptainer could not start a command, by the last line that it printed; None if it printed none."""
+    """Return why Apptainer could not start a command, by its last error line; None if it printed none."""
     said = _FATAL.findall(log)
     if not said:
         return None

@@ -1,7 +1,7 @@
-"""Words for particular failures: why, and what to do, more exactly than the row of their class says it.
+"""Words for particular failures: the cause and the advice, more exact than those of their class.
 
-A class decides what follows a failure; these words only tell a person more about one of its lines, or about how a command
-ended that printed nothing.
+The class decides what follows a failure. These words only explain one of its lines to a person, or the end of
+a command that printed nothing.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from . import missing_module
 from .library_changes import removed
 
 SHELL_SIGNAL = 128
-"""A shell ends with this number plus the signal that ended its command."""
+"""A shell exits with this number plus the signal that ended its command."""
 _MISTAKES = ("user-code-error", "missing-dependency", "unknown")
 
 
 class Words(NamedTuple):
-    """Why something failed, and what a person can do."""
+    """Why something failed, and the advice to a person."""
 
     why: str
     mend: str
@@ -85,7 +85,10 @@ LAST_LINE = Words(
 
 
 def words_of_line(name: str, line: str, log: str) -> Optional[Words]:
-    """Return the words for the line that proves a failure of class `name`; None if the class says all."""
+    """Return better words than the class's own for the line that proves a failure; None without such words.
+
+    `name` is the class of the failure.
+    """
     for particular in PARTICULARS:
         if name in particular.classes and particular.pattern.search(line):
             return particular.words
@@ -103,7 +106,7 @@ def words_of_line(name: str, line: str, log: str) -> Optional[Words]:
 
 
 def words_of_end(code: Optional[int], number: Optional[int], *, has_line: bool = False) -> Words:
-    """Return the words for a command that ended with exit status `code`, or by signal `number`, and showed no cause.
+    """Return the words for a command that ended with status `code` or signal `number`, without a known cause.
 
     `has_line`: a line of its log says that something failed.
     """

@@ -1,8 +1,9 @@
-"""Decide what follows a failed attempt: a remedy for the next attempt, or the end of the run. Pure functions over records.
+"""Decide what follows a failed attempt: a remedy for the next attempt, or the end of the run.
 
-A remedy is a set of changes to the plan's values that the next attempt starts with. For example, after `cuda-oom` it is
-{"micro_batch": 4, "accumulation": 16}. It changes only knobs that the script has consumed, that is, values that it takes
-from us: any other change would have no effect, and the attempt would fail in the same way again.
+These are pure functions over records. A remedy is a set of changes to the plan's values for the next attempt.
+For example, after `cuda-oom` it is {"micro_batch": 4, "accumulation": 16}. It changes only knobs that the
+script has consumed, that is, values that it takes from us. Any other change would have no effect, and the
+attempt would fail in the same way again.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ Change = Tuple["ChangesRecord", str]
 
 
 class AttemptFailure(NamedTuple):
-    """Why an attempt failed: the class, the line that proves it, the reason in words, and what a person can do.
+    """Why an attempt failed: the class, the line that proves it, the reason in words, and the advice.
 
-    `since` is the first step whose checkpoints must not be used, None if all may be. `reason` replaces the class as the
-    run's reason. `others` names the other processes that use the card. `is_elsewhere` says that the full disk is not the
-    one of the checkpoints; if it is, `needs` is how many bytes must be free for the next one, None if nobody will make room.
-    `step` is the last step before the failure; `has_trained` says whether there was any.
+    `since` is the first step whose checkpoints must not be used, None if all may be. `reason` replaces the
+    class as the run's reason. `others` names the other processes that use the card. `is_elsewhere` means that
+    the full disk is not the one of the checkpoints. If it is that one, `needs` is the number of bytes that
+    must be free for the next checkpoint, None if no room can be expected. `step` is the last step before the
+    failure; `has_trained` is whether the attempt made any step.
     """
 
     name: str
@@ -58,7 +60,7 @@ class AttemptFailure(NamedTuple):
     has_trained: Optional[bool] = None
 
     def evidence(self) -> FailureRecord:
-        """Return what is recorded with the end of the attempt."""
+        """Return the part that is recorded with the end of the attempt."""
         return {"class": self.name, "line": self.line, "why": self.why}
 
     def record(self) -> FailureRecord:
@@ -101,7 +103,7 @@ def read_failure(record: Any) -> Optional[AttemptFailure]:
 
 
 class Remedy(NamedTuple):
-    """What the next attempt changes, and the first step that it must not resume from (None: it may from any)."""
+    """The next attempt's changes, and the first step that it must not resume from (None: it may from any)."""
 
     name: str
     changes: ChangesRecord
@@ -131,11 +133,12 @@ def read_remedy(record: Any) -> Optional[Remedy]:
 
 
 class FailedAttempt(NamedTuple):
-    """A failure, and all that its remedy depends on.
+    """A failure, and all inputs of the decision about its remedy.
 
-    `changes` are the changes to the plan that this attempt ran with. `may_begin_again` says whether the script can be
-    started again without repeating finished work. `checkpoint` is the step that it would resume from, None for the
-    beginning. `tries` counts the earlier attempts that failed with the same class since the newest checkpoint.
+    `changes` are the changes to the plan that this attempt ran with. `may_begin_again` is whether the
+    script can be started again without repeating finished work. `checkpoint` is the step that it would resume
+    from, None for the beginning. `tries` counts the earlier attempts that failed with the same class since
+    the newest checkpoint.
     """
 
     failure: AttemptFailure
@@ -162,7 +165,10 @@ def _next_rung(attempt: FailedAttempt) -> Optional[Change]:
 
 
 def _less_memory(attempt: FailedAttempt) -> Optional[Change]:
-    """Halve the micro-batch; at 1, turn on activation checkpointing. If other processes fill the card, change nothing."""
+    """Halve the micro-batch; at 1, turn on activation checkpointing.
+
+    If other processes fill the card, change nothing.
+    """
     if attempt.failure.others:
         return None
     split = attempt.plan.get("split") or {}
@@ -210,17 +216,18 @@ def _new_container(attempt: FailedAttempt) -> Optional[Change]:
 def _free_card(attempt: FailedAttempt) -> Optional[Change]:
     """Wait until the card is free.
 
-    If no other process was seen on it, one more attempt is worth it: the process may have just left. After that the
-    script itself must have opened the card twice.
+    If no other process was seen on it, one more attempt is worth it: the process may have just left. After
+    that the script itself must have opened the card twice.
     """
     is_own_fault = attempt.tries > 0 and not attempt.failure.others
     return None if is_own_fault else ({}, "as soon as a card is free")
 
 
 class Edit(NamedTuple):
-    """A kind of edit. `most` bounds how often it is made without a new checkpoint; None if it stops by itself.
+    """A kind of edit.
 
-    `alone` is the advice for a script that takes nothing from the worker.
+    `most` bounds how often it is made without a new checkpoint; None if it is bounded anyway. `alone` is the
+    advice for a script that takes nothing from the worker.
     """
 
     find: Callable[[FailedAttempt], Optional[Change]]
@@ -293,7 +300,8 @@ WAITS = {
     "gpu-lost": "card",
     "no-gpu-in-container": "client",
 }
-"""What a run waits for after a failure that only a client can mend; see `launch recover`. A container has its remedy first."""
+"""By class, the fix that a run awaits from a client; see `launch recover`. In a container the remedy of
+TABLE comes first."""
 _WENT_ON = {
     "image": "with the image or environment as it is now",
     "card": "on another card",
@@ -306,7 +314,7 @@ _ASK_ALONE = "to start it again after a failure, set restart = true in the job"
 
 
 def preempted(number: int) -> AttemptFailure:
-    """Return the failure of a command that something outside the run ended with a signal."""
+    """Return the failure of a command that was ended with a signal from outside the run."""
     return AttemptFailure(
         "preempted",
         why="it was ended from outside by signal %d, and the kernel killed no process for lack of memory"
@@ -316,9 +324,9 @@ def preempted(number: int) -> AttemptFailure:
 
 
 class FailureDecision(NamedTuple):
-    """What follows a failure: a remedy, or else the end of the run with its reason and what a person can do.
+    """The decision on a failure: a remedy, or the end of the run with its reason and the advice to a person.
 
-    With `waits_for` the run does not end: it waits for a client that gives it such a thing.
+    With `waits_for` the run does not end: it waits until a client provides that.
     """
 
     reason: str
@@ -328,7 +336,7 @@ class FailureDecision(NamedTuple):
 
 
 def decide(attempt: FailedAttempt) -> FailureDecision:
-    """Return what follows an attempt that failed."""
+    """Return the decision on an attempt that failed."""
     verdict = _decide(attempt)
     waits_for = WAITS.get(attempt.failure.name)
     is_imitated = bool(attempt.plan.get("rehearsed"))
@@ -338,7 +346,10 @@ def decide(attempt: FailedAttempt) -> FailureDecision:
 
 
 def went_on(failure: AttemptFailure, waited_for: str, checkpoint: Optional[int], *, is_job: bool) -> Remedy:
-    """Return the remedy of a failure after which a run has waited, and that a client has answered; `is_job` of a cluster."""
+    """Return the remedy that a client has provided for a failure while the run waited.
+
+    `is_job`: the run is a job of a cluster.
+    """
     how = (
         "in a new job" if is_job and waited_for == "client" else _WENT_ON.get(waited_for, "as a client asked")
     )
@@ -347,13 +358,13 @@ def went_on(failure: AttemptFailure, waited_for: str, checkpoint: Optional[int],
 
 
 def begun(found: Remedy, checkpoint: Optional[int]) -> Remedy:
-    """Return a remedy as the attempt that it led to has begun: at the checkpoint that was whole then, which may be another."""
+    """Return a remedy with the checkpoint at which its attempt began, which may not be the expected one."""
     words = found.text.rpartition("; ")[0]
     return found._replace(text="%s; %s" % (words, _from_where(checkpoint))) if words else found
 
 
 def _may_begin_again(attempt: FailedAttempt) -> bool:
-    """Whether no work is repeated when the script starts again: it resumes, or takes its values from us and had no step."""
+    """Whether a restart repeats no work: the script resumes, or takes our values and had made no step."""
     failure = attempt.failure
     is_untouched = bool(attempt.consumed) and failure.has_trained is False and failure.name != "unknown"
     return attempt.may_begin_again or is_untouched
@@ -377,11 +388,11 @@ def _decide(attempt: FailedAttempt) -> FailureDecision:
     if change is None:
         at_last = edit.at_last % _title_in_force(attempt) if "%s" in edit.at_last else edit.at_last
         return FailureDecision(reason, None, at_last or failure.others or mend or edit.by_hand)
-    waits = failure.needs is not None  # a disk fills up as often as somebody else fills it
+    waits = failure.needs is not None  # such a disk may fill up any number of times
     if edit.most is not None and attempt.tries >= edit.most and not waits:
         return FailureDecision(reason, None, mend)
     if not _may_begin_again(attempt):
-        if attempt.consumed and failure.has_trained is False:  # it ended where it would not have asked yet
+        if attempt.consumed and failure.has_trained is False:  # it ended before it would have asked
             return FailureDecision(reason, None, mend)
         ask = _ASK if attempt.consumed else _ASK_ALONE
         return FailureDecision(reason, None, "%s; %s" % (mend, ask) if mend else ask)
@@ -395,10 +406,10 @@ def _decide(attempt: FailedAttempt) -> FailureDecision:
 
 
 class InForce(NamedTuple):
-    """What the next attempt starts with: its changes to the plan's values, and the remedy that led to them.
+    """The next attempt's changes to the plan's values, and the remedy that led to them.
 
-    The remedy is None once an attempt has begun with it. `failure` is set if the agent of the last attempt died before
-    it recorded what follows.
+    The remedy is None once an attempt has begun with it. `failure` is set if the agent of the last attempt
+    died before it recorded its decision.
     """
 
     changes: ChangesRecord

@@ -68,7 +68,7 @@ class Stray(NamedTuple):
 
 
 class StartError(Exception):
-    """Raised if a run was not started: nothing of it is left. `code` is for programs, the message for people."""
+    """Raised if a run was not started: nothing of it is left. `code` is for programs, the message for users."""
 
     def __init__(self, code: str, message: str) -> None:
         """Store the code with the message."""
@@ -87,7 +87,7 @@ class LivenessProbe(ABC):
     """
 
     is_started_by_client: bool = True
-    """Whether the client starts the run, and starts it again to resume it. Otherwise `serve` calls `start`."""
+    """Whether the client starts the run and starts it again to resume it. Otherwise `serve` calls `start`."""
     shows_processes: bool = True
     """Whether `serve` sees the run's processes: it can signal the agent, and end leftovers by their token."""
     sees_host: bool = True
@@ -99,7 +99,7 @@ class LivenessProbe(ABC):
     shutdown_reason: str = "host-shutdown"
     """The reason recorded by an agent that got SIGTERM without a stop request; its run continues later."""
     is_in_image: bool = False
-    """Whether the agent runs in an image: on the image's interpreter, with a GPU that its container can lose."""
+    """Whether the agent runs in an image: on its interpreter, with a GPU that the container can lose."""
 
     @abstractmethod
     def judge(self, runs: Sequence[Run]) -> Dict[str, RunLiveness]:
@@ -186,7 +186,7 @@ class LivenessProbe(ABC):
         return []
 
     def left(self, run: Run) -> str:
-        """Return in one clause the remains of a run that was not ended completely; empty if nothing is left."""
+        """Return in one clause the remains of a run that was not ended completely; empty if none remain."""
         verdict = self.judge([run])[run.id]
         return "" if verdict.fate == GONE else verdict.words or "it is %s" % verdict.fate
 

@@ -1,1 +1,1 @@
-"""One session of a run in a service that shows nothing but what is printed, and keeps what lies in one folder at the end."""
+"""One session of a run in a service that shows only printed output, and keeps one folder at the end."""

@@ -1,4 +1,7 @@
-"""Whether a segment's machine is fit for its run: its cards, its torch, its packages. What is lacking is installed if it can be."""
+"""Whether a segment's machine fits its run: its cards, its torch, its packages.
+
+Missing parts are installed if possible.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,10 @@ Say = Callable[[str], None]
 
 
 def check_torch(came: Came, orders: Orders, due_s: float, say: Say) -> Optional[str]:
-    """Return the version of the torch that trains, None without one; one that lacks the card's architecture is replaced.
+    """Return the version of the torch that trains, None without one.
 
-    Installing ends at `due_s`, by the monotonic clock. Raises UnfitError.
+    A torch without code for the card is replaced. An installation ends at `due_s`, by the monotonic clock.
+    Raises UnfitError.
     """
     found = _import_torch()
     if _is_fit(found, came):
@@ -70,7 +74,7 @@ def _no_kernel(came: Came, line: str, mend: str) -> UnfitError:
 
 
 def _is_fit(found: Dict[str, Any], came: Came) -> bool:
-    """Whether torch has code for the card; where the card's capability is not known, the training will show it."""
+    """Whether torch has code for the card. If the card's capability is unknown, the training will show it."""
     if found["torch"] is None:
         return False
     return came.capability is None or has_code_for(found["architectures"], came.capability)
@@ -81,9 +85,9 @@ def _version(found: Dict[str, Any]) -> Optional[str]:
 
 
 def has_code_for(architectures: Sequence[str], capability: str) -> bool:
-    """Whether code for these architectures runs on a card: `sm_75` on 7.5 and later ones of 7, `compute_75` on all later ones.
+    """Whether code for these architectures runs on a card.
 
-    Code for `sm_90a` runs on 9.0 alone.
+    `sm_75` runs on 7.5 and later cards of 7, `compute_75` on all later ones, `sm_90a` on 9.0 alone.
     """
     major, _, minor = capability.partition(".")
     card = (int(major), int(minor or 0))
@@ -95,7 +99,7 @@ def has_code_for(architectures: Sequence[str], capability: str) -> bool:
 
 
 def _import_torch() -> Dict[str, Any]:
-    """Return the report of torch_check.py; its `torch` is None if there is none, or if it cannot be imported."""
+    """Return the report of torch_check.py; its `torch` is None if torch is missing or cannot be imported."""
     text = (pkgutil.get_data(torch_check.__package__ or "", "torch_check.py") or b"").decode()
     report = _ask(text, [torch_check.WITHOUT_CONFLICTS], torch_check.MARK)
     return report if isinstance(report, dict) else {"torch": None, "architectures": [], "error": None}
@@ -105,7 +109,7 @@ def _import_torch() -> Dict[str, Any]:
 
 
 def check_requirements(orders: Orders, torch: Optional[str], due_s: float, say: Say) -> None:
-    """Install the requirements that are lacking; the torch that fits the card stays. Raises UnfitError."""
+    """Install the missing requirements, and keep the torch that fits the card. Raises UnfitError."""
     lacking = _lacking(orders.requirements)
     if not lacking:
         return
@@ -138,7 +142,7 @@ def _lacking(requirements: Sequence[str]) -> List[str]:
 
 
 def _ask(text: str, words: List[str], mark: str) -> Any:
-    """Run a program with the run's interpreter; return what it reports behind a mark, None if it reports nothing."""
+    """Run a program with the run's interpreter; return its report behind a mark, None without one."""
     try:
         _, out, _ = deadline.run([sys.executable, "-c", text, *words], IMPORT_S)
     except (OSError, subprocess.TimeoutExpired):
@@ -151,7 +155,7 @@ def _ask(text: str, words: List[str], mark: str) -> Any:
 
 
 def _pip(words: List[str], due_s: float, say: Say) -> Tuple[Optional[int], str]:
-    """Run `pip install`, and print what it prints; return its exit status, None if it was ended, and its last error."""
+    """Run `pip install` and print its output; return its exit status (None if killed) and last error."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCH_")}
     variables.update(
         PIP_DISABLE_PIP_VERSION_CHECK="1",
@@ -181,7 +185,7 @@ def _family(pid: int) -> List[process.Process]:
 
 
 def _print_lines(pip: subprocess.Popen[bytes], due_s: float, say: Say) -> str:
-    """Print the lines of pip until it ends or time is up; return the last one that names an error, or else the last one."""
+    """Print the lines of pip until it ends or time is up; return its last error line, else its last line."""
     assert pip.stdout is not None  # noqa: S101 - asked for with PIPE
     rest, last, error = b"", "", ""
     while time.monotonic() < due_s:

@@ -1,6 +1,6 @@
-"""Print what a run writes into its record, as frames (frame.py), while it runs: a thread that nothing else waits for.
+"""Print a run's record as frames (frame.py) while the run writes it, in a thread that blocks no other work.
 
-It prints no faster than a reader far away can take, and not more than a budget; the outputs hold the rest.
+It prints no faster than a remote reader can receive, and no more than a budget; the outputs hold the rest.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ ROUND_BYTES = 64 << 10
 PIECE_BYTES = 32 << 10
 BUDGET_BYTES = 64 << 20
 LAST_BYTES = 4 << 20
-"""What the last round may print of files that grow."""
+"""The most bytes of growing files in the last round."""
 HEARTBEAT_S = 10.0
 LOOK_S = 0.2
 BEFORE, AFTER = ("sealed.json", "attempt.json", "precision.json"), ("state.json", "heartbeat")
-"""The small files that are printed before and after those that grow: a state follows what led to it."""
+"""The small files printed before and after the growing ones: a state follows the events that led to it."""
 AT_ONCE = ("attempt.json", "state.json")
 _NEVER = float("-inf")
 
 
 class Backlog(NamedTuple):
-    """A file that has grown: its path, what was printed of it, and its size."""
+    """A file that has grown: its path, the bytes printed so far, and its size."""
 
     path: RecordPath
     printed: int
@@ -94,14 +94,14 @@ class RecordFeed:
                     self._done.add(number)
 
     def _print_folder(self, number: int, allowance: int, *, is_over: bool) -> int:
-        """Print what is new in a folder; return how many bytes of files that grow were printed."""
+        """Print the news of a folder; return how many bytes of growing files were printed."""
         paths = [RecordPath(number, name) for name in AFTER if is_over or self._is_due(number, name)]
         after = [(path, self._read_new(path)) for path in paths]
         for name in BEFORE:
             path = RecordPath(number, name)
             self._replace(path, self._read_new(path))
         printed = self._print_growing(number, allowance)
-        for path, found in after:  # as they were before
+        for path, found in after:  # as read before
             self._replace(path, found)
         return printed
 
@@ -122,7 +122,7 @@ class RecordFeed:
         return mark is not None and mark != self._marks.get(path)
 
     def _is_due(self, number: int, name: str) -> bool:
-        """Whether a file may be printed again: heartbeats of a running attempt are not worth much."""
+        """Whether a file may be printed again: heartbeats of a running attempt are printed seldom."""
         if name != "heartbeat":
             return True
         now_s = time.monotonic()
@@ -139,7 +139,7 @@ class RecordFeed:
         self._marks[path] = mark
         try:
             return read_regular(self._path_of(path), MOST_BYTES)
-        except OSError:  # the job has put something else there, or it is too large
+        except OSError:  # the job has put something else in its place, or it is too large
             return None
 
     def _replace(self, path: RecordPath, data: bytes | None) -> None:
@@ -149,7 +149,7 @@ class RecordFeed:
     # files that grow
 
     def _backlog(self, number: int) -> List[Backlog]:
-        """Return what of a folder's growing files was not printed yet."""
+        """Return the unprinted parts of a folder's growing files."""
         found = []
         for name in GROWING_FILES:
             path = RecordPath(number, name)
@@ -160,7 +160,7 @@ class RecordFeed:
         return found
 
     def _print_growing(self, number: int, allowance: int) -> int:
-        """Print what is new in a folder's growing files, each at least its share; return how many bytes that were."""
+        """Print the news of a folder's growing files, each at least its share; return the number of bytes."""
         waiting = sorted(self._backlog(number), key=lambda one: one.size - one.printed)
         total = 0
         for place, backlog in enumerate(waiting):
@@ -171,14 +171,14 @@ class RecordFeed:
         return total
 
     def _append(self, backlog: Backlog, share: int) -> int:
-        """Print up to so many bytes of a file; return how many it were."""
+        """Print at most `share` bytes of a file; return how many were printed."""
         offset = backlog.printed
         end = min(backlog.size, offset + share)
         if offset >= end:
             return 0
         try:
             descriptor = open_regular(self._path_of(backlog.path), os.O_RDONLY)
-        except OSError:  # the job has put something else there
+        except OSError:  # the job has put something else in its place
             return 0
         try:
             while offset < end:
@@ -206,10 +206,10 @@ class RecordFeed:
 
 
 class FramePrinter:
-    """The thread that prints a run's frames, and what else is to be said, to a descriptor."""
+    """The thread that prints a run's frames, and lines for people, to a descriptor."""
 
     def __init__(self, run: Run, after: int, descriptor: int = 1) -> None:
-        """Start it."""
+        """Start the thread."""
         self._descriptor = descriptor
         self._feed = RecordFeed(run, after, self._write)
         self._words: Deque[str] = collections.deque()
@@ -223,7 +223,7 @@ class FramePrinter:
         self._words.append(words)
 
     def finish(self, wait_s: float) -> bool:
-        """Print what is left; return whether that was done within so many seconds."""
+        """Print the rest; return whether that was done within `wait_s` seconds."""
         self._ended.set()
         self._thread.join(wait_s)
         return not self._thread.is_alive()
@@ -231,7 +231,7 @@ class FramePrinter:
     def _run(self) -> None:
         while not self._ended.wait(LOOK_S):
             self._say_all()
-            with contextlib.suppress(OSError):  # the record is as its job leaves it
+            with contextlib.suppress(OSError):  # its job may have damaged the record
                 self._feed.turn()
         with contextlib.suppress(OSError):
             self._feed.finish()
@@ -247,13 +247,13 @@ class FramePrinter:
 
 
 def line_of(words: str) -> bytes:
-    """Return a line for people, which no reader takes for a frame."""
+    """Return a line for people, which no reader mistakes for a frame."""
     safe = "".join(char if char.isprintable() else " " for char in words)
     return ("launch: %s\n" % safe.replace(FRAME, "")).encode("utf-8", "replace")
 
 
 def write_line(descriptor: int, line: bytes) -> bool:
-    """Write a whole line, however long that takes; return False if nobody reads any more."""
+    """Write a whole line, however long that takes; return False once the reader is gone."""
     view = memoryview(line)
     try:
         while view:

@@ -1,4 +1,4 @@
-"""What a segment begins with: the run's folder of its payload, a tree among the inputs, the outputs of the segment before it."""
+"""The inputs of a segment: the run's folder in its payload, an archive, the last segment's outputs."""
 
 from __future__ import annotations
 
@@ -23,21 +23,24 @@ _PIECE = 1 << 20
 
 
 class EarlierOutputs(NamedTuple):
-    """The outputs of an earlier segment: its run's folder, and the number of the last folder of its record."""
+    """The outputs of an earlier segment: its run's folder, and the last folder number of its record."""
 
     path: str
     last: int
 
 
 def lay_out(payload: str, working: str, run_id: str) -> Run:
-    """Move the run's folder of a payload below the root in a service's working folder. Raises PayloadError, OSError."""
+    """Move the run's folder of a payload below the root in a service's working folder.
+
+    Raises PayloadError, OSError.
+    """
     source = os.path.join(payload, "run")
     for name in ("control", "record"):
         if not os.path.isdir(os.path.join(source, name)):
             raise PayloadError("%s: it has no folder %s" % (source, name))
     root = os.path.join(working, ROOT)
     target = os.path.join(root, "runs", run_id)
-    os.makedirs(os.path.dirname(target))  # an older one here would be another session's
+    os.makedirs(os.path.dirname(target))  # an older one here would belong to another session
     shutil.move(source, target)
     run = Run(target)
     os.makedirs(run.work, exist_ok=True)
@@ -62,7 +65,7 @@ def unpack(tree: Tree, inputs: str, run: Run) -> None:
 
 
 def _find_archive(tree: Tree, inputs: str) -> str:
-    """Return the path of the archive of this name and contents: where the service puts it differs."""
+    """Return the path of the archive with this name and contents: services put it into different folders."""
     damaged = None
     for folder, _, names in os.walk(inputs):
         if tree.file in names:
@@ -110,7 +113,7 @@ def _last_number(path: str) -> int:
 
 
 def lay_over(earlier: EarlierOutputs, run: Run) -> int:
-    """Put what an earlier segment wrote over a run's work/; return how many files that were. Raises OSError."""
+    """Copy an earlier segment's files over a run's work/; return the number of files. Raises OSError."""
     count = 0
     work = os.path.join(earlier.path, "work")
     for folder, names, files in os.walk(work):
@@ -129,7 +132,7 @@ def lay_over(earlier: EarlierOutputs, run: Run) -> int:
 
 
 def _put(source: str, target: str) -> None:
-    """Copy a file over another one, whose mode stays: a service does not keep modes."""
+    """Copy a file over another one and keep that one's mode: a service does not keep modes."""
     mode = None
     with contextlib.suppress(FileNotFoundError):
         mode = os.lstat(target).st_mode & 0o777
@@ -140,9 +143,10 @@ def _put(source: str, target: str) -> None:
 
 
 def _know_seals(earlier: EarlierOutputs, run: Run) -> None:
-    """Note the earlier segment's checkpoints in the folders that clients made since: their makers may not have had them.
+    """Add the earlier segment's checkpoints to the seals of later folders that clients made.
 
-    No late seal is hidden by that: the earlier segment was over before those folders were made.
+    Those clients may not have had the checkpoints. No late seal is hidden by that: the earlier segment was
+    over before those folders were made.
     """
     for number in _numbers_after(run, earlier.last):
         folder = run.folder(number)

@@ -1,4 +1,4 @@
-"""The orders of a segment: `segment.json` of its payload, which the client has written."""
+"""The orders of a segment: `segment.json` of its payload, written by the client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PayloadError(Exception):
 
 
 class Tree(NamedTuple):
-    """An archive, a tar.gz of what lies in the run's work/, that is somewhere below the inputs: its name, its SHA-256."""
+    """An archive below the inputs, a tar.gz of files for the run's work/: its name and its SHA-256."""
 
     file: str
     sha256: str
@@ -34,7 +34,10 @@ class TorchWheel(NamedTuple):
 
 
 class Orders(NamedTuple):
-    """What a segment is to do. No `cards` means that the run uses none; `earlier`: it goes on from outputs among the inputs."""
+    """The orders of a segment.
+
+    Without `cards` the run uses none; `earlier`: it continues from outputs among the inputs.
+    """
 
     run: str
     segment: int
@@ -64,7 +67,7 @@ def read_orders(payload: str) -> Orders:
 
 
 def _orders(record: Dict[str, Any]) -> Orders:
-    """Raises ValueError, KeyError, TypeError or AttributeError for a record of another shape."""
+    """Parse a record. Raises ValueError, KeyError, TypeError or AttributeError if it has another shape."""
     if record["version"] != VERSION:
         raise ValueError("version %r is not known to this agent" % record["version"])
     tree = record["tree"]

@@ -1,6 +1,7 @@
-"""What must not be, or need not be, among a segment's outputs is removed: secrets, tokens, what was sent, caches.
+"""Remove from a segment's outputs all that must not or need not be kept: secrets, tokens, sent files, caches.
 
-What stays is what the run wrote: the numbered folders of this segment, artifacts, checkpoints, new and changed files.
+The run's own output stays: the numbered folders of this segment, artifacts, checkpoints, new and changed
+files.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ _NOT_WRITTEN = ("data", "incoming")
 
 
 def prune(run: Run, after: int) -> None:
-    """Remove what is no output of a run whose processes have ended; `after` is the last folder that came with the payload.
+    """Remove all but the outputs of a run whose processes have ended.
 
-    What cannot be removed stays, except that an error about the secrets is raised last: OSError.
+    `after` is the last folder that came with the payload. Files that cannot be removed stay, but an error
+    about the secrets is raised at the end: OSError.
     """
     sent = FileTree()
     with contextlib.suppress(UnreadableError):
@@ -47,7 +49,7 @@ def prune(run: Run, after: int) -> None:
 def _prune_record(run: Run, after: int) -> None:
     kept = {"%04d" % number for number in run.numbers() if number > after}
     with contextlib.suppress(OSError):
-        secret.erase(run)  # first of all; what went wrong is raised at the end
+        secret.erase(run)  # first of all; an error is raised at the end
     for path in paths_in(run.record):
         if os.path.basename(path) not in kept:
             _remove(path)
@@ -58,7 +60,7 @@ def _prune_record(run: Run, after: int) -> None:
 
 
 def _prune_folder(path: str, sent: FileTree, inside: str) -> None:
-    """Remove caches, links, files as they were sent, and then folders with nothing in them."""
+    """Remove caches, links and unchanged sent files, and then empty folders."""
     for folder, names, files in os.walk(path, topdown=True):
         below = os.path.normpath(os.path.join(inside, os.path.relpath(folder, path)))
         for name in list(names):
@@ -70,12 +72,12 @@ def _prune_folder(path: str, sent: FileTree, inside: str) -> None:
             if not _is_written(os.path.join(folder, name), sent, os.path.normpath(os.path.join(below, name))):
                 _remove(os.path.join(folder, name))
     for folder, _, _ in os.walk(path, topdown=False):
-        with contextlib.suppress(OSError):  # something is in it
+        with contextlib.suppress(OSError):  # it is not empty
             os.rmdir(folder)
 
 
 def _make_names_text(top: str) -> None:
-    """Rename what has a name that is no UTF-8: a service that lists its outputs as text could list none."""
+    """Rename files whose names are not UTF-8: a service that lists its outputs as text would fail on them."""
     for folder, names, files in os.walk(top, topdown=False):
         for name in (*names, *files):
             text = os.fsencode(name).decode("utf-8", "backslashreplace")
@@ -85,7 +87,7 @@ def _make_names_text(top: str) -> None:
 
 
 def _is_written(path: str, sent: FileTree, name: str) -> bool:
-    """Whether a path is a regular file with other contents than were sent."""
+    """Whether a path is a regular file whose contents differ from the sent ones."""
     try:
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode):

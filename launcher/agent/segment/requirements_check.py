@@ -1,6 +1,6 @@
 """Report which requirements a Python lacks.
 
-This is a program of its own: a segment runs it with the interpreter of its run, with the requirements as arguments.
+This is a separate program: a segment runs it with its run's interpreter, with the requirements as arguments.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def main() -> int:
 
 
 def _is_lacking(text: str, depth: int) -> bool:
-    """Whether a requirement is not installed, or in another version, or without what its extras need."""
+    """Whether a requirement is missing, has another version, or lacks the requirements of its extras."""
     requirement_class = _requirement_class()
     if requirement_class is None:
-        return True  # pip itself can tell
+        return True  # pip itself can check it
     try:
         requirement = requirement_class(text)
     except ValueError:
@@ -43,7 +43,7 @@ def _is_lacking(text: str, depth: int) -> bool:
 
 
 def _of_extras(requirement: Any, found: Any, requirement_class: Any) -> List[Any]:
-    """Return the requirements of a distribution that apply because of the extras that are asked for."""
+    """Return the requirements of a distribution that apply because of the requested extras."""
     inner = [requirement_class(text) for text in found.requires or ()]
     return [
         one
@@ -60,7 +60,7 @@ def _bare(requirement: Any) -> str:
 
 
 def _requirement_class() -> Any:
-    """Return the class that reads requirements, from `packaging` or from pip's copy of it; None without both."""
+    """Return the class that parses requirements, from `packaging` or pip's copy of it; None without both."""
     for name in ("packaging.requirements", "pip._vendor.packaging.requirements"):
         try:
             return importlib.import_module(name).Requirement

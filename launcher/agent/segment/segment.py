@@ -2,10 +2,10 @@
 
     segment PAYLOAD WORKING INPUTS
 
-PAYLOAD has `segment.json` and `run/`; WORKING is what the service keeps at the end; INPUTS is where it puts what the session
-was given. The run is kept by a keeper as everywhere. This process is above it: it prints what the run writes down
-(frames.py), has the run save in time, and clears away what is no output. The exit status is 0 once the session has done
-its part, also if the training has failed: that is on record.
+PAYLOAD has `segment.json` and `run/`; WORKING is the folder that the service keeps at the end; INPUTS has the
+session's inputs. The run has a keeper, as on other hosts. This process is the keeper's parent: it prints the
+run's record (frames.py), makes the run save in time, and removes all files but the outputs. The exit status is 0
+once the session has done its part, even if the training has failed: that is on record.
 """
 
 from __future__ import annotations
@@ -34,29 +34,29 @@ from .frames import FramePrinter, line_of, write_line
 from .orders import Orders, PayloadError, read_orders
 
 SAVING_S = 120.0
-"""Before the end of a session, besides the grace in which the training saves: for outputs, and for a slow host."""
+"""Seconds before the end of a session, added to the grace for saving: for outputs, and for a slow host."""
 MOST_SAVING = 0.25
-"""Of the session, for both together."""
+"""The largest share of the session for both together."""
 _OTHER_CARDS = (
     "launch again: the service may give what was asked for; --allow-substitute plans for other cards too"
 )
 LAST_S = 15.0
 MOST_LAST = 0.1
-"""What is left of a session, as a share of it at most, when what still runs is killed."""
+"""The largest share of a session that may be left when remaining processes are killed."""
 LOOK_S = 0.1
 PRINTING_S = 30.0
 BROKEN = 1
 
 
 class Deadlines(NamedTuple):
-    """When the run is asked to save, and when all that is left of it is killed, by the monotonic clock."""
+    """When the run is asked to save, and when its remaining processes are killed, by the monotonic clock."""
 
     save_s: float
     kill_s: float
 
 
 def deadlines_of(began_s: float, session_s: float, grace_s: float) -> Deadlines:
-    """Return the deadlines of a session that began at a time and must end after so many seconds."""
+    """Return the deadlines of a session that began at `began_s` and must end after `session_s` seconds."""
     saving_s = min(grace_s + SAVING_S, MOST_SAVING * session_s)
     last_s = min(LAST_S, MOST_LAST * session_s)
     return Deadlines(began_s + session_s - saving_s, began_s + session_s - last_s)
@@ -89,7 +89,7 @@ def main(arguments: List[str]) -> int:
 
 
 def _age_s() -> float:
-    """Return how long ago this process began, as a script of the service that has become the agent."""
+    """Return the age of this process in seconds: it began as a script of the service and became the agent."""
     me = process.find(os.getpid())
     return (process.age_s(me.start) if me is not None else None) or 0.0
 
@@ -113,7 +113,7 @@ class _Segment:
         self._printer = FramePrinter(run, self._after)
 
     def go(self) -> int:
-        """Prepare the run, keep it, and wait for its end or the deadline."""
+        """Prepare the run, start its keeper, and wait for its end or the deadline."""
         say = self._printer.say
         say("segment %d of run %s" % (self._orders.segment, self._run.id))
         try:
@@ -130,14 +130,14 @@ class _Segment:
         return 0
 
     def clear_away(self) -> None:
-        """End what is left of the run, print the last frames, and remove what is no output."""
+        """End the rest of the run, print the last frames, and remove all files but the outputs."""
         process.end(process.own_descendants, "descendant", 0.0)
         if not self._printer.finish(PRINTING_S):
             write_line(2, line_of("the output of this session is not read"))
         pruning.prune(self._run, self._after)
 
     def _check_machine(self) -> None:
-        """Put on record which cards came, and install what is lacking. Raises UnfitError."""
+        """Record which cards the session got, and install missing packages. Raises UnfitError."""
         run, orders, say = self._run, self._orders, self._printer.say
         came = choose_cards(run.root, orders.cards, "the session", _OTHER_CARDS)
         prepared = run.prepared()
@@ -167,7 +167,7 @@ class _Segment:
             self._printer.say("took %d files over from %s" % (count, earlier.path))
 
     def _keep(self, keeper: subprocess.Popen[bytes]) -> None:
-        """Wait for the end of a run under its keeper; ask it to save when it is time, and kill it when that is over."""
+        """Wait for the end of a run under its keeper; ask it to save in time; return at the kill deadline."""
         is_asked = False
         while keeper.poll() is None:
             now_s = time.monotonic()
@@ -181,7 +181,10 @@ class _Segment:
             time.sleep(LOOK_S)
 
     def _record_broken(self, words: str) -> None:
-        """Put on record why the run could not begin here: its first segment has failed, a later one may be tried again."""
+        """Record why the run could not begin here.
+
+        A failed first segment is final; a later one may be tried again.
+        """
         evidence = {"class": "never-started", "line": words[:MOST_CHARS]}
         state, reason = (
             ("failed", "never-started") if self._orders.segment == 1 else ("interrupted", "agent-lost")

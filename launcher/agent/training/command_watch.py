@@ -129,7 +129,7 @@ class RunningCommand:
             end = End(int(has_failed), None, None, end.oom_kills)
         return end._replace(log=self._said) if self._lingering.has(pid) or end.code == 0 else end
 
-    # what it reports
+    # its reports
 
     def take_lines(self, lines: List[bytes]) -> None:
         """Process lines of a worker and record them."""
@@ -214,7 +214,7 @@ class RunningCommand:
     def _beat(self) -> None:
         self._account.beat(self._run_time.ran_s)
 
-    # how it is stopped
+    # stopping it
 
     def _control(self, command: Command) -> None:
         """Pass on a stop request, notice a hang, and kill an overdue or superseded command."""
@@ -242,7 +242,7 @@ class RunningCommand:
         if failure is not None and self._progress.failure is None:
             self._give_up(failure, 0.0)
 
-    # when it is silent
+    # its silence
 
     def _attend_to_silence(self, command: Command) -> None:
         """Check what a silent command does, record it, and end the command once it hangs or lingers."""
