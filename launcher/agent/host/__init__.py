@@ -1,1 +1,1 @@
-"""This host as a whole: its facts, leftovers of dead runs, and what no run needs any more."""
+"""This host as a whole: its facts, leftovers of dead runs, and garbage that no run needs."""

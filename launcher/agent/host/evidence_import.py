@@ -1,12 +1,14 @@
-"""Precision evidence of runs in containers and of jobs: it comes from the run's own record, since their agents write nowhere else.
+"""Import precision evidence of runs in containers and of jobs from the run's record.
 
-    <root>/hosts/<place-id>/expected/<run-id>   what was taken from the run so far, as digests
+    <root>/hosts/<place-id>/expected/<run-id>   digests of the records imported from the run so far
 
-The place is this host, or a cluster: what a run of one has shown holds through each of its login nodes.
+The agents of these runs can write only to the run's record. The place is this host or a cluster: evidence
+from a cluster is valid on each of its login nodes.
 
-A job may have written anything there, so it speaks for its own plan only: card, model, method and job are the plan's.
-It has few records, because what is kept of all runs is bounded: too many would push out those of others.
-What is expected of a run is taken in before a probe recalls what is known, and before the run is removed.
+A job may have written anything into the record, so its evidence counts only for its own plan: card, model,
+method and job are taken from the plan. Few records are imported per run, because the total for all runs is
+bounded: too many would displace those of others. Evidence is imported before a probe recalls it, and before
+the run is removed.
 """
 
 from __future__ import annotations
@@ -29,21 +31,24 @@ if TYPE_CHECKING:
     from ..record.run_records import EvidenceRecord, PlanRecord
 
 MOST_RUNS = 100
-"""The runs that one probe looks at."""
+"""The most runs that one probe looks at."""
 MOST_OF_RUN = 50
-"""The records that are taken from one run."""
+"""The most records that are imported from one run."""
 _DRIVER = re.compile(r"\d{3}\.\d+(?:\.\d+)?")
 
 
 def expect(run: Run) -> None:
-    """Note that evidence may come from a run."""
+    """Note that a run may produce evidence."""
     folder = _folder_of(run.root, _place_of(run))
     os.makedirs(folder, exist_ok=True)
     write_durably(os.path.join(folder, run.id), "")
 
 
 def take_in_all(root: str, place_id: str) -> None:
-    """Take in what a place's runs below a root have shown since the last time. What the disk refuses is left for the next."""
+    """Import the new evidence of a place's runs below a root.
+
+    Records that the disk refuses are left for next time.
+    """
     try:
         paths = paths_in(_folder_of(root, place_id))
     except OSError:
@@ -56,7 +61,7 @@ def take_in_all(root: str, place_id: str) -> None:
 
 
 def take_in(run: Run) -> None:
-    """Take in what a run has shown since the last time, if anything is expected of it. Raises OSError."""
+    """Import the new evidence of a run, if any is expected. Raises OSError."""
     _take_in(run, _place_of(run))
 
 

@@ -1,4 +1,4 @@
-"""Removal from a host: of a run that has ended, and of everything that no run names any more."""
+"""Removal from a host: of a run that has ended, and of everything that no run refers to."""
 
 from __future__ import annotations
 
@@ -26,39 +26,40 @@ REMOVED = ".removed-"
 SOCKET_FOLDER = "socket folder"
 AGENT_AGE_S = 86_400.0
 ABANDONED_S = 60.0
-"""How old a half-made run must be before a client may remove it by name."""
+"""The least age in seconds of a half-made run that a client may remove by name."""
 REMOVALS_S = 30.0
 GROUP = 200
 """Runs that are judged at once."""
 MOST_ITEMS = 100_000
-"""Of one collection: an answer is bounded."""
+"""The most items of one collection, which bounds an answer."""
 
 
 class NotRemovableError(Exception):
-    """Raised for a run that must not be removed: it has not ended, or somebody is working on it."""
+    """Raised for a run that must not be removed: it has not ended, or another client is working on it."""
 
 
 class LastCopyError(Exception):
-    """Raised for a run that must not be removed because it holds the last copies of what it wrote."""
+    """Raised for a run that must not be removed because it holds the last copies of its outputs."""
 
     def __init__(self, copies: LastCopies) -> None:
-        """Hold what would be lost."""
+        """Store the files that would be lost."""
         super().__init__("it holds the last copies of %d files" % copies.number)
         self.copies = copies
 
 
 def _pass() -> None:
-    """Let go of nothing."""
+    """Release nothing."""
 
 
 def remove_run(
     run: Run, find_last_copies: Optional[Callable[[Run], LastCopies]], let_go: Callable[[], object] = _pass
 ) -> int:
-    """Remove a run that has ended; return the bytes that this frees. The caller holds its contact lock.
+    """Remove a run that has ended. Return the bytes that this frees. The caller holds its contact lock.
 
-    What `find_last_copies` finds must not be lost; None if all may be. `let_go` releases the lock once nobody can find the
-    run any more: a network disk keeps a file that is open, and its folder. Raises LastCopyError, and NotRemovableError for a
-    run that has not ended. The run disappears in one step; a removal that is interrupted is finished by `gc` or a sweep.
+    Files that `find_last_copies` finds must not be lost; None allows any loss. `let_go` releases the lock
+    once no process can find the run any more: a network disk keeps an open file and its folder. Raises
+    LastCopyError, and NotRemovableError for a run that has not ended. The run disappears in one step; `gc` or
+    a sweep finishes an interrupted removal.
     """
     state = run_state.state_of(run)["state"]
     if state not in TERMINAL and not (is_half_made(run) and _age_s(run.path) > ABANDONED_S):
@@ -68,7 +69,7 @@ def remove_run(
         found = find_last_copies(run) if find_last_copies else None
         if found is not None and (found.number or found.unseen):
             raise LastCopyError(found)
-        with contextlib.suppress(OSError):  # it costs only what the run has shown
+        with contextlib.suppress(OSError):  # a failure costs only the run's evidence
             evidence_import.take_in(run)
         os.rename(run.path, away)
         if found is not None and look_again(Run(away), OutputDigests(Run(away))) != found.look:
@@ -79,12 +80,12 @@ def remove_run(
 
 
 def lock_of_removals(root: str) -> str:
-    """Return the path of the lock of those who remove runs."""
+    """Return the path of the lock that removals of runs hold."""
     return os.path.join(root, "hosts", process.host_id(), "locks", "removal")
 
 
 def check_writable(root: str) -> None:
-    """Raise OSError if the disk of a root is read-only, so that nothing there can be removed."""
+    """Raise OSError if the disk of a root is read-only, so that nothing on it can be removed."""
     try:
         os.close(open_regular(lock_of_removals(root), os.O_RDWR))
     except FileNotFoundError:
@@ -95,7 +96,7 @@ def check_writable(root: str) -> None:
 
 @contextlib.contextmanager
 def _removal_lock(root: str, *, shared: bool) -> Iterator[bool]:
-    """Hold the lock of those who remove runs, shared by them; yield whether it is held."""
+    """Hold the removal lock, which removals share. Yield whether it is held."""
     path = lock_of_removals(root)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     lock = Lock.take(path, REMOVALS_S if shared else 0.0, shared=shared)
@@ -107,7 +108,7 @@ def _removal_lock(root: str, *, shared: bool) -> Iterator[bool]:
 
 
 def finish_removal(path: str) -> bool:
-    """Remove what an interrupted removal left of a run; return False while a removal is going on."""
+    """Finish an interrupted removal of a run. Return false while another removal runs."""
     with _removal_lock(os.path.dirname(os.path.dirname(path)), shared=False) as is_alone:
         if is_alone:
             remove(path)
@@ -115,18 +116,21 @@ def finish_removal(path: str) -> bool:
 
 
 def paths_of_runs(root: str) -> list[str]:
-    """Return the paths of the runs below a root, and of those whose removal was interrupted."""
+    """Return the paths of the runs below a root, including those whose removal was interrupted."""
     paths = paths_in(os.path.join(root, "runs"))
     return [path for path in paths if RUN_ID.fullmatch(os.path.basename(path).replace(REMOVED, "", 1))]
 
 
 def has_code(path: str) -> bool:
-    """Whether the run in a folder received its code. It costs one look, of a run from before 2026-11-22 two."""
+    """Whether the run in a folder received its code.
+
+    Takes one look at the disk, or two for a run before 2026-11-22.
+    """
     return os.path.isdir(path + "/work/code") or os.path.isdir(path + "/code")
 
 
 def is_half_made(run: Run) -> bool:
-    """Whether a run of this host never received its code and nobody holds it: its client and our `serve` died."""
+    """Whether a run of this host never received its code and no process holds it: its client and `serve` died."""
     if os.path.isdir(run.code):
         return False
     if run.place_id() is None:
@@ -137,7 +141,7 @@ def is_half_made(run: Run) -> bool:
 
 
 def _is_unrecorded(run: Run) -> bool:
-    """Whether nothing was recorded of a run and nobody holds it: what made it died between its first steps."""
+    """Whether a run has no record and no process holds it: its creator died between the first steps."""
     numbers = run.numbers()
     folders = [run.folder(number) for number in numbers]
     return len(numbers) <= 1 and not any(
@@ -146,7 +150,7 @@ def _is_unrecorded(run: Run) -> bool:
 
 
 def remove_half_made(run: Run) -> bool:
-    """Remove a half-made run, unless another client is working on it; return whether it is gone."""
+    """Remove a half-made run, unless another client is working on it. Return whether it is removed."""
     has_lock = os.path.isdir(run.control)  # made after the run's own folder
     lock = Lock.take(run.contact_lock, 0.0) if has_lock else None
     if has_lock and lock is None:
@@ -163,7 +167,7 @@ def remove_half_made(run: Run) -> bool:
 
 
 def put_away(run: Run) -> str:
-    """Take a run that never began out of its place in one step, so that it can be removed; return where it is."""
+    """Rename the folder of a run that never began in one step, so that it can be removed. Return the new path."""
     away = os.path.join(os.path.dirname(run.path), REMOVED + run.id)
     os.rename(run.path, away)
     return away
@@ -174,15 +178,15 @@ def _age_s(path: str) -> float:
 
 
 class Survey:
-    """What the runs below a root name and need, as far as they were read.
+    """The names that the runs below a root refer to, as read so far.
 
-    `unended` are the runs that have not ended, `images` the images that any run names. `unreadable` are the runs whose plan
-    or manifest cannot be read, with the reasons: nothing goes that they may need. Runs are read one after the other: what is
-    kept of each is what it names.
+    `unended` are the runs that have not ended, `images` the images that any run names. `unreadable` maps each
+    run whose plan or manifest cannot be read to the reason: everything that it may need is kept. Runs are
+    read one after another, and only their references are kept in memory.
     """
 
     def __init__(self, root: str, agent_folder: str) -> None:
-        """Start with no run; `agent_folder` is that of this agent."""
+        """Start without runs. `agent_folder` is this agent's folder."""
         self._root = root
         self._seen: Set[str] = set()
         self._contents = NamedContents()
@@ -195,7 +199,10 @@ class Survey:
         self.unreadable: Dict[str, str] = {}
 
     def look(self, advance: Callable[[int], None]) -> None:
-        """Read the runs that were not read before, those too that are made meanwhile; `advance` gets the number of each group."""
+        """Read the new runs, including runs that are made during the look.
+
+        `advance` gets the size of each group.
+        """
         while True:
             names = [os.path.basename(path) for path in paths_in(os.path.join(self._root, "runs"))]
             fresh = [name for name in names if RUN_ID.fullmatch(name) and name not in self._seen]
@@ -226,23 +233,24 @@ class Survey:
         self._environments.add(str((plan.get("environment") or {}).get("name")))
         if plan.get("image"):
             self.images.add(str(plan["image"].get("name")))
-        if self._old_agents:  # otherwise nobody asks which agents are used
+        if self._old_agents:  # otherwise the used agents do not matter
             with contextlib.suppress(FileNotFoundError):  # it was just removed
                 folders = list(run.newest())
                 for folder in folders:
                     self._agents.add(str(folder.read_attempt().get("agent_folder")))
-                if len(folders) < len(run.numbers()):  # any agent may be named in the others
+                if len(folders) < len(run.numbers()):  # the other folders may name any agent
                     self._agents.update(self._old_agents)
 
     def doubts(self) -> Dict[str, str]:
-        """Return the runs of which anything cannot be read, their state too, with the reasons."""
+        """Return the runs that cannot be read fully (plan, manifest or state), with the reasons."""
         return {**self._odd, **self.unreadable}
 
     def garbage(self) -> List[Dict[str, Any]]:
-        """Return what no run below the root names, as {"kind", "path", "bytes"}; paths below the root are relative to it.
+        """Return the items that no run below the root refers to.
 
-        The caller holds the store exclusively, from before `look` until `collect` has returned. What is over MOST_ITEMS is left
-        for the next time.
+        Each is {"kind", "path", "bytes"}; paths below the root are relative to it. The caller holds the store
+        exclusively, from before `look` until `collect` has returned. Items beyond MOST_ITEMS are left for the
+        next time.
         """
         return [
             {"kind": kind, "path": path.replace(self._root + os.sep, "", 1), "bytes": _size(path)}
@@ -268,7 +276,10 @@ class Survey:
 
 
 def collect(root: str, items: List[Dict[str, Any]], advance: Callable[[int], None]) -> None:
-    """Remove what a survey found; `advance` is called for each. Raises OSError for what stays, once all else is removed."""
+    """Remove the items of a survey. `advance` is called for each.
+
+    Raises OSError if an item cannot be removed, after all others are removed.
+    """
     problem: Optional[OSError] = None
     for item in items:
         advance(0)
@@ -282,14 +293,14 @@ def collect(root: str, items: List[Dict[str, Any]], advance: Callable[[int], Non
 
 
 def _old_agents(folder: str, current: str) -> Iterator[str]:
-    """Yield the agents of other versions that were not brought here lately."""
+    """Yield agents of other versions that were not uploaded recently."""
     for path in paths_in(folder):
         if path != current and time.time() - os.stat(path).st_mtime > AGENT_AGE_S:
             yield path
 
 
 def _size(path: str) -> int:
-    """Return the bytes that removing a file or folder frees: a file with other names keeps its bytes."""
+    """Return the bytes that removing a file or folder frees: a file with other hard links keeps its bytes."""
     if not os.path.isdir(path):
         status = os.lstat(path)
         return status.st_size if status.st_nlink == 1 else 0
@@ -312,7 +323,10 @@ _REMOVERS: Dict[str, Callable[[str], object]] = {
 
 
 def remove(path: str) -> int:
-    """Remove a file or a folder with everything in it, read-only parts too; return the bytes that this frees."""
+    """Remove a file or a folder with its contents, including read-only parts.
+
+    Return the bytes that this frees.
+    """
     if os.path.isdir(path) and not os.path.islink(path):
         return remove_tree(path)
     size = _size(path)

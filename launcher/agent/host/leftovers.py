@@ -1,7 +1,8 @@
-"""The sweep: ends and removes what is ours and no run needs: processes, leases, uploads, half-made runs, temporary files.
+"""The sweep: ends and removes the launcher's leftovers that no run needs.
 
-ownership.py decides who owns a process. Signals are sent by process.send alone, and each is recorded with its proof in
-`hosts/<host-id>/sweeps.jsonl`. What must be left alone is listed, with what it means and whom to ask.
+These are processes, leases, uploads, half-made runs and temporary files. ownership.py decides who owns a
+process. Signals are sent only by process.send, and each is recorded with its proof in
+`hosts/<host-id>/sweeps.jsonl`. Leftovers that must stay are listed with their meaning and the person to ask.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from . import garbage
 
 Item = Dict[str, Any]
 GRACE_S = 3.0
-COLLECTING_S = 0.5  # for a parent to collect what has ended
-LEAVING_S = 2.0  # for an agent that has recorded its run's end to leave by itself
+COLLECTING_S = 0.5  # for a parent to collect an ended child
+LEAVING_S = 2.0  # for an agent to exit after it has recorded the end of its run
 OLD_S = 3600.0
 LONG_S = 1e9
-"""The age of what says that it ends in the future: its own job has written that."""
+"""The age of a run whose recorded end is in the future: its job wrote that time."""
 MOST_BYTES = 1 << 20
 MOST_CHARS = 40
 ENDED, REMOVED, LEFT = "ended", "removed", "left"
@@ -39,7 +40,7 @@ _TEMPORARY = re.compile(r".+\.([0-9]+)(?:\.[0-9a-f]{16})?\.tmp")
 
 
 def sweep(root: str, *, dry_run: bool) -> List[Item]:
-    """End and remove what is not needed, or with `dry_run` only list it; return what was found.
+    """End and remove leftovers, or with `dry_run` only list them. Return the leftovers found.
 
     Each item is {"kind", "name", "run", "did", "why"}; `did` is `ended`, `removed`, or `left` if it stays.
     """
@@ -55,7 +56,7 @@ def sweep(root: str, *, dry_run: bool) -> List[Item]:
 
 
 def ages(root: str, names: Collection[str]) -> Dict[str, Optional[float]]:
-    """Return how many seconds ago each of these runs ended, None for a run that is gone.
+    """Return how many seconds ago each of these runs ended, None for a removed run.
 
     Runs that have not ended are left out.
     """
@@ -71,10 +72,10 @@ def ages(root: str, names: Collection[str]) -> Dict[str, Optional[float]]:
 
 
 def remains(run: Run) -> List[str]:
-    """Return what is left of a run that has ended, processes and leases, after waiting a moment for them to go.
+    """Return the remaining processes and leases of a run that has ended, after a short wait for them to go.
 
-    The leases of an agent that cannot give them back itself, in a container, are given back here. Its secrets are erased if it
-    did not live to do so: a job can write that its run has ended.
+    An agent in a container cannot release its leases, so they are released here. Secrets that the agent did
+    not live to erase are erased here: a job can write that its run has ended.
     """
     if not run_state.probe_of(run).sees_host and run_state.state_of(run)["state"] in TERMINAL:
         for let_go in (forget_secrets, lease.give_back):
@@ -95,9 +96,9 @@ def remains(run: Run) -> List[str]:
 
 
 def end_leftovers(root: str, *, dry_run: bool = False) -> List[Item]:
-    """End the processes of runs that no longer need them, or only list them; return what became of each.
+    """End the processes of runs that no longer need them, or only list them. Return the outcome for each.
 
-    What these runs have handed over to somebody else's program is listed, and gets no signal.
+    Processes that these runs have handed over to another program are listed, and get no signal.
     """
     found, handed_over = _leftovers(root)
     others = [
@@ -125,7 +126,7 @@ def _handed_over(run: str, left: process.Process, receiver: str) -> Item:
 
 
 def _leftovers(root: str) -> ownership.LeftoverProcesses:
-    """Return what is left of runs, after waiting for agents that have just recorded the end of their runs."""
+    """Return the leftovers of runs, after waiting for agents that have just recorded the end of their runs."""
     deadline = time.monotonic() + LEAVING_S
     while True:
         found = ownership.leftovers(root)
@@ -141,10 +142,10 @@ def _has_agent(run: Run) -> bool:
 
 
 def _hold(stack: contextlib.ExitStack, run: Run) -> bool:
-    """Keep other clients from restarting a run while its leftovers are ended; return False if one is doing so."""
+    """Keep other clients from restarting a run while its leftovers are ended. Return false if one is doing so."""
     try:
         lock = Lock.take(run.contact_lock, 0.0)
-    except OSError:  # of another user, who shares the root
+    except OSError:  # the lock belongs to another user who shares the root
         lock = None
     if lock is not None:
         stack.callback(lock.release)
@@ -152,7 +153,10 @@ def _hold(stack: contextlib.ExitStack, run: Run) -> bool:
 
 
 def _end(root: str, runs: List[str]) -> List[Item]:
-    """End what is left of some runs: SIGTERM, then SIGKILL after a grace; return what became of each process."""
+    """End the leftovers of some runs: SIGTERM, then SIGKILL after a grace.
+
+    Return the outcome for each process.
+    """
     names: Dict[Tuple[int, str], Tuple[str, str]] = {}
 
     def targets() -> List[process.Process]:
@@ -165,7 +169,7 @@ def _end(root: str, runs: List[str]) -> List[Item]:
         ]
         for leftover, run in fresh:
             names[leftover.pid, leftover.start] = (run, _name(leftover))
-        if fresh:  # before they are signalled: it is on record even if we die
+        if fresh:  # recorded before they get a signal, in case this process dies
             _put_on_record(
                 root,
                 [dict(_proof(root, run), kind="found", **leftover.proof("token")) for leftover, run in fresh],
@@ -185,7 +189,7 @@ def _end(root: str, runs: List[str]) -> List[Item]:
 
 
 def _exiting(names: Collection[Tuple[int, str]]) -> List[process.Process]:
-    """Return those of some processes that the kernel is ending: they still have their card, but no variables any more."""
+    """Return those of `names` that the kernel is ending: they still have their card, but no variables."""
     current = [(process.find(pid), start) for pid, start in names]
     return [
         found
@@ -226,7 +230,7 @@ def _who(pid: int) -> str:
 
 
 def _command(pid: int) -> str:
-    """Return a process's command line, or its name alone if it waits in the kernel, where reading might block."""
+    """Return a process's command line, or only its name if it waits in the kernel, where reading might block."""
     current = process.find(pid)
     source = "comm" if current and current.letter == "D" else "cmdline"
     try:
@@ -249,11 +253,11 @@ def _proof(root: str, run: str) -> Dict[str, Any]:
     }
 
 
-# what a place keeps
+# jobs
 
 
 def _strays(root: str, *, dry_run: bool) -> List[Item]:
-    """End what keeps runs that no longer need it, where it is not a process of this host."""
+    """End jobs that their runs no longer need, and which are not processes of this host."""
     items = []
     for stray in (found for kind in liveness.keeping_strays() for found in kind.strays(root)):
         is_ended = dry_run or stray.end()
@@ -274,7 +278,7 @@ def _leases(root: str, *, dry_run: bool) -> List[Item]:
 
 
 def _files(root: str, *, dry_run: bool) -> List[Item]:
-    """Remove what dead agents left half-done on the disk; what is younger than an hour may still be in use."""
+    """Remove half-done files of dead agents. Files younger than an hour may still be in use."""
     items = []
     for kind, path, why in [*_torn(root), *_half_made(root), *_environments(root), *_temporary(root)]:
         did = REMOVED if dry_run or _is_removed(root, kind, path) else LEFT
@@ -299,13 +303,13 @@ def _is_removed(root: str, kind: str, path: str) -> bool:
             return socket_folders.remove(path)
         with Store(root).alone() if kind == "half-made copy" else contextlib.nullcontext():
             garbage.remove(path)
-    except (OSError, ShippingError):  # another client uses it, or we may not remove it
+    except (OSError, ShippingError):  # another client uses it, or this user may not remove it
         return False
     return True
 
 
 def _is_old(path: str) -> bool:
-    """Whether nothing was added or removed there for an hour."""
+    """Whether nothing in the folder was added or removed for an hour."""
     try:
         return time.time() - os.lstat(path).st_mtime > OLD_S
     except OSError:
@@ -323,13 +327,15 @@ def _half_made(root: str) -> Iterator[Tuple[str, str, str]]:
         if os.path.basename(path).startswith(garbage.REMOVED):
             yield "removed run", path, "its removal was interrupted"
         elif not garbage.has_code(path) and _is_old(path):
-            with contextlib.suppress(OSError):  # no folder, or we may not read it
+            with contextlib.suppress(OSError):  # it has no folder, or this user may not read it
                 if garbage.is_half_made(Run(path)):
                     yield "half-made run", path, "its code never arrived: the client that launched it died"
 
 
 def _environments(root: str) -> Iterator[Tuple[str, str, str]]:
-    for path in environment_build.half_made(root):  # of any age: its lock says that nobody is working on it
+    for path in environment_build.half_made(
+        root
+    ):  # of any age: its free lock shows that no process works on it
         yield "half-made environment", path, "the agent that made or removed it died"
 
 
@@ -358,7 +364,7 @@ def record_of(root: str) -> str:
 
 
 def _put_on_record(root: str, lines: List[Dict[str, Any]]) -> None:
-    """Append lines; a full file is renamed to `.old` first and replaces the one before."""
+    """Append lines. A full file is first renamed to `.old`, which replaces the previous one."""
     path = record_of(root)
     text = "".join(strict_json.encode(dict(line, version=1, time=time.time())) + "\n" for line in lines)
     os.makedirs(os.path.dirname(path), exist_ok=True)

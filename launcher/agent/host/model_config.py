@@ -1,6 +1,6 @@
 """The configuration of a model on this host: some keys of its `config.json`, in its folder or in a hub's cache.
 
-A container's job can write to the root's cache. Only regular files are opened there: a pipe could hold up the probe.
+A container's job can write to the root's cache. Only regular files are opened: a pipe could block the probe.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ MOST_BYTES = 1 << 20
 def read(root: str, source: Any, keys: list[str]) -> JsonObject | None:
     """Return the named keys of a model's config; None if the model is not on this host, or cannot be read.
 
-    `source` is {"kind", "value"} as in a plan: a `host` path, or the `name` of a model of the hub, `org/name`.
+    `source` is {"kind", "value"} as in a plan: a `host` path, or the `name` of a model of the hub,
+    `org/name`.
     """
     if not isinstance(source, dict) or not isinstance(source.get("value"), str):
         return None
@@ -46,14 +47,14 @@ def read(root: str, source: Any, keys: list[str]) -> JsonObject | None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as it is; of a table, only its plain values."""
+    """Return a value unchanged; of a table, return only its plain values."""
     if not isinstance(value, dict):
         return value
     return {key: inner for key, inner in value.items() if isinstance(inner, (bool, int, str))}
 
 
 def _hub_caches(root: str) -> list[str]:
-    """Return the folders that huggingface_hub may keep models in, as a run's variables set them; nearest first."""
+    """Return the folders in which huggingface_hub may keep models, by a run's variables, the nearest first."""
     home = os.path.expanduser(os.environ.get("HF_HOME") or os.path.join(root, "cache", "huggingface"))
     chosen = os.environ.get("HF_HUB_CACHE")
     return [
@@ -64,7 +65,7 @@ def _hub_caches(root: str) -> list[str]:
 
 
 def _in_hub_cache(cache: str, name: str) -> list[str]:
-    """Return the paths of a model's config in a cache: of its main branch first, then the others, newest first."""
+    """Return the paths of a model's config in a cache: its main branch first, then the others, newest first."""
     folder = os.path.join(cache, "models--" + name.replace("/", "--"))
     main = read_text(os.path.join(folder, "refs", "main")) or "-"
     paths = glob.glob(os.path.join(glob.escape(folder), "snapshots", "*", "config.json"))

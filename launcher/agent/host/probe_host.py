@@ -1,8 +1,8 @@
 """The probe: this host's identity, disk space, cards, engines and interpreters.
 
-Each question has a thread and a deadline of its own, so that a mount or a program that hangs costs only its own answer:
-the probe says what did not answer. It changes nothing, except that it makes the root, and writes and removes a small file
-in it.
+Each question has its own thread and deadline, so that a mount or a program that hangs costs only its own
+answer; the probe names the ones that did not answer. It changes nothing, except that it creates the root, and
+writes and removes a small file in it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _SETTING = re.compile(r"^[ \t]*(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
 class FileSystemReport(TypedDict, total=False):
-    """The file system of the root, or the `error` that it gave; see values/facts.py."""
+    """The file system of the root, or its `error`; see values/facts.py."""
 
     kind: Optional[str]
     is_shared: bool
@@ -81,7 +81,7 @@ class FileSystemReport(TypedDict, total=False):
 
 
 class EngineReport(TypedDict):
-    """A container engine: its program, its socket, and the version that answers there, or why none does."""
+    """A container engine: its program, its socket, and its version or the reason why it does not answer."""
 
     name: str
     program: Optional[str]
@@ -91,7 +91,7 @@ class EngineReport(TypedDict):
 
 
 class InterpreterReport(TypedDict, total=False):
-    """A Python with the versions of the packages that were asked for, or the `error` that it gave."""
+    """A Python with the versions of the requested packages, or its `error`."""
 
     path: str
     version: str
@@ -118,10 +118,10 @@ def probe(
 ) -> JsonObject:
     """Return the host's facts.
 
-    `env` is the environment or interpreter to use, and `packages` are the job's requirements, None without a job.
-    `engine` is the container engine to use, by name or by its socket's path. `model` is the job's, as in a plan; the
-    `model_keys` of its config are returned. With `slurm` the facts are those of its cluster instead of its own cards and
-    engines. Other interpreters and uv are looked for without a job, if the chosen
+    `env` is the environment or interpreter to use, and `packages` are the job's requirements, None without a
+    job. `engine` is the container engine to use, by name or by its socket's path. `model` is the job's, as in
+    a plan; the `model_keys` of its config are returned. With `slurm` the facts are those of its cluster
+    instead of its own cards and engines. Other interpreters and uv are searched without a job, if the chosen
     interpreter cannot be used, or if an environment must be made.
     """
     path = interpreter_path(env)
@@ -179,7 +179,7 @@ def probe(
 
 
 def _recall(root: str, model: Any, slurm: bool) -> list[RecalledEvidence]:
-    """Return what earlier runs showed about precisions with a model: on this host, or anywhere in its cluster."""
+    """Return the precision evidence of earlier runs with a model: on this host, or anywhere in its cluster."""
     place_id = liveness.probe_of("slurm").place_id() if slurm else process.host_id()
     if not place_id:
         return []
@@ -228,11 +228,11 @@ def _memory_gb() -> float | None:
 
 
 def _ends_with_logout(at: str = "/") -> bool:
-    """Whether logind ends our processes when this session ends. `at` is the root of the file system."""
+    """Whether logind ends this user's processes when this session ends. `at` is the root of the file system."""
     own = read_text(os.path.join(at, "proc/self/cgroup")) or ""
     if not re.search(
         r"/session-[^/]+\.scope$", own, re.MULTILINE
-    ):  # no logind, or we are not in a session of it
+    ):  # no logind, or not in one of its sessions
         return False
     files: dict[str, str] = {}
     for place in _LOGIND:
@@ -251,7 +251,10 @@ def _ends_with_logout(at: str = "/") -> bool:
 
 
 def _file_system(root: str) -> FileSystemReport:
-    """Make the root if missing; return its file system's kind and space, and the error if it cannot be written to."""
+    """Create the root if it is missing.
+
+    Return its file system's kind and space, and the error of a test write.
+    """
     try:
         os.makedirs(root, exist_ok=True)
         found = os.statvfs(root)
@@ -272,7 +275,7 @@ def _file_system(root: str) -> FileSystemReport:
 
 
 def _quota_free_gb(device: str) -> float | None:
-    """Return the space that the user's quota leaves on a device, in GB; None without a quota, or if it is not known."""
+    """Return the space that the user's quota leaves on a device, in GB; None without a quota, or if unknown."""
     if shutil.which("quota") is None:
         return None
     try:
@@ -289,7 +292,7 @@ def _quota_free_gb(device: str) -> float | None:
 
 
 def _write_error(root: str) -> str | None:
-    """Write a small file, sync it and read it back; return the error, None without one."""
+    """Write a small file, sync it and read it back. Return the error, None without one."""
     path = os.path.join(root, ".probe-%d-%s" % (os.getpid(), os.urandom(4).hex()))
     data = os.urandom(4096)
     try:
@@ -357,7 +360,7 @@ def _context_host() -> Any:
 
 
 def _ping(path: str) -> tuple[str | None, str | None]:
-    """Ping the engine at a socket; return its version, or why it cannot be used."""
+    """Ping the engine at a socket. Return its version, or the reason why it cannot be used."""
     try:
         with socket.socket(socket.AF_UNIX) as link:
             link.settimeout(ENGINE_TIMEOUT_S)
@@ -378,7 +381,10 @@ def _ping(path: str) -> tuple[str | None, str | None]:
 
 
 def interpreter_path(env: str | None) -> str:
-    """Return the interpreter at `env`: a path, a program's name or an environment's folder; the agent's own if None."""
+    """Return the interpreter of `env`: a path, a program's name or an environment's folder.
+
+    Without `env` it is the agent's own.
+    """
     if env is None:
         return sys.executable
     path = os.path.expanduser(env)
@@ -389,7 +395,7 @@ def interpreter_path(env: str | None) -> str:
 
 def _interpreter(path: str, packages: list[str]) -> InterpreterReport:
     if path == sys.executable and not packages:
-        return _facts(path, platform.python_version(), {})  # we run on it
+        return _facts(path, platform.python_version(), {})  # the agent runs on it
     try:
         code, out, err = run([path, "-c", _ASK_VERSIONS, *packages], PROBE_S - 1)
         if code == 0:
@@ -413,7 +419,8 @@ def _facts(path: str, version: str, packages: dict[str, str | None]) -> Interpre
 def _has_ensurepip(path: str, version: str) -> bool:
     """Whether an interpreter's standard library has ensurepip, which is a separate package on Debian.
 
-    The file is looked for, because starting the interpreter takes ten times as long. An environment uses its Python's.
+    This looks for the file, because starting the interpreter takes ten times as long. An environment uses its
+    Python's.
     """
     folders = [os.path.dirname(os.path.realpath(path))]
     settings = read_text(os.path.join(os.path.dirname(os.path.dirname(path)), "pyvenv.cfg")) or ""

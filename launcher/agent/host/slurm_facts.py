@@ -1,8 +1,9 @@
-"""The cluster of a login node: its partitions, their limits and nodes, and what its user may ask for. No node is asked.
+"""The cluster of a login node: its partitions, their limits and nodes, and its user's accounts.
 
     facts = look(root, user)
 
-Each of Slurm's programs is asked once, all at the same time. Words are those of 22.05.
+No node is contacted. Each of Slurm's programs is asked once, all at the same time. The output format is that
+of version 22.05.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from ..system import process
 from ..system.deadline import at_once
 
 NODES = ("sinfo", "--noheader", "--all", "--format=%P|%a|%l|%s|%D|%t|%c|%m|%G|%f")
-"""Asks for the nodes of each partition, hidden ones too, alike nodes on one line for each state that they are in."""
+"""Lists the nodes of each partition, including hidden ones. Similar nodes in the same state share a line."""
 QUEUE = ("squeue", "--me", "--noheader", "--format=%t")
 ACCOUNTS = ("sacctmgr", "--noheader", "--parsable2", "show", "associations", "format=Account,QOS", "where")
-"""Asks for the accounts of the user whose name follows, `user=NAME`."""
+"""Lists the accounts of the user whose name follows, `user=NAME`."""
 ANSWER_S = 8.0
-"""A stuck controller lets these programs wait for 18 s and more."""
+"""Seconds. A stuck controller lets these programs wait for 18 s and more."""
 _MARKS = "*~#!%$@^-+"
 _DOWN = ("down", "drain", "drng", "drained", "fail", "failg", "maint", "unk", "pow_dn", "inval")
 _DRAINED = ("drain", "drng", "drained")
@@ -34,7 +35,7 @@ _GONE = "*"
 
 
 class GresReport(TypedDict):
-    """What a node has so many of, such as cards of a type."""
+    """A countable resource of a node, such as cards of a type."""
 
     name: str
     type: Optional[str]
@@ -42,7 +43,7 @@ class GresReport(TypedDict):
 
 
 class NodeGroupReport(TypedDict):
-    """Nodes that are alike: how many, how many of them are idle, down or drained, and what each has."""
+    """Similar nodes: how many, how many of them are idle, down or drained, and the resources of each."""
 
     count: int
     idle: int
@@ -55,7 +56,7 @@ class NodeGroupReport(TypedDict):
 
 
 class PartitionReport(TypedDict):
-    """A partition of a cluster and its limits; None is without one."""
+    """A partition of a cluster and its limits; None means no limit."""
 
     name: str
     is_default: bool
@@ -66,7 +67,7 @@ class PartitionReport(TypedDict):
 
 
 class ClusterConfig(TypedDict):
-    """What the controller says of its cluster; None is unknown."""
+    """The cluster's settings, reported by its controller; None is unknown."""
 
     name: Optional[str]
     version: Optional[str]
@@ -75,7 +76,10 @@ class ClusterConfig(TypedDict):
 
 
 def look(root: str, user: str) -> JsonObject:
-    """Return the facts of the cluster, with an `error` if its controller does not answer; see values/reported/cluster.py."""
+    """Return the facts of the cluster; see values/reported/cluster.py.
+
+    They include an `error` if its controller does not answer.
+    """
     questions: dict[str, Callable[[], tuple[str, str]]] = {
         "config": partial(_ask, *CONFIG),
         "nodes": partial(_ask, *NODES),
@@ -100,7 +104,7 @@ def look(root: str, user: str) -> JsonObject:
 
 
 def _ask(*words: str) -> tuple[str, str]:
-    """Return what a program of Slurm's prints, and what it did wrong, empty if nothing."""
+    """Return the output and the error of a Slurm program; the error is empty if it succeeded."""
     try:
         answer = ask(words, ANSWER_S)
     except SlurmSilentError as error:
@@ -124,7 +128,7 @@ def parse_config(text: str) -> ClusterConfig:
 
 
 def parse_nodes(text: str) -> list[PartitionReport]:
-    """Read the answer to NODES: the partitions, in Slurm's order. A line that has another form is left out."""
+    """Read the answer to NODES: the partitions, in Slurm's order. Lines of another form are left out."""
     partitions: dict[str, PartitionReport] = {}
     for line in text.splitlines():
         fields = [field.strip() for field in line.split("|")]
@@ -168,7 +172,7 @@ def parse_nodes(text: str) -> list[PartitionReport]:
 
 
 def _are_alike(one: NodeGroupReport, other: NodeGroupReport) -> bool:
-    """Whether the nodes of two groups have the same."""
+    """Whether the nodes of two groups have the same resources."""
     return (one["cpus"], one["memory_mib"], one["gres"], one["features"]) == (
         other["cpus"],
         other["memory_mib"],
@@ -178,7 +182,7 @@ def _are_alike(one: NodeGroupReport, other: NodeGroupReport) -> bool:
 
 
 def parse_gres(text: str) -> list[GresReport]:
-    """Read what a node has, such as `gpu:a100:2(S:0-1),nvme:1`."""
+    """Read a node's resources, such as `gpu:a100:2(S:0-1),nvme:1`."""
     found: list[GresReport] = []
     for word in re.sub(r"\([^)]*\)", "", text).split(","):
         name, *more = word.split(":")
@@ -193,14 +197,14 @@ def parse_gres(text: str) -> list[GresReport]:
 
 
 def parse_queue(text: str) -> dict[str, int]:
-    """Read the answer to QUEUE: how many jobs of the user wait, and how many do not."""
+    """Read the answer to QUEUE: the numbers of the user's waiting jobs and other jobs."""
     states = text.split()
     queued = states.count("PD")
     return {"queued": queued, "running": len(states) - queued}
 
 
 def parse_accounts(text: str) -> dict[str, list[str]]:
-    """Read the answer to ACCOUNTS. A user without any has none on record; then any may do, and nothing is returned."""
+    """Read the answer to ACCOUNTS. Without recorded accounts any account may do, and nothing is returned."""
     rows = [line.split("|") for line in text.splitlines() if line.count("|") == 1]
     accounts = [row[0] for row in rows if row[0]]
     qos = [name for row in rows for name in row[1].split(",") if name]
@@ -209,7 +213,10 @@ def parse_accounts(text: str) -> dict[str, list[str]]:
 
 
 def is_seen_elsewhere(root: str) -> bool:
-    """Whether another machine has kept something in the root: so others see it. What is kept of the cluster says nothing."""
+    """Whether another machine has written a folder in the root, so that other machines see the root.
+
+    Folders of a cluster do not count.
+    """
     places = {os.path.basename(path) for path in paths_in(os.path.join(root, "hosts"))}
     return any(":" not in place for place in places - {process.host_id()})
 
