@@ -1,15 +1,16 @@
-"""What travels: the agent. Standard library only, Python >= 3.8, Linux and macOS; imports nothing else of ours.
+"""The agent: the program that the client sends to a host.
 
-Packed as one zipapp under the name `launch_agent` (see launcher/transport/agent_file.py). Its verbs:
+It uses the standard library only (Python >= 3.8, Linux and macOS) and imports no other part of the launcher.
+It is packed as one zipapp named `launch_agent` (see launcher/transport/agent_file.py). Its verbs:
 
-    serve ROOT           at the other end of a client's connection: answers requests, starts runs, holds no training
-    keep RUN             the parent of `supervise`: brings it back when it dies, ends what it left behind
-    supervise RUN        beside the training: makes its attempts, the one writer of their folders
-    contain RUN          a container's program: the parent of `supervise` in there, as `keep` is outside
-    compile              in a container of its own: has an image's Python compile the agent, see compiled_code.py
-    spare RUN            copies a run's code once more, ahead of the next launch of the same tree
-    settle ENVIRONMENT   writes a new environment to the disk, and then marks it as complete for good
-    guard TOKEN          beside a command of `launch exec`: ends it when its `serve` was killed
+    serve ROOT           the far end of a client's connection: answers requests, starts runs, does not train
+    keep RUN             the parent of `supervise`: restarts it when it dies, and ends what it left behind
+    supervise RUN        runs beside the training, makes its attempts, and alone writes their folders
+    contain RUN          a container's main program: the parent of `supervise` inside it, as `keep` is outside
+    compile              in a separate container: an image's Python compiles the agent, see compiled_code.py
+    spare RUN            copies a run's code once more, ready for the next launch of the same tree
+    settle ENVIRONMENT   syncs a new environment to the disk, then marks it as complete for good
+    guard TOKEN          beside a command of `launch exec`: ends the command if its `serve` was killed
 """
 
 FRONT_DOOR = (
@@ -29,4 +30,4 @@ FRONT_DOOR = (
     "system.core_limit",
     "system.process",
 )
-"""The modules that other rooms may import."""
+"""The modules that other packages may import."""

@@ -1,1 +1,1 @@
-"""The GPUs of this host: what the driver reports, who holds them, leases and the queue for them."""
+"""The GPUs of this host: the driver's report, the processes that hold them, leases and the queue for them."""

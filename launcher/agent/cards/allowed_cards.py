@@ -1,4 +1,4 @@
-"""Whether the cards that a run was given, by a service or a scheduler, are those that its plan was made for."""
+"""Check that a service or scheduler gave a run the cards that its plan was made for."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ MOST_CHARS = 400
 
 
 class AllowedCards(NamedTuple):
-    """Cards that may come: so many of one of these names, whose memory is in a range if there is one.
+    """Acceptable cards: a number of one of these names, with memory in a range if one is set.
 
-    `plan` has the values of the plan that are others with these cards.
+    `plan` has the values of the plan that differ with these cards.
     """
 
     names: Tuple[str, ...]
@@ -28,7 +28,10 @@ class AllowedCards(NamedTuple):
 
 
 def read_cards(record: JsonObject) -> AllowedCards:
-    """Return the cards of a record. Raises ValueError, KeyError, TypeError or AttributeError for one of another shape."""
+    """Return the cards of a record.
+
+    Raises ValueError, KeyError, TypeError or AttributeError for a record of another shape.
+    """
     memory = record.get("memory_mib")
     return AllowedCards(
         names=tuple(str(name) for name in record["names"]),
@@ -43,14 +46,14 @@ class UnfitError(Exception):
     """Raised for a machine that the run cannot train on: the reason of its end, and the evidence."""
 
     def __init__(self, reason: str, line: str, why: str, mend: str) -> None:
-        """Hold the reason of the end, what was seen, why that is wrong, and what a person can do."""
+        """Keep the reason of the end, the observation, why it is wrong, and what the user can do."""
         super().__init__(line)
         self.reason = reason
         self.evidence = {"class": reason, "line": line[:MOST_CHARS], "why": why, "mend": mend}
 
 
 class Came(NamedTuple):
-    """The cards that came: which of those that were allowed, and the UUIDs and the capability of those that are used."""
+    """The cards that a run got: their entry in the allowed cards, and UUIDs and capability of used ones."""
 
     allowed: AllowedCards
     gpus: List[str]
@@ -58,9 +61,10 @@ class Came(NamedTuple):
 
 
 def choose_cards(root: str, allowed: Sequence[AllowedCards], place: str, mend: str) -> Optional[Came]:
-    """Return the first of the allowed cards that are here; None for a run without a card.
+    """Return the first of the allowed cards that this machine has; None for a run without a card.
 
-    Raises UnfitError for other cards, which says what the `place` has, and proposes `mend` to the user.
+    Raises UnfitError for other cards. The error lists the cards of the `place`, and proposes `mend` to the
+    user.
     """
     if not allowed:
         return None
@@ -88,7 +92,7 @@ def _is_one_of(gpu: nvidia.CardReport, allowed: AllowedCards) -> bool:
 
 
 def _words(report: nvidia.CardsReport) -> str:
-    """Name the cards of a report, e.g. `1 x Tesla P100-PCIE-16GB (16280 MiB)`."""
+    """Return the cards of a report in words, e.g. `1 x Tesla P100-PCIE-16GB (16280 MiB)`."""
     kinds: Dict[str, int] = {}
     for gpu in report["gpus"]:
         memory = "" if gpu["memory_mib"] is None else " (%d MiB)" % gpu["memory_mib"]

@@ -1,7 +1,8 @@
-"""The figures of a run's own cards, from one `nvidia-smi` that reports them every ten seconds while a training runs.
+"""Figures of a run's cards, from one `nvidia-smi` process that reports every ten seconds during a training.
 
-It asks the driver and opens no CUDA context, so it holds no card. The kernel ends it with the agent, even if that is
-killed. One that waits for a driver which does not answer ends later; a sweep knows it by the run's token.
+nvidia-smi asks the driver and opens no CUDA context, so it holds no card. The kernel ends it with the agent,
+even if the agent is killed. If it waits for a driver that does not answer, it ends later; a sweep finds it by
+the run's token.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ EVERY_S = 10
 MOST_STARTS = 4
 PAUSE_S = 60.0  # before it is started again
 ENDING_S = 1.0
-SETTLED_S = 0.2  # so long after a row, all rows of its report have come
+SETTLED_S = 0.2  # a report is complete this long after its last row
 MOST_LINE_BYTES = 4096
 
 
 class CardFigure(NamedTuple):
-    """A figure of a card: its name, what nvidia-smi's number is multiplied by, its decimals, and the most that is credible."""
+    """A figure of a card.
+
+    nvidia-smi's number is multiplied by `factor` and rounded to `digits` decimals. A value above `most` is
+    not credible.
+    """
 
     name: str
     factor: float
@@ -48,7 +53,7 @@ _NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 def read_row(line: str) -> Optional[Tuple[str, Dict[str, float]]]:
     """Return a card's UUID and figures from a line of nvidia-smi, or None if the line is not a card's.
 
-    A cell without a number, such as [N/A], [Unknown Error] or [GPU is lost], is left out.
+    A cell without a number is left out, such as [N/A], [Unknown Error] or [GPU is lost].
     """
     cells = [cell.strip() for cell in line.split(",")]
     if len(cells) != len(FIELDS) or not _UUID.fullmatch(cells[0]):
@@ -62,10 +67,10 @@ def read_row(line: str) -> Optional[Tuple[str, Dict[str, float]]]:
 
 
 class CardSamples:
-    """What nvidia-smi has reported of some cards and was not taken yet. Without nvidia-smi there is nothing."""
+    """The nvidia-smi reports about some cards that were not taken yet; empty without nvidia-smi."""
 
     def __init__(self, uuids: Sequence[str], variables: Mapping[str, str]) -> None:
-        """Start nothing yet; `variables` are those of the program."""
+        """Start nothing yet; `variables` are nvidia-smi's."""
         self._numbers = {uuid: number for number, uuid in enumerate(uuids)}
         self._variables = variables
         self._starts_left = MOST_STARTS if uuids and shutil.which("nvidia-smi") else 0
@@ -79,11 +84,11 @@ class CardSamples:
 
     @property
     def pids(self) -> List[int]:
-        """The process id of the program while it runs, and those of earlier ones that could not be ended."""
+        """The process id of nvidia-smi while it runs, and those of earlier ones that could not be ended."""
         return [*self._stuck, *([self._child.pid] if self._child is not None else [])]
 
     def start(self) -> Optional[IO[bytes]]:
-        """Start the program if it does not run and may be started; return its output to be read, None if it was not."""
+        """Start nvidia-smi if allowed and not running. Return its output, None if it was not started."""
         if self._child is not None or not self._starts_left or time.monotonic() < self._start_s:
             return None
         self._starts_left -= 1
@@ -106,7 +111,7 @@ class CardSamples:
         return self._child.stdout
 
     def read(self) -> bool:
-        """Take in what the program has reported; return False if it has ended."""
+        """Take in the output of nvidia-smi; return False if it has ended."""
         assert self._child is not None  # noqa: S101 - it was started
         assert self._child.stdout is not None  # noqa: S101 - asked for with PIPE
         piece = os.read(self._child.stdout.fileno(), 1 << 16)
@@ -125,11 +130,11 @@ class CardSamples:
 
     @property
     def has_report(self) -> bool:
-        """Whether there is a whole report that was not taken yet."""
+        """Whether a complete report waits to be taken."""
         return bool(self._rows) and time.monotonic() >= self._row_s + SETTLED_S
 
     def take(self) -> Dict[str, float]:
-        """Return the newest figures by name, e.g. gpu0.use_percent, and forget them; gpu0 is the first card of the run."""
+        """Return and forget the newest figures by name, e.g. gpu0.use_percent; gpu0 is the run's first."""
         rows, self._rows = self._rows, {}
         return {
             "gpu%d.%s" % (number, name): value
@@ -138,7 +143,7 @@ class CardSamples:
         }
 
     def end(self) -> None:
-        """End the program if it runs. One that waits for a driver which does not answer ends later."""
+        """End nvidia-smi if it runs. If it waits for a driver that does not answer, it ends later."""
         if self._child is None or self._child.stdout is None:
             return
         if self._process is not None:
@@ -153,7 +158,10 @@ class CardSamples:
 
 
 def _words(uuids: List[str]) -> List[str]:
-    """Return the command line of the program. Some versions write into a pipe in blocks of many reports unless `stdbuf` forbids it."""
+    """Return the command line of nvidia-smi.
+
+    Without `stdbuf`, some versions write into a pipe only in blocks of many reports.
+    """
     unbuffered = ["stdbuf", "-oL"] if shutil.which("stdbuf") else []
     question = ["--query-gpu=" + ",".join(FIELDS), "--format=csv,noheader,nounits"]
     return [*unbuffered, "nvidia-smi", *question, "--id=" + ",".join(uuids), "--loop=%d" % EVERY_S]

@@ -1,9 +1,11 @@
-"""Leases: the claims of runs on this host's cards, one file per card, `hosts/<host-id>/leases/<uuid>`, which names its run.
+"""Leases: the claims of runs on this host's cards.
 
-The process that uses a card for its run, `serve` while it prepares and then `supervise`, also holds `<uuid>.lock`, shared,
-while it lives; so the second takes over from the first without a gap. For example, a card whose file names run A is busy
-while A's agent lives. It is free when the lock is free and A is terminal, waiting, interrupted or gone, or never began an
-attempt. Files change only under the folder's lock. No lock is inherited: descriptors close when a program starts.
+Each card has one file, `hosts/<host-id>/leases/<uuid>`, which names its run. The process that uses a card for
+its run also holds `<uuid>.lock`, shared, while it lives. That is first `serve`, while it prepares the run,
+and then `supervise`, which takes over without a gap. For example, a card whose file names run A is busy while
+A's agent lives. The card is free when the lock is free and A is terminal, waiting, interrupted or gone, or
+never began an attempt. Files change only under the folder's lock. No lock is inherited: descriptors close
+when a program starts.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from ..system import process
 from . import tickets
 
 FOLDER_S = 30.0
-LEAVING_S = 3.0  # for a run that has ended, or was given up by its client, to release its card
+LEAVING_S = 3.0  # for an ended or abandoned run to release its card
 TURN_S = 0.02
 _FREE = (*TERMINAL, "waiting", "interrupted")
 _PASSING = (
@@ -39,10 +41,10 @@ QUEUED, LOST = "queued", "lost"
 
 
 class Busy(NamedTuple):
-    """A card that cannot be taken: its UUID, the run that holds it (None while it is being released), that run's state.
+    """A card that cannot be taken, the run that holds it (None during its release), and that run's state.
 
-    The state `queued` means that the card is free, but reserved for a launch that has waited longer; `lost`, that the run
-    has seen it fail.
+    The state `queued` means that the card is free, but reserved for a launch that has waited longer. `lost`
+    means that the run has seen the card fail.
     """
 
     gpu: str
@@ -51,7 +53,7 @@ class Busy(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Say so in one clause."""
+        """The reason in one clause."""
         if self.state == QUEUED:
             return "%s is reserved for a launch that has waited longer" % self.gpu
         if self.state == LOST:
@@ -62,14 +64,14 @@ class Busy(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """The cards that a run got, with their locks; or no cards, and who has those that it asked for."""
+    """The cards that a run got, with their locks; or no cards, and the holders of those that it asked for."""
 
     gpus: List[str]
     locks: List[Lock]
     busy: List[Busy]
 
     def release(self) -> None:
-        """Release the cards, which the run's own agent may hold too; their files stay."""
+        """Release the cards, which the run's agent may also hold; their files stay."""
         for lock in self.locks:
             lock.release()
         del self.locks[:]
@@ -90,11 +92,12 @@ def take(
     in_line: bool = False,
     ticket: Optional[tickets.Ticket] = None,
 ) -> Taken:
-    """Take the first `count` free cards of `gpus` for a run, all of them by default; if there are fewer, take none.
+    """Take the first `count` free cards of `gpus` for a run, by default all. If fewer are free, take none.
 
-    An agent that cannot see other runs (in a container) must not judge them: without `judges` every card of another run
-    is busy. A card whose run may be about to release it is waited for, for `wait_s` seconds. A new run stands `in_line`:
-    it leaves cards to those that have waited longer, by their tickets. Raises OSError.
+    An agent in a container cannot see other runs, so it must not judge them: without `judges`, every card of
+    another run is busy. If a card's run may be about to release it, `take` waits up to `wait_s` seconds. A
+    new run is `in_line`: it leaves cards to launches that have waited longer, by their tickets. Raises
+    OSError.
     """
     needed = len(gpus) if count is None else count
     deadline = time.monotonic() + wait_s
@@ -112,7 +115,7 @@ def take(
 def draw(
     root: str, gpus: Sequence[str], count: Optional[int], ticket: Optional[tickets.Ticket] = None
 ) -> tickets.Ticket:
-    """Draw a ticket for cards that are busy, or write them on one that was drawn before. Raises OSError."""
+    """Draw a ticket for busy cards, or rewrite a ticket that was drawn before. Raises OSError."""
     needed = len(gpus) if count is None else count
     with _alone(root):
         if ticket is None:
@@ -158,7 +161,7 @@ def _take(run: Run, gpus: Sequence[str], needed: int, judges: bool, kept: Collec
 
 
 def _free_lock(run: Run, path: str, holder: Optional[str], judges: bool) -> Optional[Lock]:
-    """Return the lock of a card that is free for a run, taken and shared; None if another run has the card."""
+    """Return the lock of a card that is free for a run, now held shared; None if another run has the card."""
     if holder == run.id:
         return Lock.take(path + ".lock", 0.0, shared=True)
     lock = Lock.take(path + ".lock", 0.0)
@@ -172,13 +175,13 @@ def _free_lock(run: Run, path: str, holder: Optional[str], judges: bool) -> Opti
 
 
 def is_over(run: Run) -> bool:
-    """Whether a run whose card nobody holds no longer needs it: it has ended, waits, is gone, or never began."""
+    """Whether a run no longer needs its unlocked card: it has ended, waits, is gone, or never began."""
     if not os.path.isdir(run.path) or not run.numbers():
         return True
     if run.place_id() not in (
         None,
         process.host_id(),
-    ):  # None: whoever prepared it died before it was recorded
+    ):  # None: its maker died before it was recorded
         return False
     if run_state.state_of(run)["state"] in _FREE:
         return True
@@ -196,7 +199,7 @@ def give_back(run: Run) -> None:
 
 
 def files_of(root: str, gpus: Sequence[str]) -> List[str]:
-    """Return the files of the leases of these cards, and of their locks, that are there."""
+    """Return the existing lease files and lock files of these cards."""
     paths = [path for gpu in gpus for path in (_path(root, gpu), _path(root, gpu) + ".lock")]
     return [path for path in paths if os.path.isfile(path)]
 
@@ -207,7 +210,7 @@ def of(run: Run) -> List[str]:
 
 
 def stale(root: str, *, dry_run: bool) -> List[Tuple[str, str]]:
-    """Remove the leases that nobody holds, unless `dry_run`; return the card and the run of each."""
+    """Remove the leases of runs that are over, unless `dry_run`; return the card and the run of each."""
     if not os.path.isdir(folder_of(root)):
         return []
     found = []
@@ -225,10 +228,10 @@ def stale(root: str, *, dry_run: bool) -> List[Tuple[str, str]]:
 
 
 def take_again(run: Run, *, judges: bool = True, wait_s: float = 0.0) -> Taken:
-    """Take the cards that a run had last, or as many others that it may have; a run without cards takes none.
+    """Take the run's last cards again, or the same number of others that it may have.
 
-    A card that it has lost is never taken again. Leases that it has on other cards are removed. `judges` is as for `take`.
-    Raises OSError.
+    A run without cards takes none. A card that the run has lost is never taken again. The run's leases on
+    other cards are removed. `judges` is as for `take`. Raises OSError.
     """
     runtime, cards = run_state.runtime_of(run), run.cards()
     if not cards:
@@ -252,7 +255,10 @@ def lost_by(run: Run) -> Set[str]:
 
 
 def lost_of(taken: Optional[Taken]) -> List[str]:
-    """Return which of these cards the driver no longer lists, all of them if it lists each or does not answer."""
+    """Return the cards that the driver no longer lists.
+
+    Returns all of them if the driver lists each one, or does not answer.
+    """
     from . import nvidia
 
     gpus = [] if taken is None else list(taken.gpus)
@@ -261,9 +267,10 @@ def lost_of(taken: Optional[Taken]) -> List[str]:
 
 
 def claim(run: Run) -> Taken:
-    """Take a run's cards for its agent, which holds them as long as it lives.
+    """Take a run's cards for its agent, which holds them while it lives.
 
-    If the leases cannot be written, the run continues: its own lock shows that it lives, and what `serve` took is there.
+    If the leases cannot be written, the run continues: its own lock shows that it is alive, and the leases
+    that `serve` took exist.
     """
     try:
         return take_again(run) if run_state.probe_of(run).sees_host else _hold_own(run)
@@ -272,7 +279,10 @@ def claim(run: Run) -> Taken:
 
 
 def _hold_own(run: Run) -> Taken:
-    """Hold the cards whose leases name a run, which is all that an agent sees of them in a container. It writes nothing."""
+    """Hold the cards whose leases name the run, and write nothing.
+
+    An agent in a container sees no other leases.
+    """
     taken = Taken([], [], [])
     for gpu in run.cards():
         path = _path(run.root, gpu)
@@ -287,7 +297,7 @@ def _hold_own(run: Run) -> Taken:
 
 
 def keep_only(run: Run, gpus: Collection[str]) -> None:
-    """Remove the leases of a run on all other cards. Raises OSError."""
+    """Remove the run's leases on all other cards. Raises OSError."""
     kept = {_path(run.root, gpu) for gpu in gpus}
     with _alone(run.root):
         for path, holder in list(_records(run.root)):
@@ -296,13 +306,13 @@ def keep_only(run: Run, gpus: Collection[str]) -> None:
 
 
 def evidence(busy: Sequence[Busy]) -> JsonObject:
-    """Return the evidence that is recorded for a run that waits for its card."""
+    """Return the evidence to record for a run that waits for its card."""
     return {"card": ", ".join(card.words for card in busy)}
 
 
 def write_waiting(run: Run, last: Folder | None, busy: Sequence[Busy]) -> None:
-    """Record that a run waits for its card, in a folder of its own after the `last`. Raises FileExistsError."""
-    from ..store import late_seals  # a launch has no run that waits
+    """Record that a run waits for its card, in a new folder after the `last`. Raises FileExistsError."""
+    from ..store import late_seals  # imported here: not needed by a launch
 
     folder = run.new_folder(last, late_seals.sealed_now(run))
     record = {

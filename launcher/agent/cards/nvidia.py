@@ -1,4 +1,4 @@
-"""The cards of this host, as nvidia-smi reports them, and who holds them.
+"""The cards of this host by nvidia-smi, and the processes that hold them.
 
 CUDA is never initialized here: a context would hold a card, and lock others out of an exclusive one.
 """
@@ -23,7 +23,7 @@ HOLDER_TIMEOUT_S = 2.0
 MOST_CHARS = 200
 MOST_XIDS = 8
 KERNEL_LOG = "/dev/kmsg"
-MPS_FOLDER = "/tmp/nvidia-mps"  # noqa: S108 # NVIDIA's own default
+MPS_FOLDER = "/tmp/nvidia-mps"  # noqa: S108 # NVIDIA's default
 MEANS = {
     "T": "stopped: it still holds the card; its owner can continue it or end it",
     "t": "stopped by a debugger: it still holds the card; its owner can continue it or end it",
@@ -49,14 +49,14 @@ _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULT
 
 
 class SmiTable(NamedTuple):
-    """What nvidia-smi printed: in every row a cell by its field, and the error if it failed."""
+    """The output of nvidia-smi: for each row its cells by field, and the error if it failed."""
 
     rows: list[dict[str, str]]
     error: str | None = None
 
 
 class HolderProcess(TypedDict):
-    """What the process table says of a pid; nothing of one that is gone."""
+    """The process table's entry of a pid; all None if the process is gone."""
 
     uid: Optional[int]
     start: Optional[str]
@@ -67,7 +67,10 @@ class HolderProcess(TypedDict):
 
 
 class CardHolder(HolderProcess):
-    """A process that has memory of a card: its user, its command, whose it is; `run` and `receiver` if a run of ours has it."""
+    """A process that has memory of a card: its user, its command, its owner.
+
+    `run` and `receiver` are set if it belongs to a run of the launcher.
+    """
 
     pid: int
     user: Optional[str]
@@ -79,7 +82,10 @@ class CardHolder(HolderProcess):
 
 
 class CardReport(TypedDict):
-    """A card, or a slice of one; what the driver does not tell is None. `xids` are its errors since the boot, the latest last."""
+    """A card, or a slice of one. Values that the driver does not report are None.
+
+    `xids` are the card's errors since boot, latest last.
+    """
 
     index: int
     uuid: str
@@ -101,17 +107,17 @@ class _Cards(TypedDict):
 
 
 class CardsReport(_Cards, total=False):
-    """The cards of a host with their holders, why either could not be read, and whether NVIDIA's MPS daemon runs."""
+    """The cards of a host with their holders, the errors of both queries, and whether the MPS daemon runs."""
 
     holders_error: Optional[str]
     nvidia_mps: bool
 
 
 def look(root: str) -> CardsReport:
-    """Return the cards with their holders, the error if they could not be read, and whether NVIDIA's MPS daemon runs.
+    """Return the cards with their holders, the error if they could not be read, and whether MPS runs.
 
-    A holder is named with its run if that is below `root`. A question that hangs costs its own answer only: the cards are
-    returned without holders then, with the reason in `holders_error`.
+    A holder is reported with its run if that is below `root`. A query that hangs costs only its own answer:
+    for example, the cards are then returned without holders, with the reason in `holders_error`.
     """
     if shutil.which("nvidia-smi") is None:
         return {"gpus": [], "gpu_error": None}
@@ -124,7 +130,7 @@ def look(root: str) -> CardsReport:
     }
     answers = at_once(
         questions, SMI_TIMEOUT_S + 1.0
-    )  # nvidia-smi was ended by then, unless it cannot be ended
+    )  # by then nvidia-smi was ended, unless it cannot be ended
     cards, apps = answers.get("gpu", silence), answers.get("compute-apps", silence)
     xids = answers.get("xids", {})
     gpus = [gpu for gpu in (read_card(row, xids) for row in cards.rows) if gpu]
@@ -140,7 +146,7 @@ def look(root: str) -> CardsReport:
 
 
 def listed() -> set[str]:
-    """Return the UUIDs of the cards, and of their slices, that the driver lists now; empty if it does not answer."""
+    """Return the UUIDs of the cards and slices that the driver lists now; empty if it does not answer."""
     if shutil.which("nvidia-smi") is None:
         return set()
     rows = _ask("gpu", ("index", "uuid", "mig.mode.current")).rows
@@ -150,9 +156,10 @@ def listed() -> set[str]:
 
 
 def _completed(gpus: list[CardReport]) -> list[CardReport]:
-    """Return the cards with what only the driver's library tells; a card in slices (MIG) becomes those, with their own memory.
+    """Return the cards, completed by the driver's library. A card in slices (MIG) is replaced by these.
 
-    Who holds which slice nvidia-smi does not tell: the holders of the card are those of each.
+    Each slice has its own memory. nvidia-smi does not report the holders of a slice, so each slice gets all
+    holders of its card.
     """
     if not any(gpu["mig"] or not gpu["capability"] or not gpu["memory_mib"] for gpu in gpus):
         return gpus
@@ -172,7 +179,7 @@ def _completed(gpus: list[CardReport]) -> list[CardReport]:
 
 
 def _ask(what: str, fields: tuple[str, ...]) -> SmiTable:
-    """Ask nvidia-smi for fields; those that an older version does not have are left out."""
+    """Query fields from nvidia-smi, without the fields that an older version lacks."""
     deadline = time.monotonic() + SMI_TIMEOUT_S
     while True:
         words = ["nvidia-smi", "--query-%s=%s" % (what, ",".join(fields)), "--format=csv,noheader,nounits"]
@@ -189,7 +196,10 @@ def _ask(what: str, fields: tuple[str, ...]) -> SmiTable:
 
 
 def read_answer(fields: tuple[str, ...], code: int, out: str, err: str) -> SmiTable:
-    """Read what nvidia-smi printed. Between rows it may report that a card is lost, or that an infoROM is corrupt."""
+    """Parse the output of nvidia-smi.
+
+    Between rows it may report that a card is lost, or that an infoROM is corrupt.
+    """
     rows, words = [], []
     for line in out.splitlines():
         cells = [cell.strip() for cell in line.split(",", len(fields) - 1)]
@@ -247,7 +257,10 @@ def _pci_address(bus_id: str) -> tuple[int, int, int] | None:
 
 
 def _xids() -> dict[tuple[int, int, int], list[int]]:
-    """Return the driver's errors since boot by PCI address, latest last; none if we may not read the kernel's log."""
+    """Return the driver's errors since boot by PCI address, latest last.
+
+    Returns nothing without access to the kernel log.
+    """
     found: dict[tuple[int, int, int], list[int]] = {}
     for domain, bus, device, code in _XID.findall(_kernel_log()):
         codes = found.setdefault((int(domain, 16), int(bus, 16), int(device, 16)), [])
@@ -267,7 +280,7 @@ def _kernel_log() -> str:
             try:
                 piece = os.read(log, 8192)  # one record
             except BrokenPipeError:
-                continue  # the oldest records were overwritten meanwhile
+                continue  # the oldest records were just overwritten
             if not piece:
                 break
             pieces.append(piece)
@@ -279,7 +292,7 @@ def _kernel_log() -> str:
 
 
 def has_mps() -> bool:
-    """Whether NVIDIA's MPS daemon runs, with which processes of one user share an exclusive card."""
+    """Whether NVIDIA's MPS daemon runs. With it, processes of one user can share an exclusive card."""
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or MPS_FOLDER
     if os.path.exists(os.path.join(folder, "control")):
         return True
@@ -287,14 +300,14 @@ def has_mps() -> bool:
     return any(name.startswith("nvidia-cuda-mps") for name in names)  # the kernel keeps 15 characters
 
 
-# who holds them
+# processes that hold cards
 
 
 def _holders(root: str, rows: list[dict[str, str]]) -> list[tuple[str, CardHolder]]:
     """Return each holder with the UUID of its card.
 
-    Reading the command line or the variables of a process that waits for a driver may block, and a user's name may come
-    from a server: both are asked in threads, with a deadline.
+    Reading the command line or the variables of a process that waits for a driver may block, and a user's
+    name may come from a server. Both are read in threads, with a deadline.
     """
     rows = [row for row in rows if re.fullmatch(r"[1-9][0-9]{0,9}", row.get("pid", ""))]
     entries = {pid: _entry(pid) for pid in {int(row["pid"]) for row in rows}}
@@ -313,7 +326,7 @@ def _holders(root: str, rows: list[dict[str, str]]) -> list[tuple[str, CardHolde
     for row in rows:
         pid, memory = int(row["pid"]), _number(row, "used_memory")
         earlier = holders.get((row["gpu_uuid"], pid))
-        if earlier is not None:  # there is a row for each slice of a card
+        if earlier is not None:  # each slice of a card has a row
             earlier["memory_mib"] = (earlier["memory_mib"] or 0) + (memory or 0)
             continue
         owner = owners.get(pid, ownership.Owner("stranger", None))
@@ -331,7 +344,7 @@ def _holders(root: str, rows: list[dict[str, str]]) -> list[tuple[str, CardHolde
 
 
 def _entry(pid: int) -> HolderProcess:
-    """Return what the process table says of a pid. Nothing in here can block."""
+    """Return the process table's entry of a pid. Never blocks."""
     current = process.find(pid)
     uids = re.search(r"^Uid:\s+([0-9]+)", _read("/proc/%d/status" % pid), re.MULTILINE)
     container = _CONTAINER.search(_read("/proc/%d/cgroup" % pid))

@@ -1,7 +1,8 @@
-"""What the driver's library (NVML) tells of cards and nvidia-smi's tables do not: an old driver's capabilities, and slices.
+"""Card data from the driver's library (NVML) that nvidia-smi's tables lack.
 
-nvidia-smi itself asks this library. It opens no CUDA context, so it holds no card; and it is asked in a process of its own,
-since a library that crashes or hangs would take the agent with it.
+These are slices, and the capabilities if the driver is old. nvidia-smi itself uses this library. It opens no
+CUDA context, so it holds no card. It is called in a separate process, since a crash or a hang in it would
+take the agent down.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class CardSlice(TypedDict):
 
 
 class DriverCard(TypedDict, total=False):
-    """What the driver's library tells of a card."""
+    """The driver library's data of a card."""
 
     capability: Optional[str]
     memory_mib: Optional[float]
@@ -73,7 +74,7 @@ class DriverCard(TypedDict, total=False):
 
 
 def cards_of_driver() -> dict[str, DriverCard]:
-    """Return capability, memory in MiB and slices of each card, by its UUID; nothing if the library does not answer."""
+    """Return capability, memory in MiB and slices of each card, by UUID; empty if the library fails."""
     try:
         code, out, _ = run([sys.executable, "-S", "-c", _ASK], NVML_TIMEOUT_S)
         told = strict_json.decode(out.splitlines()[-1]) if code == 0 and out else []
@@ -83,7 +84,10 @@ def cards_of_driver() -> dict[str, DriverCard]:
 
 
 def _checked(card: Mapping[str, Any]) -> DriverCard:
-    """Return what was told of a card, without slices that have no UUID. Raises LookupError, TypeError or ValueError."""
+    """Return a card's reported data, without slices that have no UUID.
+
+    Raises LookupError, TypeError or ValueError.
+    """
     slices: List[CardSlice] = [
         {"uuid": one["uuid"], "name": one["name"][:MOST_CHARS], "memory_mib": one["memory_mib"]}
         for one in card["slices"]

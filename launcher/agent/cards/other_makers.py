@@ -1,4 +1,4 @@
-"""The GPUs of this host that are not NVIDIA's, by what Linux knows of them: no plan is made for them, but they are named."""
+"""GPUs of this host by other makers than NVIDIA, as Linux lists them. No plan is made for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..record.files import read_text
 
 _MAKERS = {"0x1002": "AMD", "0x8086": "Intel"}
 _LEAST_VRAM = 4 << 30
-"""A processor's own GPU has less memory, or is at Intel's fixed place on the bus."""
+"""A processor's integrated GPU has less memory, or Intel's fixed address on the bus."""
 _INTEL_PROCESSORS_OWN = "0000:00:02.0"
 
 
@@ -19,7 +19,7 @@ def look(at: str = "/") -> list[str]:
     for path in sorted(glob.glob(os.path.join(at, "sys/class/drm/card[0-9]*/device"))):
         vendor, device = _word(path, "vendor"), _word(path, "device")
         maker, address = _MAKERS.get(vendor), os.path.basename(os.path.realpath(path))
-        memory = _word(path, "mem_info_vram_total")  # of AMD's driver alone
+        memory = _word(path, "mem_info_vram_total")  # only from AMD's driver
         is_small = memory.isdigit() and int(memory) < _LEAST_VRAM
         if maker is not None and not is_small and not (maker == "Intel" and address == _INTEL_PROCESSORS_OWN):
             size = " (%.0f GB)" % (int(memory) / 1e9) if memory.isdigit() else ""

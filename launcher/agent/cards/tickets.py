@@ -1,7 +1,8 @@
 """The queue for cards: launches that wait for the same cards get them first come, first served.
 
-A ticket is a file of `hosts/<host-id>/queue/`, named by its number: which cards are acceptable, and how many are needed.
-It counts while the `serve` of the waiting client holds its lock. Tickets are drawn and read under the lock of the leases.
+A ticket is a numbered file in `hosts/<host-id>/queue/`, with the acceptable cards and the number needed. It
+is valid while the `serve` process of the waiting client holds its lock. Tickets are drawn and read under the
+lock of the leases.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from ..system import process
 
 
 class Ticket(NamedTuple):
-    """A place in the queue, held."""
+    """A place in the queue, held by its lock."""
 
     path: str
     lock: Lock
 
     def write(self, gpus: Sequence[str], count: int) -> None:
-        """Write down the cards and the number needed, in the same file: another file would have another lock."""
+        """Write the cards and the number needed in place: a replaced file would have another lock."""
         write_over(self.path, strict_json.encode({"gpus": list(gpus), "count": count}) + "\n")
 
     def leave(self) -> None:
@@ -45,7 +46,7 @@ def draw(root: str, gpus: Sequence[str], count: int) -> Ticket:
     last = max((int(os.path.basename(path)) for path, _ in _tickets(root)), default=0)
     path = os.path.join(folder, "%08d" % (last + 1))
     lock = Lock.take(path)
-    if lock is None:  # another process can only have looked at the new file, which takes no time
+    if lock is None:  # another process can only be reading the new file, for an instant
         raise BlockingIOError("the ticket %s is held by another" % path)
     ticket = Ticket(path, lock)
     ticket.write(gpus, count)
@@ -53,7 +54,7 @@ def draw(root: str, gpus: Sequence[str], count: int) -> Ticket:
 
 
 def kept_back(root: str, ticket: Optional[Ticket], is_free: Callable[[str], bool]) -> Set[str]:
-    """Return the free cards that are reserved for the launches ahead of a ticket, for all of them if it is None."""
+    """Return the free cards reserved for launches ahead of a ticket, or for all launches if it is None."""
     kept: Set[str] = set()
     for path, (gpus, count) in _tickets(root):
         if ticket is not None and path >= ticket.path:
@@ -64,7 +65,7 @@ def kept_back(root: str, ticket: Optional[Ticket], is_free: Callable[[str], bool
 
 
 def _tickets(root: str) -> Iterator[Tuple[str, Tuple[List[str], int]]]:
-    """Yield the tickets that are held, oldest first; remove the others."""
+    """Yield the valid tickets, oldest first; remove the others."""
     for path in sorted(paths_in(folder_of(root))):
         if not os.path.basename(path).isdigit():  # a temporary file, which a sweep removes
             continue

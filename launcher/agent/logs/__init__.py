@@ -1,1 +1,1 @@
-"""What a log says: lines, metrics, steps and losses, whatever library printed them."""
+"""Read logs: lines, metrics, steps and losses, from any library's output."""

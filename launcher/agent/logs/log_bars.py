@@ -1,4 +1,4 @@
-"""Read progress bars: tqdm's, Keras', ultralytics' and rich's, with the numbers beside them.
+"""Read progress bars of tqdm, Keras, ultralytics and rich, with the numbers beside them.
 
  33%|###3      | 100/300 [00:10<00:20, 9.9it/s, loss=2.31]
 Epoch 0:  50%|#####     | 5/10 [00:01<00:01,  4.5it/s, v_num=0, train_loss=2.310]
@@ -42,9 +42,11 @@ _UNKNOWN = -1
 
 
 class Bar(NamedTuple):
-    """A progress bar: what stands before it, its position and length, the epoch it names, and the numbers beside it.
+    """A progress bar: the text before it, its position and length, the epoch it names, and its numbers.
 
-    `key` tells bars apart. `is_of_others`: it advances by epochs or samples, so its position is no step. `is_lightning` is known by what only Lightning writes beside a bar. `rest` is what follows it on the same line.
+    `key` identifies a bar. If `is_of_others`, the bar advances by epochs or samples, so its position is not a
+    step. `is_lightning` marks a bar with text that only Lightning writes. `rest` is the text behind the bar
+    on the same line.
     """
 
     title: str
@@ -60,19 +62,19 @@ class Bar(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What is the same for all states of a bar, and for the bars of all epochs."""
+        """An identifier that is the same for all states of a bar, and for the bars of all epochs."""
         return "bar %s/%s" % (_DIGITS.sub("", self.title)[:60].strip().lower(), self.length)
 
 
 class _Numbers(NamedTuple):
-    """The names beside a bar with the places of their numbers, and the place of the step that a bar shows itself."""
+    """The names beside a bar with the positions of their numbers, and of a step if the bar shows one."""
 
     named: Tuple[Tuple[Name, slice], ...]
     step: Optional[slice]
 
 
 class BarForm(NamedTuple):
-    """Where a line has the parts of a bar. `is_titled`: its title may have numbers too."""
+    """The positions of the parts of a bar in a line. If `is_titled`, its title may contain numbers too."""
 
     title: slice
     position: slice
@@ -108,7 +110,10 @@ def _step(text: str) -> Optional[int]:
 
 
 def without_drawing(line: str) -> str:
-    """Return a line without what a tqdm bar draws between its strokes, which has as many states as columns."""
+    """Return a line without the drawn part of a tqdm bar.
+
+    That part has as many states as columns.
+    """
     begin = line.find("%|") + 2
     end = line.find("|", begin)
     return line[:begin] + line[end:] if begin >= 2 and 0 <= end - begin <= _MOST_DRAWN else line
@@ -146,7 +151,7 @@ def bar_form(line: str) -> Optional[BarForm]:
 
 
 def _tqdm(line: str, match: Match[str], title: slice, position: slice, length: Optional[slice]) -> BarForm:
-    """Return the form of a bar; the group `inside` of the match is what is in its brackets."""
+    """Return the form of a bar; the group `inside` of the match is the text in its brackets."""
     rest = slice(match.end(), len(line))
     torchtune = _TORCHTUNE.match(line, title.start, title.stop)
     if torchtune:
@@ -155,7 +160,7 @@ def _tqdm(line: str, match: Match[str], title: slice, position: slice, length: O
         return BarForm(_NOTHING, position, length, None, numbers, postfix=described, rest=rest)
     inside = slice(*match.span("inside"))
     postfix = slice(inside.start + _end_of_rate(match["inside"]), inside.stop)
-    # What a script writes into the description changes as a postfix does.
+    # A script may write changing numbers into the description, as into a postfix.
     is_titled = "loss" in line[title].lower()
     found = _pairs(_POSTFIX, line, postfix)
     if is_titled:
@@ -176,7 +181,7 @@ def _tqdm(line: str, match: Match[str], title: slice, position: slice, length: O
 
 
 def _at(match: Match[str], group: int) -> slice:
-    """Return where a group of a match is."""
+    """Return the position of a group of a match."""
     return slice(*match.span(group))
 
 
@@ -193,14 +198,14 @@ def _end_of_rate(inside: str) -> int:
 
 
 def _pairs(pattern: Pattern[str], line: str, part: slice) -> Iterator[Tuple[str, slice]]:
-    """Yield the names in a part of a line, and where their numbers are."""
+    """Yield the names in a part of a line, and the positions of their numbers."""
     for match in pattern.finditer(line[part]):
         begin, end = match.span("number")
         yield match[1], slice(part.start + begin, part.start + end)
 
 
 def _numbers(found: Iterable[Tuple[str, slice]]) -> _Numbers:
-    """Keep the names that mean something."""
+    """Keep the names with a known meaning."""
     named: List[Tuple[Name, slice]] = []
     step = None
     for words, place in itertools.islice(found, 200):
@@ -224,7 +229,7 @@ def keras_form(line: str) -> Optional[BarForm]:
 
 
 def _fields(line: str, part: slice) -> Iterator[Tuple[str, slice]]:
-    """Yield the names of fields `name: number`, and where their numbers are."""
+    """Yield the names of fields `name: number`, and the positions of their numbers."""
     begin = part.start
     separators = [match.span() for match in _SEPARATORS.finditer(line, part.start, part.stop)]
     for end, after in (*separators, (part.stop, part.stop)):
@@ -235,7 +240,7 @@ def _fields(line: str, part: slice) -> Iterator[Tuple[str, slice]]:
 
 
 class Shown(NamedTuple):
-    """Numbers beside a bar, the state in which they appeared, and their step if it can be known."""
+    """Numbers beside a bar, the state in which they appeared, and their step if it is known."""
 
     bar: Bar
     pairs: List[Tuple[Name, float]]
@@ -243,7 +248,10 @@ class Shown(NamedTuple):
 
 
 class _Held(NamedTuple):
-    """Numbers that appeared before the bar advanced; `drawn` is how often it was drawn at its position by then."""
+    """Numbers that appeared before the bar advanced.
+
+    `drawn` counts how often the bar had then been drawn at its position.
+    """
 
     bar: Bar
     pairs: List[Tuple[Name, float]]
@@ -254,9 +262,9 @@ class Passes:
     """The steps of one bar that has a loss beside it, over all its passes.
 
     The numbers appear before the bar advances (`set_postfix` inside a loop over it) or after (`update`, then
-    `set_postfix`). The first of them tells which: at position 0 it must be before. Such numbers are held until the bar
-    advances: a fast loop over tqdm shows several of them at one position, then advances by as many. Where this does not
-    tell, or where a pass ended early, steps are None.
+    `set_postfix`). The first numbers show which: at position 0 they appear before. Such numbers are held
+    until the bar advances: a fast loop over tqdm shows several of them at one position, then advances by
+    their number. If this is unclear, or if a pass ended early, steps are None.
     """
 
     def __init__(self) -> None:
@@ -271,7 +279,7 @@ class Passes:
         self._drawn = 0
 
     def take(self, bar: Bar) -> List[Shown]:
-        """Take a state of the bar; return the numbers whose step is decided, those of an evaluation apart."""
+        """Take a state of the bar; return the numbers whose step is decided, an evaluation's separately."""
         trained = [pair for pair in bar.pairs if not pair[0].is_evaluation]
         written = _written(trained)
         is_training = any(name.is_measure for name, _ in trained)
@@ -296,12 +304,12 @@ class Passes:
         return shown
 
     def give_up(self) -> List[Shown]:
-        """Return the numbers whose step is still open, without a step."""
+        """Return the numbers whose step is undecided, without a step."""
         held, self._held, self._drawn = self._held, [], 0
         return [Shown(bar, pairs, None) for bar, pairs, _ in held]
 
     def _show(self, bar: Bar, pairs: List[Tuple[Name, float]]) -> List[Shown]:
-        """Return numbers that are new, or hold them until the bar advances."""
+        """Return new numbers, or hold them until the bar advances."""
         if self._ahead is None:
             is_ahead = bar.position == 0 and not bar.is_lightning
             is_exact = bar.position == 1 or bar.is_lightning
@@ -312,11 +320,11 @@ class Passes:
         return [Shown(bar, pairs, self._step(0) if self._ahead == 0 else None)]
 
     def _settle(self, moved: int, *, is_changed: bool) -> List[Shown]:
-        """Return the held numbers now that the bar has moved; `is_changed`: it shows other numbers at once."""
+        """Return the held numbers after the bar has moved. `is_changed`: it shows new numbers at once."""
         drawn, last = self._drawn, self._held[-1:]
         if (
             self._held and is_changed and moved > 1
-        ):  # it counts something else, or they were there before the first step
+        ):  # it counts something else, or the numbers were shown before the first step
             self._ahead = _UNKNOWN
         elif self._held and (is_changed or drawn > moved):
             self.give_up()
@@ -328,11 +336,11 @@ class Passes:
         return self.give_up()
 
     def _step(self, beyond: int) -> Optional[int]:
-        """Return the step at the bar's position, or beyond it."""
+        """Return the step at the bar's position, or `beyond` steps later."""
         return None if self._ran is None else self._ran + self._position + beyond
 
     def _restart(self, bar: Bar) -> None:
-        """Begin another pass: it adds to the steps if the one before was complete."""
+        """Begin another pass. It continues the count of steps if the previous pass was complete."""
         is_first = self._position < 0
         is_complete = bar.length is not None and self._position == bar.length
         is_next = bar.epoch is None or self._epoch is None or bar.epoch == self._epoch + 1
@@ -344,10 +352,10 @@ class Passes:
 
 
 def _is_placeholder(pairs: List[Tuple[Name, float]]) -> bool:
-    """Whether a script may have written numbers before it had any."""
+    """Whether the numbers may be placeholders that a script wrote before it had any."""
     return all(not value or not math.isfinite(value) for name, value in pairs if name.is_measure)
 
 
 def _written(pairs: List[Tuple[Name, float]]) -> List[Tuple[Name, str]]:
-    """Return numbers as text: there nan equals nan."""
+    """Return numbers as text, where nan equals nan."""
     return [(name, repr(value)) for name, value in pairs]

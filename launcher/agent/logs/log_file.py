@@ -1,4 +1,4 @@
-"""A log on disk or in memory, read in pieces: one of 100 MB must not need several times its size in memory."""
+"""A log on disk or in memory, read in pieces: 100 MB of log must not take several times that in memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _BACK = 1 << 18
 
 
 class LogFile:
-    """The lines of a log from an offset on. `before` is how many lines come before it."""
+    """The lines of a log from an offset on. `before` is the number of lines before the offset."""
 
     def __init__(self, file: BinaryIO, start: int = 0, before: int = 0) -> None:
-        """Read nothing yet. The file must be one that can seek."""
+        """Read nothing yet. The file must be seekable."""
         self._file = file
         self.start = start
         self.before = before
@@ -25,16 +25,19 @@ class LogFile:
         return self.size - self.start
 
     def read(self) -> bytes:
-        """Return all of it."""
+        """Return all bytes."""
         return self._read_at(self.start, len(self))
 
     def end(self, most: int) -> bytes:
-        """Return its last bytes."""
+        """Return the last bytes, at most `most`."""
         at = max(self.start, self.size - most)
         return self._read_at(at, self.size - at)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield it in pieces that end with whole lines or redrawn bars. Of a line that is longer than one, both ends are kept."""
+        """Yield the log in pieces that end with whole lines or redrawn bars.
+
+        Of a line that is longer than a piece, both ends are kept.
+        """
         rest = b""
         for at in range(self.start, self.size, PIECE):
             data = rest + self._read_at(at, min(PIECE, self.size - at))
@@ -46,9 +49,9 @@ class LogFile:
             yield rest
 
     def pieces_backwards(self) -> Iterator[Tuple[int, bytes]]:
-        """Yield the offset and the bytes of pieces that begin with whole lines or redrawn bars, the last one first.
+        """Yield offset and bytes of pieces that begin with whole lines or redrawn bars, last piece first.
 
-        Of a line that is longer than a piece, each part counts as a line.
+        Each part of a line that is longer than a piece counts as a line.
         """
         end = self.size
         while end > self.start:
@@ -69,7 +72,7 @@ class LogFile:
         yield rest
 
     def lines_backwards(self) -> Iterator[Tuple[int, bytes]]:
-        """Yield the offset and the bytes of the lines, the last one first."""
+        """Yield the offset and the bytes of the lines, last line first."""
         end, rest = self.size, b""
         while end > self.start:
             at = max(self.start, end - _BACK)
@@ -82,13 +85,13 @@ class LogFile:
         yield self.start, rest
 
     def newlines(self, until: int) -> int:
-        """Return how many lines end before an offset of the file."""
+        """Return the number of lines that end before an offset of the file."""
         return sum(
             self._read_at(at, min(PIECE, until - at)).count(b"\n") for at in range(self.start, until, PIECE)
         )
 
     def number_of(self, text: bytes) -> Optional[int]:
-        """Return the number of the first line that has a text in it; None if none has."""
+        """Return the number of the first line that contains a text; None if none does."""
         number = self.before + 1
         for piece in self.pieces():
             at = piece.find(text)
@@ -98,11 +101,11 @@ class LogFile:
         return None
 
     def at(self, offset: int) -> LogFile:
-        """Return what begins with the line at an offset."""
+        """Return the log that begins with the line at an offset."""
         return LogFile(self._file, offset, self.before + self.newlines(offset))
 
     def after(self, count: int) -> LogFile:
-        """Return what follows so many lines."""
+        """Return the log without its first `count` lines."""
         left, at = count, self.start
         while left and at < self.size:
             data = self._read_at(at, min(PIECE, self.size - at))
@@ -122,7 +125,7 @@ class LogFile:
 
 
 def _both_ends(line: bytes) -> bytes:
-    """Return a line, or the beginning and the end of one that is longer than a piece."""
+    """Return a line, or the two ends of a line that is longer than a piece."""
     return line if len(line) <= PIECE else line[:_MOST_OF_LINE] + line[-_MOST_OF_LINE:]
 
 

@@ -1,7 +1,7 @@
 """Skip the lines of a log that cannot be metric lines, at a small part of the cost of reading them.
 
-A script may print 100,000 lines at once. Pieces without any of a few words are skipped as a whole. In other pieces each
-line is searched for such a word, and then for a measure with a number behind it.
+A script may print 100,000 lines at once. Pieces without any of a few words are skipped as a whole. In other
+pieces each line is searched for such a word, and then for a measure followed by a number.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HEADS = (
     b"iter,",
     b"itera",
     b"globa",
-)  # lines that say where the next ones stand
+)  # headings that give the position of the next lines
 _PHASE = re.compile(
     rb"\b(?:train|training|eval|evaluat(?:e|ing|ion)|val|valid|validat(?:e|ing|ion)|test|testing)\b"
     rb"(?:[^a-z0-9]{1,12}(?:[a-z]{2,11}|epoch[^a-z]{1,12})){0,3}[^a-z0-9]{0,40}\Z"
@@ -53,18 +53,18 @@ _PHASE = re.compile(
 _MOST_OF_PHASE = 80
 _COLUMNS = re.compile(
     rb"\S(?:\s{2,}|\t|\s?(?:\||\xe2\x94[\x82\x83])\s?)\S"
-)  # the head of a table has no numbers
+)  # the heading of a table has no numbers
 
 _searches: Dict[Tuple[bytes, ...], Pattern[bytes]] = {}
 
 
 def words_of(low: bytes) -> List[bytes]:
-    """Return the words of metric lines that a piece in lower case has; without any it has no metric line."""
+    """Return the words of metric lines in a lower-case piece; without any, it has no metric line."""
     return [word for word in _WORDS if word in low]
 
 
 def search_of(words: List[bytes]) -> Pattern[bytes]:
-    """Return a pattern that finds one of some words."""
+    """Return a pattern that finds any of these words."""
     key = tuple(words)
     pattern = _searches.get(key)
     if pattern is None:
@@ -75,11 +75,11 @@ def search_of(words: List[bytes]) -> Pattern[bytes]:
 
 
 def is_likely(low: bytes) -> bool:
-    """Whether a line in lower case, which has one of the words, may be a metric line or the head of some."""
+    """Whether a lower-case line with one of the words may be a metric line or the heading of some."""
     is_head = low.lstrip()[:5] in _HEADS or low.endswith(b"validation set")
     return is_head or bool(_LIKELY.search(low) or _COLUMNS.search(low)) or is_phase(low)
 
 
 def is_phase(low: bytes) -> bool:
-    """Whether a line in lower case may say what runs from here: an evaluation or the training."""
+    """Whether a lower-case line may announce a phase: an evaluation or the training."""
     return len(low) <= _MOST_OF_PHASE and bool(_PHASE.search(low))

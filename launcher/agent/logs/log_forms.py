@@ -1,4 +1,4 @@
-"""The form of a line that may hold metrics: what kind of line it is, and where its names and numbers are."""
+"""The form of a line that may hold metrics: its kind, and the positions of its names and numbers."""
 
 from __future__ import annotations
 
@@ -26,17 +26,22 @@ _KERAS_EPOCH = re.compile(r"\s{0,4}Epoch (\d{1,9})/\d{1,9}\s*$")
 
 
 class AsideForm(NamedTuple):
-    """What the words before an evaluation's numbers say: how far it has come, and whether the step may be its own."""
+    """The words before an evaluation's numbers.
+
+    `part` has the positions of its progress and length, if any. If `is_doubtful`, the step may count the
+    evaluation's batches.
+    """
 
     part: Optional[Tuple[slice, slice]]
     is_doubtful: bool
 
 
 class TextForm(NamedTuple):
-    """The form of free text. It begins behind the prefix; all places but that of the rank are counted from there.
+    """The form of free text. It begins behind the prefix; all positions but the rank's are relative to that.
 
-    A line with a printed dict has nothing else. `opens`: it may say where indented lines stand. `trains`: False if it
-    says that an evaluation runs from here, True if it says so of the training. `is_label`: the rank may be something else.
+    A line with a printed dict has no other content. `opens`: indented lines below may belong to this line's
+    position. `trains`: False if the line announces an evaluation, True for the training. `is_label`: the rank
+    may be something else.
     """
 
     begin: int
@@ -52,7 +57,7 @@ class TextForm(NamedTuple):
 
 
 class LineForm(NamedTuple):
-    """The form of a line: the head of a Keras epoch, a bar, or free text."""
+    """The form of a line: the heading of a Keras epoch, a bar, or free text."""
 
     keras_epoch: Optional[slice] = None
     keras: Optional[BarForm] = None
@@ -97,13 +102,13 @@ def text_form(text: str) -> TextForm:
 
 
 def _trains(line: str, pairs: PairsForm) -> bool:
-    """Whether a line of metrics says that they are the training's."""
+    """Whether a line of metrics marks them as the training's."""
     is_so = any(name.is_measure and name.text.startswith("train") for name, _ in pairs.named)
     return is_so or bool(_TRAINING.search(line, 0, pairs.first))
 
 
 def _aside_form(line: str, first: int) -> Optional[AsideForm]:
-    """Return what is said of an evaluation before the first measure, None if nothing is."""
+    """Return the mark of an evaluation before the first measure, None without one."""
     aside = ASIDE.search(line, 0, first)
     if aside is None:
         return AsideForm(None, is_doubtful=True) if OF_EVALUATION.search(line) else None

@@ -1,4 +1,4 @@
-"""Read the heads that say what runs from here: `Evaluating...`, `=== Validation ===`, `Epoch 2 train`, `Epoch 3`."""
+"""Read headings that announce a phase: `Evaluating...`, `=== Validation ===`, `Epoch 2 train`, `Epoch 3`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Optional
 
 _MOST_CHARS = 80
-_NO_HEAD = re.compile(r"[(){}'\"/\\,;%$@&?]|\A[a-z]+:\Z")  # `eval:` alone is a setting's
+_NO_HEAD = re.compile(r"[(){}'\"/\\,;%$@&?]|\A[a-z]+:\Z")  # `eval:` alone is a setting
 _WORD = re.compile(r"[A-Za-z]+")
 _EVALUATION = frozenset(
     [
@@ -51,7 +51,7 @@ _OTHERS = frozenset(
 
 
 def phase_of(line: str) -> Optional[bool]:
-    """Return False if a line without metrics is the head of an evaluation, True for the training's or an epoch's, else None."""
+    """Return False for the heading of an evaluation, True for the training's or an epoch's, else None."""
     if len(line) > _MOST_CHARS or _NO_HEAD.search(line):
         return None
     words = frozenset(word.lower() for word in _WORD.findall(line))

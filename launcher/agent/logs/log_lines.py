@@ -1,4 +1,4 @@
-"""Cut the bytes of a log into lines, and take off what terminals and loggers put around them."""
+"""Cut the bytes of a log into lines, and remove what terminals and loggers put around them."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _MOST_PREFIXES = 8
 
 
 class Prefix(NamedTuple):
-    """What loggers put before a line: where it ends, and where it says the rank.
+    """A logger's prefix of a line: where it ends, and the position of the rank in it.
 
-    `is_label`: the rank is a bare number, as of `srun --label`, which may be something else.
+    If `is_label`, the rank is a bare number, as `srun --label` prints it, and may be something else.
     """
 
     end: int
@@ -49,7 +49,10 @@ class Prefix(NamedTuple):
 
 
 class LineSplitter:
-    """The lines of a log, however its bytes arrive. A line ends at a newline or a carriage return; one over MAX_LINE bytes is empty."""
+    """The lines of a log, whatever the pieces in which its bytes arrive.
+
+    A line ends at a newline or a carriage return. A line of more than MAX_LINE bytes becomes empty.
+    """
 
     def __init__(self) -> None:
         """Start before the first line."""
@@ -85,7 +88,7 @@ def text_of(segment: bytes) -> str:
 
 
 def prefix_of(text: str) -> Prefix:
-    """Return the time stamps, levels, module names and ranks at the beginning of a line."""
+    """Return the time stamps, levels, module names and rank at the beginning of a line."""
     rank: Optional[slice] = None
     is_label = False
     begin = len(text) - len(text.lstrip(" "))

@@ -1,7 +1,7 @@
-"""Decide what the name of a number in a log means.
+"""Classify the names of numbers in a log.
 
-A *measure* (loss, accuracy, reward, …) makes its line a metric line. A *companion* (learning rate, gradient norm) is
-recorded beside a measure or beside a step, never alone: settings are printed like that. Other names in free text are
+A *measure* (loss, accuracy, reward, …) makes its line a metric line. A *companion* (learning rate, gradient
+norm) is recorded only with a measure or a step: alone, it looks like a setting. Other names in free text are
 ignored: times, memory, throughput, sizes.
 """
 
@@ -74,7 +74,7 @@ _MOST_NAMES = 1000
 
 
 class Name(NamedTuple):
-    """What a name means, and the form that is recorded: lower case, words joined by `_`."""
+    """A name as it is recorded (lower case, words joined by `_`), with its meaning."""
 
     text: str
     is_measure: bool
@@ -83,7 +83,7 @@ class Name(NamedTuple):
 
 @functools.lru_cache(maxsize=_MOST_NAMES)
 def meaning(words: str) -> Optional[Name]:
-    """Return what a name in free text means, None for a name to ignore."""
+    """Return the meaning of a name in free text, None for a name to ignore."""
     parts = words.lower().replace("'s", "").split()
     if any(not _NEVER.isdisjoint(_PARTS.split(part)) for part in parts):
         return None
@@ -105,7 +105,7 @@ def meaning(words: str) -> Optional[Name]:
 
 
 def column_meaning(words: str) -> Optional[Name]:
-    """Return what the name of a table's column means: there a name may go on after the measure, as in `loss ner`."""
+    """Return the meaning of a table column's name. It may continue after the measure, as in `loss ner`."""
     name = meaning(words)
     if name is None and words.partition(" ")[0] in _MEASURES and _NEVER.isdisjoint(words.split()):
         return Name(words.replace(" ", "_"), True, False)
@@ -113,7 +113,7 @@ def column_meaning(words: str) -> Optional[Name]:
 
 
 def _is_known(part: str) -> bool:
-    """Whether a word belongs to the name of a metric; before it, a sentence may go on."""
+    """Whether a word belongs to the name of a metric. Other words before the name may be a sentence."""
     pieces = [part, *_PARTS.split(part)]
     return any(
         piece in _MEASURES
@@ -126,7 +126,7 @@ def _is_known(part: str) -> bool:
 
 
 def is_training_loss(name: str) -> bool:
-    """Whether a recorded name is that of the loss that the training minimises."""
+    """Whether a recorded name is the loss that the training minimises."""
     return name.lower() in _TRAINING_LOSSES
 
 
@@ -138,7 +138,7 @@ def is_measure(key: str) -> bool:
 
 @functools.lru_cache(maxsize=_MOST_NAMES)
 def is_evaluation(key: str) -> bool:
-    """Whether a recorded name is that of an evaluation: eval_loss, val/acc, test_wer."""
+    """Whether a recorded name is an evaluation's: eval_loss, val/acc, test_wer."""
     return not _EVALUATIONS.isdisjoint(re.split(r"[/_\s-]", key.lower(), maxsplit=2)[:2])
 
 
@@ -150,12 +150,12 @@ def loss_of(values: Dict[str, float]) -> Optional[str]:
 
 
 def aside_name(name: str) -> str:
-    """Return a name that shows that its value comes from an evaluation."""
+    """Return a name that marks its value as an evaluation's."""
     return name if is_evaluation(name) or name == "epoch" else "eval_" + name
 
 
 def named(pairs: List[Tuple[Name, float]], epoch: Optional[float], *, is_aside: bool) -> Dict[str, float]:
-    """Return the values of a line; `is_aside`: they come from an evaluation."""
+    """Return the values of a line by name. `is_aside` marks them as an evaluation's."""
     values: Dict[str, float] = {} if epoch is None else {"epoch": epoch}
     for name, value in pairs:
         is_renamed = is_aside and name.is_measure and not name.text.startswith("train")

@@ -4,7 +4,7 @@
     step 10/1000 | lm loss: 7.48E+00 | grad norm: 2.1 | learning rate: 1.5E-05
     iter 10: loss 2.3012, time 123.45ms
 
-All patterns are linear: each quantifier is bounded or cannot give back what another one takes.
+All patterns take linear time: each quantifier is bounded or never backtracks into another.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NUMBER = (
     r"[-+]?(?:[1-9]\d{0,2}(?:(?:,\d{3}){2,4}(?:\.\d{1,20})?|,\d{3}\.\d{1,20})(?!\d|,\d)"
     r"|\d{1,18}(?:\.\d{0,25})?(?:[eE][-+]?\d{1,3})?|\.\d{1,25}(?:[eE][-+]?\d{1,3})?|" + _NOT_FINITE + ")"
 )
-"""A number as logs write it. 2,345 is none: it may be a thousand times 2.345."""
+"""A number as logs write it. 2,345 does not count: it may mean 2345 or 2.345."""
 _GROUPED = r"(?!\d{1,3}[ '\u00a0\u202f]\d{3}(?!\d))"  # 1 234 is neither 1 nor 234
 _WRAP = r"(?:tensor\(|(?:np|numpy|torch)\.\w{1,12}\(|[\[('\"])?"
 PAIR = re.compile(
@@ -41,7 +41,7 @@ _CELLS = re.compile(
 )
 _CALL = re.compile(
     r"[A-Za-z_]\w{0,80}\((?=\s?\w{1,80}=(?!=))(?<!tensor\()"
-)  # a namespace or a configuration that was printed
+)  # a printed namespace or configuration
 _COMMENT = re.compile(
     r"\s{0,80}(?:#|//|>>>|File \"|return |if |elif |raise |assert |def |self\.|warnings?\.)"
 )
@@ -51,8 +51,8 @@ _OTHER = re.compile(
 _WORD = re.compile(
     r"\b(?!(?:train|test|eval|valid|val|dev|epoch)(?:ing|uation|ation)?\b)[A-Za-z]{3,}", re.IGNORECASE
 )
-_MOST_WORDS = 5  # beside the pairs, in a line with a step; a sentence has more
-_FEW_WORDS = 3  # in a line without a step, and beside a number that is not finite: sentences speak of NaN
+_MOST_WORDS = 5  # next to the pairs, in a line with a step; a sentence has more
+_FEW_WORDS = 3  # in a line without a step, or with a non-finite number: sentences mention NaN
 
 _TOKEN = re.compile(
     r"""(?:'(?P<a>[^'\\]{1,120})'|"(?P<b>[^"\\]{1,120})")\s{0,8}:\s{0,8}"""
@@ -63,9 +63,10 @@ _MOST_PAIRS = 400
 
 
 class PairsForm(NamedTuple):
-    """The names of a line that mean something with the places of their numbers, and where the first measure begins.
+    """The known names of a line with the positions of their numbers, and where the first measure begins.
 
-    `is_weak`: without a step it is not a metric line. The last two say whether it is prose.
+    If `is_weak`, the line needs a step to be a metric line. `is_prose`: without a step, the line is prose.
+    `is_prose_with_step`: it is prose even with a step.
     """
 
     named: Tuple[Tuple[Name, slice], ...]
@@ -105,13 +106,13 @@ def pairs_form(line: str) -> Optional[PairsForm]:
     if not named:
         return None
     words += _words(line, begin, len(line))
-    allowed = _FEW_WORDS if is_marked else 0  # `loss 2.3` alone, not in a sentence
+    allowed = _FEW_WORDS if is_marked else 0  # accepts `loss 2.3` alone, not in a sentence
     with_step = (_MOST_WORDS if is_finite else _FEW_WORDS) + length // 2
     return PairsForm(tuple(named), first, is_weak, words > allowed, words > with_step)
 
 
 def cell_form(line: str) -> Optional[PairsForm]:
-    """Return the form of a row of a drawn table with the training loss and its number in two cells, None without."""
+    """Return the form of a table row with the training loss and its number in two cells, None without."""
     match = _CELLS.search(line) if line.rstrip()[-1:] in ("|", "\u2502", "\u2503") else None
     name = meaning(match[1]) if match else None
     if match is None or name is None or not is_training_loss(name.text):
@@ -135,9 +136,9 @@ def number(text: str) -> float:
 
 
 class DictForm(NamedTuple):
-    """The names in a dict with the places of their numbers, and how many of its values are flags or not set.
+    """The names in a dict with the positions of their numbers. `unset` counts values that are flags or null.
 
-    `is_evaluation`: a value says so, as in `{"split": "val", "loss": 2.5}`.
+    If `is_evaluation`, a value marks it as an evaluation's, as in `{"split": "val", "loss": 2.5}`.
     """
 
     entries: Tuple[Tuple[str, slice], ...]
@@ -154,9 +155,9 @@ _UNSET = re.compile(r": (?:None|True|False|null|true|false)\b")
 
 
 def dict_form(line: str) -> Optional[DictForm]:
-    """Return the names in a dict or a JSON object at the end of a line, and where their numbers are, or None without one.
+    """Return the names and number positions of a dict or JSON object at the end of a line, None without one.
 
-    Only its own entries count, not those of what is nested in it.
+    Only top-level entries count, not nested ones.
     """
     start = line.find("{")
     if start < 0 or line[start + 1 : start + 2] not in ("'", '"') or not line.rstrip().endswith("}"):
@@ -172,7 +173,7 @@ def dict_form(line: str) -> Optional[DictForm]:
                 pairs[token["a"] or token["b"]] = slice(*token.span("n"))
         elif mark in "{[":
             if depth == 1 and line[token.start() - 8 : token.start()].rstrip()[-1:] != ":":
-                return None  # a key of its own kind: not what a training prints
+                return None  # an unusual key: a training does not print it
             depth += 1
         elif mark in "}]":
             depth -= 1
@@ -199,7 +200,8 @@ _TRAINERS = ("loss", "grad_norm", "eval_loss", "train_loss", "train_runtime", "e
 def dict_values(pairs: Dict[str, str]) -> Dict[str, float]:
     """Return the metrics of a dict, empty if it holds none.
 
-    transformers prints a NaN loss as 0; a gradient norm that is not finite beside it shows that it was NaN.
+    transformers prints a NaN loss as 0. A non-finite gradient norm in the same dict shows that the loss was
+    NaN.
     """
     values = dict(floats(pairs))
     if not any(key in values for key in _TRAINERS) and not any(map(is_measure, values)):

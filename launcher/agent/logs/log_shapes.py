@@ -1,8 +1,8 @@
 """Read the form of a line once for all lines that differ from it only in the digits of their numbers.
 
-A log repeats a few lines with other numbers. The *form* of a line says where its names and numbers are, and what the
-names mean; reading it takes many searches. The *shape* of a line is its text with the digits of its numbers taken away,
-but not their count. Lines of one shape share a form, so a line costs one look-up.
+A log repeats a few lines with other numbers. The *form* of a line has the positions of its names and numbers,
+and the meanings of the names; reading it takes many searches. The *shape* of a line is its text with each
+digit of its numbers replaced by 0. Lines of one shape share a form, so a line costs one look-up.
 
     iter 812: loss 2.3012, time 101.50ms   shape   iter 000: loss 0.0000, time 000.00ms
 """
@@ -24,10 +24,11 @@ Key = Union[bytes, Tuple[bytes, ...]]
 
 
 class Shapes(Generic[Form]):
-    """The forms of the last MOST_SHAPES shapes. Longer lines than MOST_CHARS are read each time.
+    """The forms of the last MOST_SHAPES shapes. Lines longer than MOST_CHARS are read each time.
 
-    A shape is learned when it comes the second time. Its form is read with zeros for digits, and with nines: if the two
-    differ, as where a number is part of a name, each line of that shape is read by itself.
+    A shape is learned when it occurs for the second time. Its form is read with zeros for digits, and with
+    nines. If the two differ, e.g. because a number is part of a name, each line of that shape is read
+    separately.
     """
 
     def __init__(self, read: Callable[[str], Form]) -> None:
@@ -56,13 +57,13 @@ class Shapes(Generic[Form]):
         return self._read(text) if form is None else form
 
     def _note(self, blind: bytes) -> None:
-        """Note a new shape, and where words in it have digits."""
+        """Record a new shape, and the positions of its words with digits."""
         _make_room(self._words)
         found = _WORD.finditer(blind)
         self._words[blind] = tuple(slice(*word.span()) for word in found if b"0" in word[0])
 
     def _learn(self, key: Key, data: bytes, words: Tuple[slice, ...]) -> None:
-        """Keep the form of a shape, or None if it depends on digits that the shape does not have."""
+        """Keep the form of a shape, or None if it depends on digits that the shape does not keep."""
         _make_room(self._forms)
         zeros, nines = (self._read(_without(data, words, digits)) for digits in (_ZEROS, _NINES))
         self._forms[key] = zeros if zeros == nines else None
@@ -75,7 +76,7 @@ def _make_room(held: Dict[Any, Any]) -> None:
 
 
 def _without(data: bytes, words: Tuple[slice, ...], digits: bytes) -> str:
-    """Return a line with other digits in its numbers, and the same in its words."""
+    """Return a line with other digits in its numbers, and unchanged digits in its words."""
     changed = bytearray(data.translate(digits))
     for word in words:
         changed[word] = data[word]

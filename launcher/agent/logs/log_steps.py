@@ -1,8 +1,8 @@
 """Find the step of a line, and decide whether it counts the whole training.
 
-A *count* is what a line says: a name (`step`, `iter`, `batch`), a position, and sometimes a length and an epoch. An
-*axis* turns the counts of one name into steps. It gives up, for good, where the log contradicts itself: a step that
-cannot be known is None, never a guess.
+A *count* is a line's statement of its position: a name (`step`, `iter`, `batch`), a position, and sometimes a
+length and an epoch. An *axis* turns the counts of one name into steps. It gives up for good if the log
+contradicts itself: an unknown step is None, never a guess.
 
     step 10 · iter: 19 · iteration      100/  500000 · global_step=9      the step
     Epoch: [3][ 50/100] · epoch 3 | 50/100 batches · Epoch 3, batch 50/100   (3 - first epoch) * 100 + 50
@@ -44,7 +44,10 @@ _TIMM = re.compile(
 
 
 class Count(NamedTuple):
-    """What a line says of its place; `name` tells counters apart that must not be mixed, `beside` names others in the line."""
+    """A line's statement of its position.
+
+    `name` identifies the counter: counters must not be mixed. `beside` names other counters in the line.
+    """
 
     name: str
     position: Optional[int]
@@ -56,7 +59,7 @@ class Count(NamedTuple):
 
 
 class LinePosition(NamedTuple):
-    """The count of a line and its epoch, which may be a fraction; None where the line has none."""
+    """The count of a line and its epoch, which may be a fraction; each is None if the line has none."""
 
     counted: Optional[Count]
     epoch: Optional[float]
@@ -66,7 +69,7 @@ NOWHERE = LinePosition(None, None)
 
 
 class _CountForm(NamedTuple):
-    """Where a line has its count."""
+    """The positions of the parts of a line's count."""
 
     name: str
     position: Optional[slice]
@@ -77,14 +80,17 @@ class _CountForm(NamedTuple):
 
 
 class PlaceForm(NamedTuple):
-    """Where a line has its count and its epoch, with the digits after the point of an epoch that is a fraction."""
+    """The positions of a line's count and epoch.
+
+    `fraction` has the digits after the decimal point of a fractional epoch.
+    """
 
     counted: Optional[_CountForm]
     epoch: Optional[slice] = None
     fraction: Optional[slice] = None
 
     def of(self, line: str) -> LinePosition:
-        """Return where a line of this form stands."""
+        """Return the training position of a line of this form."""
         form, whole, shown = self.counted, None, None
         if self.epoch is not None:
             if self.fraction is None:
@@ -100,7 +106,7 @@ class PlaceForm(NamedTuple):
 
 
 def place_form(line: str) -> PlaceForm:
-    """Return where a line of free text says where it stands."""
+    """Return the positions of the count and the epoch in a line of free text."""
     timm = _TIMM.match(line) if line.startswith("Train") else None
     if timm:
         return PlaceForm(_CountForm("train", _at(timm, 2), _at(timm, 3), is_within=True), _at(timm, 1))
@@ -121,7 +127,7 @@ def place_form(line: str) -> PlaceForm:
 
 
 def _at(match: "re.Match[str]", group: int) -> Optional[slice]:
-    """Return where a group of a match is, None if it is not in it."""
+    """Return the position of a group of a match, None if the group did not match."""
     begin, end = match.span(group)
     return None if begin < 0 else slice(begin, end)
 
@@ -183,14 +189,14 @@ _KEYS = {
 
 
 def place_of_dict(pairs: Dict[str, str]) -> LinePosition:
-    """Return where a printed dict or JSON object stands."""
+    """Return the training position in a printed dict or JSON object."""
     if _KEYS.keys().isdisjoint(pairs):
         return NOWHERE
     epoch = _whole(pairs.get("epoch", ""))
     for key, is_global in _KEYS.items():
         position = _whole(pairs[key].partition("/")[0]) if key in pairs else None
         if position is not None:
-            # An epoch that is written as a fraction counts beside the step; a whole one may contain it.
+            # A fractional epoch is independent of the step; the step may be counted within a whole one.
             within = epoch if "." not in pairs.get("epoch", ".") else None
             return LinePosition(Count(key, position, None, within, is_global), None)
     return NOWHERE
@@ -205,7 +211,7 @@ def _whole(text: str) -> Optional[int]:
 
 
 class StepCounter:
-    """The steps of one counter. `is_lost` says that the log contradicted itself, or never said enough."""
+    """The steps of one counter. `is_lost` is set once the log has contradicted itself."""
 
     def __init__(self) -> None:
         """Begin before the first count."""
@@ -218,12 +224,12 @@ class StepCounter:
         self._edge: Optional[int] = None
 
     def step(self, count: Count) -> Optional[int]:
-        """Return the step of the next count, None if it cannot be known."""
+        """Return the step of the next count, None if it is unknown."""
         position = count.position
         if position is None or position > MOST_STEP or self.is_lost:
             return None
         if count.epoch is None or count.is_global:
-            # A step that falls counts something else: an epoch, a second training, another rank.
+            # A decreasing step counts something else: an epoch, a second training, another rank.
             self.is_lost = position < self._position
             self._position = position
             return None if self.is_lost else position
@@ -237,9 +243,10 @@ class StepCounter:
         return self._from_the_first(count, count.epoch, position)
 
     def step_aside(self, count: Count, *, is_doubtful: bool) -> Optional[int]:
-        """Return the step of an evaluation's count, which never decides what later counts mean.
+        """Return the step of an evaluation's count. It never affects how later counts are read.
 
-        `is_doubtful`: it may count the evaluation itself (`eval step 10`), unless it is where the training stands.
+        If `is_doubtful`, it may count the evaluation itself (`eval step 10`). It then counts only if it
+        equals the training's position.
         """
         position = count.position
         if position is None or position > MOST_STEP or self.is_lost or count.is_within:
@@ -251,7 +258,10 @@ class StepCounter:
         return position
 
     def _enter(self, count: Count, epoch: int, position: int) -> None:
-        """Compare a count with the one before; the first one that lies in a later epoch shows what is counted."""
+        """Compare a count with the previous one.
+
+        The first count in a later epoch shows whether positions restart with each epoch.
+        """
         if self._first_epoch is None or self._epoch is None:
             self._first_epoch = self._epoch = epoch
             self._is_within = True if count.is_within else None
@@ -262,7 +272,7 @@ class StepCounter:
             if self._is_within is None and position != self._position:
                 self._is_within = position < self._position
             elif self._is_within is None:
-                self._edge = position  # the same step, or the same place of the next epoch
+                self._edge = position  # the same step, or the same position in the next epoch
             elif not self._is_within and position <= self._position:
                 self.is_lost = True
         elif self._is_within is None and self._edge is not None and position > self._edge:
@@ -270,14 +280,14 @@ class StepCounter:
         if self._is_within:
             is_beyond = (
                 count.length is not None and position > count.length
-            )  # a length that was only estimated
+            )  # the length was only an estimate
             is_other = self._length is not None and self._length != count.length
             self.is_lost = self.is_lost or is_beyond or is_other
             self._length = count.length
 
     def _from_the_first(self, count: Count, epoch: int, position: int) -> Optional[int]:
         if self._first_epoch not in (0, 1):
-            return None  # whether epochs begin at 0 or 1 is not known
+            return None  # unknown whether epochs begin at 0 or 1
         ran = epoch - self._first_epoch
         if count.length is None:
             return None

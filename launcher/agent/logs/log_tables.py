@@ -1,4 +1,4 @@
-"""Read tables in a log: a head line of names, then rows of as many numbers.
+"""Read tables in a log: a heading with names, then rows with one number per name.
 
 epoch     train_loss  valid_loss  accuracy  time
 0         0.345       0.290       0.871     00:12
@@ -27,7 +27,7 @@ _LEAST, _MOST = 3, 40
 _MOST_MISFITS = 2
 _STEPS = ("step", "global_step", "#", "iter", "iteration", "steps")
 _EPOCHS = ("epoch", "e", "epochs")
-_FASTAI = ("epoch", "train_loss", "valid_loss")  # what follows is measured on the validation set
+_FASTAI = ("epoch", "train_loss", "valid_loss")  # later columns are measured on the validation set
 _DETECTION = {
     "box(p": "precision",
     "p": "precision",
@@ -39,7 +39,7 @@ _DETECTION = {
 
 
 class Row(NamedTuple):
-    """A row of a table: its place, its numbers, and whether they come from an evaluation."""
+    """A row of a table: its training position, its numbers, and whether they come from an evaluation."""
 
     place: LinePosition
     pairs: List[Tuple[Name, float]]
@@ -47,7 +47,7 @@ class Row(NamedTuple):
 
 
 class Table:
-    """The table that the log is in, if it is in one."""
+    """The table at the log's present position, if any."""
 
     def __init__(self) -> None:
         """Begin outside of a table."""
@@ -61,7 +61,7 @@ class Table:
         return bool(self._columns)
 
     def takes_head(self, line: str) -> bool:
-        """Open a table if a line is its head; return whether it is."""
+        """Open a table if the line is its heading; return whether it is."""
         has_commas = bool(_COMMAS.fullmatch(line))
         if not has_commas and "  " not in line and "\t" not in line and "|" not in line:
             return False
@@ -83,7 +83,10 @@ class Table:
         return True
 
     def row(self, line: str) -> Optional[Row]:
-        """Return the numbers of a row. The table ends after a few lines that are not rows."""
+        """Return the numbers of a row, None for any other line.
+
+        The second line that is not a row ends the table; a row resets that count.
+        """
         cells = _cells(line, has_commas=self._has_commas)
         if len(cells) != len(self._columns) or (self._has_commas and not cells[0].isdecimal()):
             if not _RULE.fullmatch(line.strip()):

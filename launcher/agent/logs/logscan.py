@@ -1,9 +1,10 @@
 """Read metrics from the log of a script that does not use the worker.
 
-One reader for all formats: printed dicts, JSON lines, `name: value` and `name value` lines, columns, and the numbers
-beside progress bars. A line counts as a metric line if it names a measure, such as a loss or an accuracy.
+One reader handles all formats: printed dicts, JSON lines, `name: value` and `name value` lines, columns, and
+the numbers beside progress bars. A line counts as a metric line if it names a measure, such as a loss or an
+accuracy.
 
-A step is what the log itself says; where it says none, the step is None. Only transformers' Trainer has its step in a bar:
+A step is taken only from the log; without one it is None. Only transformers' Trainer shows its step in a bar:
 it clears the bar, prints its dict, and draws the bar again, which then shows the step of the dict.
 """
 
@@ -26,7 +27,7 @@ from .loss_watch import Divergence, LastLoss, LossWatch
 _BAR = b"%|"
 _OF_VALIDATION = re.compile(
     r"(?:loss|losses|errors|metrics)(?: metrics)? (?:are )?on (?:the )?validation set", re.IGNORECASE
-)  # what MACE writes above the values of all epochs
+)  # MACE's heading above the values of all epochs
 _RANKS = ("rank", "global_rank", "local_rank", "process_index")
 _NO_LENGTH = -1
 _MOST_NAMES = 1000
@@ -41,7 +42,7 @@ class LoggedMetric(NamedTuple):
 
 
 class _Pending(NamedTuple):
-    """A dict of the Trainer that waits for the bar to be drawn again."""
+    """A dict of the Trainer that waits for the next drawing of the bar."""
 
     values: Dict[str, float]
     line: str
@@ -81,7 +82,7 @@ class LogScanner:
 
     @property
     def divergence(self) -> Optional[Divergence]:
-        """The log's first divergence, None until there is one."""
+        """The log's first divergence, None before one."""
         return self._watch.divergence
 
     @property
@@ -102,7 +103,7 @@ class LogScanner:
         return metrics
 
     def finish(self) -> List[LoggedMetric]:
-        """Return the metrics of the last line, which may lack its end."""
+        """Return the metrics of the last line, which may lack its end, and the numbers that still wait."""
         metrics = self.feed(b"\n")
         self._settle(None)
         for passes in self._passes.values():
@@ -148,7 +149,7 @@ class LogScanner:
                 self._take_text(bar.rest, text_form(bar.rest))
 
     def _take_row_of(self, bar: Bar) -> bool:
-        """Take a bar that stands behind a row of a table, as ultralytics draws it; return whether it does."""
+        """Take a bar behind a row of a table, as ultralytics draws it; return whether it is one."""
         row = self._table.row(bar.title)
         if row is None:
             return False
@@ -177,7 +178,10 @@ class LogScanner:
             self._take_shown(shown)
 
     def _take_shown(self, shown: List[Shown]) -> None:
-        """Take numbers beside bars. Of two bars without names, one may belong to an evaluation: neither has steps."""
+        """Take numbers beside bars.
+
+        If unnamed bars have two lengths, one may belong to an evaluation, so neither has steps.
+        """
         for bar, pairs, position in shown:
             epoch = None if bar.epoch is None else float(bar.epoch)
             is_unclear = self._has_two_lengths and bar.key == self._unnamed
@@ -186,7 +190,7 @@ class LogScanner:
             self._record(named(pairs, epoch, is_aside=False), step, bar.key, bar.postfix)
 
     def _take_keras(self, bar: Bar) -> None:
-        """Take a Keras bar. One that no `Epoch 1/5` announced belongs to an evaluation or a prediction."""
+        """Take a Keras bar. Without an `Epoch 1/5` before it, it belongs to an evaluation or a prediction."""
         if self._keras_epoch is None:
             return
         count = Count("keras", bar.position, bar.length, self._keras_epoch, is_within=True)
@@ -197,7 +201,10 @@ class LogScanner:
     # the Trainer of transformers
 
     def _settle(self, bar: Optional[Bar], *, is_nested: bool = False) -> None:
-        """Find the step of the Trainer's dict in the bar that was drawn after it; None if another line came first."""
+        """Take the step of the Trainer's dict from the bar that was drawn after it.
+
+        Without a bar (`bar` is None), another line came first and the step is None.
+        """
         pending = self._pending
         if pending is None:
             return
@@ -213,13 +220,16 @@ class LogScanner:
         self._record(pending.values, step, "trainer", pending.line, is_aside=pending.is_evaluation)
 
     def _compare(self, bar: Bar, *, is_nested: bool, is_evaluation: bool) -> None:
-        """Decide which length the Trainer's bar has. An outer bar of a script, which stands still, is not the Trainer's."""
-        if is_nested:  # an evaluation's, or the Trainer's own below an outer one
+        """Decide which length the Trainer's bar has.
+
+        An outer bar of a script, which does not advance, is not the Trainer's.
+        """
+        if is_nested:  # an evaluation's bar, or the Trainer's bar below an outer one
             is_outer = bar.position > 0 and not is_evaluation
         elif self._trainer_length is None:
             is_outer = bar.position == 0 and not is_evaluation
             self._trainer_length = bar.length if bar.position else None
-        else:  # a second training begins again
+        else:  # or a second training has begun
             is_outer = bar.length == self._trainer_length and bar.position < self._trainer_step
         if is_outer:
             self._trainer_length = _NO_LENGTH
@@ -261,7 +271,7 @@ class LogScanner:
         self._take_pairs(line, form, is_other=is_other)
 
     def _is_of_other(self, rank: str) -> bool:
-        """Whether a line is not of the first rank that printed."""
+        """Whether a line belongs to another rank than the first that printed."""
         self._rank = self._rank or rank
         return rank != self._rank
 
@@ -292,9 +302,10 @@ class LogScanner:
         self._record(values, step, where.counted.name if where.counted else None, line, is_aside=is_aside)
 
     def _take_pairs(self, line: str, form: TextForm, *, is_other: bool) -> None:
-        """Take a line of free text. Indented lines below `[epoch=1][batch=5/10]:` have its place.
+        """Take a line of free text. Indented lines below `[epoch=1][batch=5/10]:` have its position.
 
-        `is_other`: it may be of another rank, or of another epoch (`[1] step 10`): it has no step.
+        If `is_other`, the number in front may be another rank, or an epoch (`[1] step 10`), so the line gets
+        no step.
         """
         where = form.where.of(line)
         if not form.is_indented:
@@ -323,7 +334,7 @@ class LogScanner:
             return
         self._is_evaluating = True
         if aside.part and line[aside.part[0]] != line[aside.part[1]]:
-            return  # how far the evaluation has come
+            return  # only the evaluation's progress
         if where.counted is not None and (where.counted.is_within or where.counted.length is not None):
             if where.counted.position != where.counted.length:
                 return
@@ -346,7 +357,10 @@ class LogScanner:
         self._record(values, step, where.counted.name if where.counted else None, line, is_aside=is_aside)
 
     def _step(self, where: LinePosition, *, is_aside: bool, is_doubtful: bool = False) -> Optional[int]:
-        """Return the step of a place. `iter 20` is none where other lines have `iter 20 step 10`: their steps are the axis."""
+        """Return the step of a position.
+
+        `iter 20` gives none if other lines have `iter 20 step 10`: their steps are the axis.
+        """
         count = where.counted
         if count is None or (count.name not in self._axes and len(self._axes) >= _MOST_COUNTERS):
             return None
@@ -366,7 +380,7 @@ class LogScanner:
         *,
         is_aside: bool = False,
     ) -> None:
-        """Record a metric. A name keeps the counter it had first: two counters never share a curve."""
+        """Record a metric. A name keeps its first counter: two counters never share a curve."""
         loss = None if is_aside or "train_runtime" in values else loss_of(values)
         main = loss or next(iter(values), "")
         if step is not None and counter is not None and len(self._counters) < _MOST_NAMES:
@@ -377,7 +391,7 @@ class LogScanner:
         elif step is not None and not is_aside:
             self._watch.take_perplexity(values, step, line)
         if loss is not None and counter is None and loss in self._counters:
-            # A mean over an epoch, or a second print of the same: it is not on the curve of the steps.
+            # A mean over an epoch, or a second print of the same loss: it is not on the curve of the steps.
             values = {key: value for key, value in values.items() if key != loss}
             if not any(is_measure(key) or is_evaluation(key) for key in values):
                 return
@@ -387,7 +401,7 @@ class LogScanner:
     def _renamed(
         self, values: Dict[str, float], loss: Optional[str], step: Optional[int]
     ) -> Dict[str, float]:
-        """Call the training loss `loss`, under any name in the log, until a line has a number with that very name.
+        """Rename the training loss to `loss`, until a line has a number with that very name.
 
         A `train_loss` beside an evaluation's values, at a step, is an evaluation of the training data.
         """

@@ -19,7 +19,7 @@ _PART = re.compile(r"\b(?:folds?|seeds?|splits?)(?![a-z])", re.IGNORECASE)
 
 
 class Divergence(NamedTuple):
-    """A loss that became non-finite: its first line, and the step after the last finite one."""
+    """A loss that became non-finite: its first line, and the step after the last finite loss."""
 
     line: str
     since: int
@@ -28,7 +28,8 @@ class Divergence(NamedTuple):
 class LastLoss(NamedTuple):
     """The last training loss of a log: its name, its value, its step if the log gives one, and its line.
 
-    `is_certain`: if it is not finite, the training diverged. Without a step, an epoch or a bar it may be something else.
+    If `is_certain`, a non-finite value means that the training diverged. A loss without a step, an epoch or a
+    bar may be something else.
     """
 
     name: str
@@ -39,18 +40,21 @@ class LastLoss(NamedTuple):
 
     @property
     def is_finite(self) -> bool:
-        """Whether the value is a number."""
+        """Whether the value is a finite number."""
         return math.isfinite(self.value)
 
 
 def is_of_sweep(line: str) -> bool:
-    """Whether a line has the loss of one setting of several that a script tries: `lr=10: loss nan`."""
+    """Whether a line has the loss of one of several settings that a script tries: `lr=10: loss nan`."""
     before = _before_loss(line)
     return bool(_SETTING.search(before)) and not _COUNTER.search(line)
 
 
 def _is_of_part(line: str) -> bool:
-    """Whether a setting or a part, as `fold 3`, leads the line, so that its loss is not that of one long training."""
+    """Whether the line begins with a setting or a part, as `fold 3`.
+
+    Its loss then belongs to one of several trainings.
+    """
     before = _before_loss(line)
     leading = _SETTING.search(before) or _PART.search(before)
     counter = _COUNTER.search(before)
@@ -65,8 +69,8 @@ def _before_loss(line: str) -> str:
 class LossWatch:
     """Two non-finite training losses in a row are a divergence; `divergence` is the first of the log.
 
-    A non-finite gradient norm alone is not: a scaler's first steps overflow. Evaluations are not judged, nor are the
-    losses of a sweep. A loss that no step, epoch or bar places in a training is at most a doubt.
+    A non-finite gradient norm alone is not one: a scaler's first steps overflow. Evaluations and the losses
+    of a sweep are ignored. A loss without a step, an epoch or a bar is at most uncertain.
     """
 
     def __init__(self) -> None:
@@ -99,9 +103,9 @@ class LossWatch:
             self.divergence = self._suspect
 
     def take_perplexity(self, values: Dict[str, float], step: int, line: str) -> None:
-        """Take in a perplexity in place of the training's loss, if the log has none; it leaves a doubt if it is NaN.
+        """Take in a perplexity as the training's loss if the log has no loss. A NaN makes the loss uncertain.
 
-        A great loss has an infinite one.
+        An infinite perplexity is ignored: a large finite loss gives one.
         """
         name = next((name for name in _PERPLEXITIES if name in values), None)
         is_only = self.last is None or self.last.name in _PERPLEXITIES

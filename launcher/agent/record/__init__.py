@@ -1,1 +1,1 @@
-"""The run directory as a format: its paths, its locks, strict JSON, secrets, what a host knows of precisions."""
+"""The format of the run directory: paths, locks, strict JSON, secrets, and a host's precision evidence."""

@@ -11,19 +11,19 @@ MOST_WAITING = 64 * 1024 * 1024
 
 
 class Appender:
-    """An append-only file that survives a full disk: data that does not fit waits in memory until there is room.
+    """An append-only file that survives a full disk: data that does not fit waits in memory for room.
 
-    Beyond a bound what comes is dropped, and the file says how much.
+    Beyond MOST_WAITING bytes new data is dropped, and the file says how much.
     """
 
     def __init__(self, path: str) -> None:
-        """Open the file, which is made if missing."""
+        """Open the file, created if missing."""
         self._path = path
         self._descriptor = open_regular(path, APPENDING)
         self._waiting = bytearray()
         self._dropped = 0
         self.refused: str | None = None
-        """Why the disk took nothing the last time, by its name in REFUSED."""
+        """Why the disk refused the last write, by its name in REFUSED; None if it did not."""
 
     def append(self, data: bytes) -> None:
         """Append bytes, or keep them for the next try."""
@@ -51,11 +51,11 @@ class Appender:
         return not self._waiting
 
     def tail(self, size: int) -> bytes:
-        """Return the last bytes, including those that wait for room."""
+        """Return the last `size` bytes, including those that wait for room."""
         with open(open_regular(self._path, os.O_RDONLY), "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - size))
             return (file.read() + bytes(self._waiting))[-size:]
 
     def sync(self) -> None:
-        """Make what was written durable."""
+        """Make the written data durable."""
         os.fsync(self._descriptor)

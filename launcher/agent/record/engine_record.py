@@ -1,4 +1,4 @@
-"""How a container engine is reached: a part of a run's record, and of requests that are checked when they arrive."""
+"""How to reach a container engine: part of a run's record, and of requests, which are checked on arrival."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Optional, TypedDict
 
 
 class EngineRecord(TypedDict, total=False):
-    """How the engine of a container is reached: by a program or a socket, and whether with sudo."""
+    """How to reach a container engine: by a program or a socket, and whether with sudo."""
 
     name: str
     program: str

@@ -1,4 +1,4 @@
-"""Small files that are read whole and replaced whole, so that a crash leaves the old content or the new."""
+"""Small files that are read and replaced as a whole, so that a crash leaves the old content or the new."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from .strict_json import JsonObject
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 REFUSED = {errno.ENOSPC: "disk-full", errno.EDQUOT: "quota", errno.EROFS: "read-only"}
-"""The names that clients know for a disk that takes nothing for now."""
+"""Error numbers of a disk that refuses writes for now, with the names that clients know."""
 _KEPT = (".nfs", ".fuse_hidden")
-"""How NFS and FUSE name a file that was removed while it was open."""
+"""Prefixes that NFS and FUSE give to a file that was removed while open."""
 MOST_BYTES = 256 << 20
-"""No file of ours is larger: the manifest of 200,000 files has 60 MB."""
+"""No file of the launcher is larger: the manifest of 200,000 files has 60 MB."""
 
 
 def write_durably(path: str, text: str | bytes, mode: int = 0o644) -> None:
-    """Replace a file so that a reader, or a crash, sees the old text or the new one, never a part."""
+    """Replace a file so that a reader, or a crash, sees all of the old text or all of the new."""
     safe_open.replace(path, text.encode() if isinstance(text, str) else text, mode)
 
 
 def write_over(path: str, text: str) -> None:
-    """Write a small file anew where a torn one does no harm: neither replaced nor synced, so that it costs little.
+    """Overwrite a small file in place without a sync. This is cheap, but a crash may leave a torn file.
 
-    Its blocks are kept, so that a full disk takes it once it has been written.
+    The file's blocks are kept: once written, it can be rewritten on a full disk.
     """
     data = text.encode()
     descriptor = safe_open.open_regular(path, os.O_WRONLY | os.O_CREAT)
@@ -42,9 +42,9 @@ def write_over(path: str, text: str) -> None:
 
 
 def write_in_place(path: str, data: bytes) -> None:
-    """Write as many bytes as a file has over them, durably: a full disk takes that, for it needs no new block.
+    """Overwrite a file with data of the same size, durably. A full disk allows this: it needs no new block.
 
-    A reader, or a crash, sees all of the old bytes or all of the new ones if they are few.
+    If the data is small, a reader or a crash sees all of the old bytes or all of the new ones.
     """
     descriptor = safe_open.open_regular(path, os.O_WRONLY | os.O_CREAT)
     try:
@@ -61,9 +61,9 @@ def sync_folder(path: str) -> None:
 
 
 def sync_tree(top: str) -> None:
-    """Write the files and names below a folder to the disk, however deep; what cannot be opened is passed over.
+    """Sync the files and names below a folder to the disk, at any depth. Skip what cannot be opened.
 
-    Raises OSError if the disk cannot take what was written.
+    Raises OSError if the disk cannot store the written data.
     """
     waiting = [top]
     while waiting:
@@ -90,7 +90,7 @@ def _sync(path: str) -> None:
 
 @contextlib.contextmanager
 def _passing_over() -> Iterator[None]:
-    """Pass over what somebody has removed, or made unreadable; not what the disk has lost."""
+    """Ignore a file that was removed or made unreadable; raise OSError for an I/O error or a full disk."""
     try:
         yield
     except OSError as error:
@@ -99,11 +99,11 @@ def _passing_over() -> Iterator[None]:
 
 
 def sync_file_system(folder: str) -> None:
-    """Write everything on a folder's file system to the disk: on Linux that one alone. Raises OSError."""
+    """Sync a folder's file system to the disk; outside Linux, sync all file systems. Raises OSError."""
     if not sys.platform.startswith("linux"):
         os.sync()
         return
-    import ctypes  # the start of an agent need not wait for it
+    import ctypes  # slow to import: keeps the agent's start fast
 
     with safe_open.opened_folder(folder) as descriptor:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -113,7 +113,7 @@ def sync_file_system(folder: str) -> None:
 
 
 def paths_in(folder: str) -> list[str]:
-    """Return the paths of what lies in a folder, by name; none where it is missing."""
+    """Return the paths in a folder, sorted by name; empty if the folder is missing."""
     try:
         return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
     except FileNotFoundError:
@@ -121,9 +121,10 @@ def paths_in(folder: str) -> list[str]:
 
 
 def remove_folder(path: str) -> None:
-    """Remove a folder with everything in it, if it is there; what cannot be removed stays.
+    """Remove a folder with everything in it, if it exists. Leave what cannot be removed.
 
-    Folders that their owner may not list or change are opened first: a user may have sent such folders.
+    Folders that their owner may not list or change are made accessible first: an upload may contain such
+    folders.
     """
     shutil.rmtree(path, ignore_errors=True)
     if os.path.lexists(path):
@@ -143,10 +144,11 @@ def open_folders(path: str) -> None:
 
 
 def remove_tree(top: str) -> int:
-    """Remove a folder with everything in it, however deep; return the bytes that this frees. Raises OSError.
+    """Remove a folder with everything in it, at any depth. Return the bytes that it frees. Raises OSError.
 
-    A network disk keeps files that somebody has open, under names of its own: they stay, with their folder, for the next
-    time. Folders are moved up before they are looked into: a job can nest them deeper than a path, or Python's stack, may be.
+    A network disk keeps files that a process has open, under special names: they stay, with their folder,
+    until the next call. Subfolders are moved to the top before they are read, because a job can nest them
+    deeper than a path, or Python's stack, allows.
     """
     size = moved = 0
     kept: list[str] = []
@@ -159,7 +161,7 @@ def remove_tree(top: str) -> int:
             entries = list(scan)
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                os.chmod(entry.path, 0o700)  # or it cannot be moved
+                os.chmod(entry.path, 0o700)  # otherwise it cannot be moved
                 moved += 1
                 waiting.append("%s%d" % (prefix, moved))
                 os.rename(entry.path, waiting[-1])
@@ -175,7 +177,7 @@ def remove_tree(top: str) -> int:
 
 
 def _is_removed(folder: str) -> bool:
-    """Remove a folder; return False if a disk keeps files in it that somebody has open. Raises OSError."""
+    """Remove a folder; return False if a disk keeps open files in it. Raises OSError."""
     try:
         os.rmdir(folder)
     except OSError as error:
@@ -186,9 +188,9 @@ def _is_removed(folder: str) -> bool:
 
 
 def read_text(path: str) -> str | None:
-    """Return a small file's text, stripped; None where it is missing, or no regular file.
+    """Return a small file's text, stripped; None if it is missing or not a regular file.
 
-    A job can put a pipe into its checkpoints, which must not stop us, or a file of any size.
+    A job can put a pipe or a file of any size into its checkpoints. Neither may block the agent.
     """
     try:
         return safe_open.read_regular(path, MOST_BYTES).decode("utf-8", "replace").strip()
@@ -197,12 +199,15 @@ def read_text(path: str) -> str | None:
 
 
 def read_json(path: str) -> JsonObject:
-    """Return a record; empty where it is missing or no JSON object (a torn disk, never our own writing)."""
+    """Return a record; empty if it is missing or not a JSON object.
+
+    Only a torn disk damages it: the agent writes records whole.
+    """
     return parse_json(read_text(path) or "")
 
 
 def parse_json(text: str) -> JsonObject:
-    """Return the record in a text; empty if it is no JSON object."""
+    """Return the record in a text; empty if it is not a JSON object."""
     if not text:
         return {}
     try:

@@ -1,9 +1,10 @@
-"""Frames: lines that an agent prints where nothing but its output is seen, each with a piece of a file of the run's record.
+"""Frames: printed lines that carry pieces of a run's record, if the client sees only the agent's output.
 
     %launch-frame 1 SEQUENCE MODE PATH OFFSET LENGTH SHA256 BASE64
 
-SEQUENCE counts from 1. MODE `+` appends LENGTH bytes at OFFSET, `=` replaces the whole file. SHA256 is that of the bytes, and
-BASE64 is their zlib. PATH is below the run's folder, e.g. `record/0002/log.txt`. `%launch-note 1 WORDS` is for people.
+SEQUENCE counts from 1. MODE `+` appends LENGTH bytes at OFFSET, `=` replaces the whole file. SHA256 is the
+digest of these bytes, BASE64 their zlib compression in base64. PATH is relative to the run's folder, e.g.
+`record/0002/log.txt`. A line `%launch-note 1 WORDS` is a message for people.
 """
 
 from __future__ import annotations
@@ -21,23 +22,26 @@ APPEND, REPLACE = "+", "="
 SMALL_FILES = ("sealed.json", "attempt.json", "precision.json", "state.json", "heartbeat")
 GROWING_FILES = ("events.jsonl", "log.txt")
 MOST_BYTES = 1 << 20
-"""Bytes that one frame carries; its line is less than twice as long."""
+"""The most bytes in one frame; its line is less than twice as long."""
 MOST_CHARS = 2 * MOST_BYTES
 _PATH = re.compile(r"record/([0-9]{4,9})/([a-z.]+)")
 _COUNT = re.compile(r"[0-9]{1,15}")
 
 
 class FrameError(ValueError):
-    """Raised for a line that begins as a frame and is none. `path` is that of its file, None if that cannot be read."""
+    """Raised for a line that begins like a frame but is not one.
+
+    `path` is the frame's file, None if it cannot be read.
+    """
 
     def __init__(self, words: str, path: Optional[RecordPath] = None) -> None:
-        """Say what is wrong."""
+        """Keep the reason, and the path of the frame's file if it is known."""
         super().__init__(words)
         self.path = path
 
 
 class RecordPath(NamedTuple):
-    """A file of a run's record that may travel in frames: the number of its folder, and its name."""
+    """A file of a run's record that may travel in frames: the number of its folder, and the file's name."""
 
     number: int
     name: str
@@ -53,7 +57,7 @@ class RecordPath(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """A piece of a file. `offset` is where it begins, 0 for a whole file."""
+    """A piece of a file, beginning at `offset` (0 for a whole file)."""
 
     sequence: int
     mode: str
@@ -70,16 +74,16 @@ class Frame(NamedTuple):
 
 
 def read_path(text: str) -> Optional[RecordPath]:
-    """Return the path of a file that may travel; None for any other."""
+    """Return the record path in a text; None if no such file may travel in frames."""
     found = _PATH.fullmatch(text)
     if found is None or found[2] not in (*SMALL_FILES, *GROWING_FILES):
         return None
     path = RecordPath(int(found[1]), found[2])
-    return path if path.number and str(path) == text else None  # `00001` is another folder
+    return path if path.number and str(path) == text else None  # `00001` names another folder
 
 
 def read_frame(line: str) -> Frame:
-    """Return the frame in a line, which begins with FRAME and ends before its line break. Raises FrameError."""
+    """Return the frame in a line that begins with FRAME and has no line break. Raises FrameError."""
     words = line[len(FRAME) :].split(" ")
     path = read_path(words[2]) if len(words) > 2 else None
     if path is None:
@@ -98,7 +102,10 @@ def read_frame(line: str) -> Frame:
 
 
 def _unpack(body: str, path: RecordPath) -> bytes:
-    """Return the bytes in a text, of which a few may stand for very many. Raises FrameError."""
+    """Decode and decompress a frame's bytes, at most MOST_BYTES. Raises FrameError.
+
+    The bound is needed because a short text can expand to a huge one.
+    """
     try:
         unpacking = zlib.decompressobj()
         data = unpacking.decompress(base64.b64decode(body, validate=True), MOST_BYTES + 1)

@@ -1,4 +1,4 @@
-"""Locks on files (`flock`): they end with their holder, however it dies."""
+"""Locks on files (`flock`): they end with the process that holds them, however it dies."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Lock:
 
     @classmethod
     def take(cls, path: str, wait_s: float = LOOK_S, *, shared: bool = False) -> Lock | None:
-        """Take the lock of a file, which is made if missing; return None if another process holds it for `wait_s` seconds.
+        """Lock a file, created if missing. Return None if another process holds the lock for `wait_s` s.
 
-        Whoever only looks (`is_locked`) holds a shared lock for an instant: that is waited for.
+        The default wait outlasts the shared lock that `is_locked` holds for an instant.
         """
         descriptor = _open_lock(path)
         deadline = time.monotonic() + wait_s
@@ -42,7 +42,7 @@ class Lock:
                 return cls(descriptor)
 
     def fileno(self) -> int:
-        """Return the descriptor. A process that inherits it keeps the lock as long as it lives."""
+        """Return the descriptor. A process that inherits it keeps the lock for its lifetime."""
         return self._descriptor
 
     def share(self) -> None:
@@ -55,9 +55,9 @@ class Lock:
 
 
 def _open_lock(path: str) -> int:
-    """Open the file of a lock, which is made if missing. A lock needs no write: it may lie where nothing can be written.
+    """Open the file of a lock, created if missing. Read access is enough, so a read-only disk will do.
 
-    A file that is missing there cannot be made. Its folder is locked instead.
+    A missing file cannot be created there. Its folder is locked instead.
     """
     try:
         return open_regular(path, os.O_RDWR | os.O_CREAT)
@@ -71,7 +71,7 @@ def _open_lock(path: str) -> int:
 
 
 def is_locked(path: str) -> bool:
-    """Whether some process holds the exclusive lock of a file; what is missing, or no file, is not locked."""
+    """Whether a process holds the exclusive lock of a file; False if the file is missing or not regular."""
     try:
         descriptor = open_regular(path, os.O_RDONLY)
     except (FileNotFoundError, UnreadableError):

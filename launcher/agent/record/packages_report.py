@@ -1,4 +1,4 @@
-"""What `making/torch_check.py` reports of a Python."""
+"""The report of `making/torch_check.py` about a Python installation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import List, Optional, TypedDict
 
 
 class PackagesReport(TypedDict, total=False):
-    """The version of a Python and of its torch, the CUDA and the architectures that was built for, and what `pip check` says.
+    """The versions of Python, torch and that build's CUDA, its GPU architectures, and what `pip check` found.
 
-    A torch that cannot be imported has an `error`. `architectures` are None if nobody lists them, `conflicts` without pip.
+    `error` is set if torch cannot be imported. `architectures` is None if torch does not list them,
+    `conflicts` is None without pip.
     """
 
     python: str

@@ -1,15 +1,17 @@
-"""Precision evidence: how each precision did on this host, one file per card, driver, torch build, model and precision.
+"""Precision evidence: how each precision has performed on this host.
 
     <root>/hosts/<host-id>/evidence/<sha256>.json      of a cluster, hosts/slurm:<name>/
         {"card", "driver", "model", "method", "job", "key", "proof", "failed", "measured", "run", "time"}
 
-`key` is {"torch", "model", "trainable", "precision"}: torch's version and three digests, as the worker reports them.
-`proof` is what the worker saw in the first good steps, `failed` the class of a failure that came later, or None. If a
-run failed before its worker reported a key, only the digest of the precision is certain. A probe returns what was
-recorded about the job's model (`recall`), and the next plan starts with a precision that has not failed here.
-`measured` is what `launch verify` has measured of a job, else None. Each job and workload has a file of its own for that:
-`<sha256>-<sha256>.json`, at most MOST_MEASURED a key. A record that comes with `refuted`, the digest of a workload, removes
-what was measured of its precision in that workload: the precision has failed there.
+Each card, driver, torch build, model and precision has one file. `key` is {"torch", "model", "trainable",
+"precision"}: torch's version and three digests, as the worker reports them. If a run failed before its worker
+reported a key, only the digest of the precision is known. `proof` is the worker's report of the first good
+steps. `failed` is the class of a later failure, or None. A probe returns the evidence of the job's model
+(`recall`), so that the next plan starts with a precision that has not failed here.
+
+`measured` holds the measurements of `launch verify` for a job, else None. Each job and workload then has a
+separate file, `<sha256>-<sha256>.json`, at most MOST_MEASURED a key. A record with `refuted`, the digest of a
+workload, removes the measurements of its precision in that workload: the precision has failed there.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 64 * 1024
 MOST_FILES = 1000
-MOST_READ = 200  # files that one probe looks at
-MOST_MEASURED = 16  # measurements of a key, the newest ones
-MOST_RECALLED = 32  # records that one probe returns, and as many measurements
+MOST_READ = 200  # files that one probe reads
+MOST_MEASURED = 16  # the newest measurements of a key that are kept
+MOST_RECALLED = 32  # records that one probe returns, and the same number of measurements
 MOST_CHARS = 100  # of each text that one probe returns
 FAILURES = ("nan-divergence", "not-learning", "fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch")
 """The classes of failure that a precision may cause."""
@@ -48,19 +50,23 @@ MEASURED = (
     "examples_per_s",
     "peak_gb",
 )
-"""The figures of a measurement; beside them, `workload` is the digest of what they depend on."""
+"""The figures of a measurement. It also has `workload`, the digest of everything that they depend on."""
 _COUNTS = {"micro_batch": False, "fits": False, "too_large": True}
-"""Which of them are whole numbers above 0, and whether they may be missing: a client refuses a probe with others."""
+"""The figures that are whole numbers above 0, and whether each may be missing.
+
+A client refuses a probe with other values.
+"""
 _DRIVER = "/proc/driver/nvidia/version"
 
 
 def keep(folder: str, record: EvidenceRecord) -> str | None:
-    """Write a record, replacing an older one of the same key, card and driver; return its path.
+    """Write a record, replacing an older one of the same key, card and driver. Return its path.
 
-    A measurement replaces one of the same job and workload. A record that is too large is not kept (None), nor one that
-    only refutes. Beyond their bounds the oldest are removed. Raises OSError if the disk refuses.
+    A measurement replaces only one of the same job and workload. A record that is too large, or that only
+    refutes, is not kept (None). The oldest files beyond MOST_MEASURED and MOST_FILES are removed. Raises
+    OSError if the disk refuses.
     """
-    record = strict_json.decode(strict_json.encode(record))  # a number too large for a float is a text now
+    record = strict_json.decode(strict_json.encode(record))  # a number too large for a float becomes a text
     refuted = record.pop("refuted", None)
     if refuted is not None:
         _remove_measured(folder, record, refuted)
@@ -84,7 +90,10 @@ def keep(folder: str, record: EvidenceRecord) -> str | None:
 
 
 def _remove_measured(folder: str, record: EvidenceRecord, workload: str) -> None:
-    """Remove what was measured of a record's precision in a workload; of another torch, card or driver it still holds."""
+    """Remove the measurements of a record's precision in a workload.
+
+    Measurements with another torch, card or driver remain valid.
+    """
     same = ("card", "driver", "method", "model")
     model, key = record.get("model"), record["key"]
     is_named = isinstance(model, dict) and model.get("kind") != "local"
@@ -116,15 +125,15 @@ def _kept(folder: str) -> list[str]:
 
 def _remove_oldest(paths: list[str], most: int) -> None:
     for oldest in sorted(paths, key=_modified)[: max(0, len(paths) - most)]:
-        with contextlib.suppress(FileNotFoundError):  # another run's agent was quicker
+        with contextlib.suppress(FileNotFoundError):  # another run's agent was faster
             os.unlink(oldest)
 
 
 def recall(folder: str, model: Any, *, of_any_driver: bool = False) -> list[RecalledEvidence]:
-    """Return what earlier runs showed about precisions with a model and the present driver, newest first, measurements last.
+    """Return earlier evidence about precisions with this model and driver, newest first, measurements last.
 
-    `model` is the plan's, {"kind", "value"} or None. A file that cannot be a record of ours is skipped. `of_any_driver`: the
-    present driver is that of another machine, a compute node, and nobody knows it before the job.
+    `model` is the plan's, {"kind", "value"} or None. Invalid files are skipped. Set `of_any_driver` for a
+    compute node, whose driver is unknown before the job starts.
     """
     present = None if of_any_driver else driver()
     try:
@@ -143,7 +152,10 @@ def recall(folder: str, model: Any, *, of_any_driver: bool = False) -> list[Reca
 
 
 def _read(path: str) -> EvidenceRecord:
-    """Return the record in a file; empty if it is not a regular file of ours: a FIFO would block, a link lead elsewhere."""
+    """Return the record in a file; empty if it is invalid or not a regular file.
+
+    A FIFO is not waited for, and a link is not followed.
+    """
     try:
         number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -160,7 +172,7 @@ def _read(path: str) -> EvidenceRecord:
 
 
 def _entry(record: EvidenceRecord) -> RecalledEvidence | None:
-    """Return what a probe reports of a record; None if a value has the wrong type or is too long."""
+    """Return a record as a probe reports it; None if a value has the wrong type or is too long."""
     key = record.get("key")
     if not isinstance(key, dict):
         return None
@@ -181,7 +193,7 @@ def _entry(record: EvidenceRecord) -> RecalledEvidence | None:
 
 
 def is_measured(measured: Any) -> bool:
-    """Whether a measurement has its counts, numbers, and a digest for its workload."""
+    """Whether a measurement is valid: required counts above 0, other numbers, a digest for its workload."""
     if not isinstance(measured, dict) or not measured.keys() <= {*MEASURED, "workload"}:
         return False
     counts = {name: measured.get(name) for name in _COUNTS}
@@ -201,7 +213,7 @@ def _is_count(value: Any) -> bool:
 
 
 def precision_digest(precision: PrecisionRecord) -> str:
-    """Return the digest of a plan's precision without `why`, as the worker and the client compute it."""
+    """Return the digest of a plan's precision without `why`. The worker and the client compute the same."""
     values = {name: value for name, value in precision.items() if name != "why"}
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()

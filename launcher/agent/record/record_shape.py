@@ -1,7 +1,7 @@
-"""The shapes of what is read from a run's folders, where a job may have written anything.
+"""The shapes of the records in a run's folders, where a job may have written anything.
 
-A record of another shape is refused as a whole, with a reason in words: who reads one may then use its values as they
-are, and the client that gets them, too.
+A record of another shape is refused as a whole, with a reason in words. A reader, and the client after it,
+may then use the values without checking them again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 8 << 20
 MOST_PARTS = 200_000
-"""Values in a record, about: many take long to read."""
+"""The most values in a record, approximately: many values take long to read."""
 MOST_DEEP = 24
 MOST_CHARS = 100_000
 _DIGITS = bytes(ord("0") if chr(byte) in "0123456789" else ord(" ") for byte in range(256))
@@ -29,7 +29,7 @@ _WORDS_BEFORE = {
     "stopped-by-user": "by-user",
     "cancelled-by-user": "by-user-now",
 }
-"""The names that states and reasons had in records until 2026-11-23."""
+"""State and reason names in records written before 2026-11-23, and their present names."""
 
 Check = Callable[[Any], bool]
 Shape = Dict[str, Check]
@@ -43,7 +43,7 @@ def read_record(path: str, shape: Shape) -> JsonObject:
         return {}
     if not data.strip():  # a torn disk
         return {}
-    if _LONG_NUMBER in data.translate(_DIGITS):  # reading one takes long
+    if _LONG_NUMBER in data.translate(_DIGITS):  # such a number takes long to parse
         raise UnreadableError(path, "has a number of more than 400 digits")
     if sum(map(data.count, (b"{", b"[", b","))) > MOST_PARTS:
         raise UnreadableError(path, "has more than %d parts" % MOST_PARTS)
@@ -79,12 +79,12 @@ def read_heartbeat(path: str) -> HeartbeatRecord:
 
 
 def read_precision(path: str) -> EvidenceRecord:
-    """Return what an attempt has shown of its precision; empty if it is missing or empty. Raises UnreadableError, and OSError."""
+    """Return an attempt's precision evidence; empty if missing or empty. Raises UnreadableError, OSError."""
     return cast("EvidenceRecord", read_record(path, PRECISION))
 
 
 def read_state(path: str) -> StateRecord:
-    """Return a state, in the words of this version; empty if none was written. Raises UnreadableError, and OSError."""
+    """Return a state with this version's names; empty if missing. Raises UnreadableError, and OSError."""
     record = read_record(path, STATE)
     if record and not isinstance(record.get("state"), str):
         raise UnreadableError(path, "holds no state")
@@ -118,7 +118,7 @@ def _number(value: Any) -> bool:
 
 
 def _figure(value: Any) -> bool:
-    """A loss: a number, or `nan` and its kin as a text."""
+    """Whether it is a loss: a number, or `nan`, `inf` or `-inf` as text."""
     return type(value) in (int, float) or _text(value)
 
 
@@ -141,7 +141,7 @@ def _path(value: Any) -> bool:
 
 
 def table_of(shape: Shape, *, required: tuple[str, ...] = ()) -> Check:
-    """Return the check of a table whose values are missing or pass."""
+    """Return a check for a table in which each named value is missing or passes its own check."""
 
     def check(value: Any) -> bool:
         return (

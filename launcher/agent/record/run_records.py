@@ -1,9 +1,10 @@
-"""The records of a run: its plan, how it was prepared, each attempt with its state and heartbeat, as JSON has them.
+"""The records of a run in JSON: its plan, its preparation, and each attempt with its state and heartbeat.
 
-Any key may be missing, or null for the same: older versions wrote fewer, and a record that was torn or cannot be ours is read as empty.
-`record_shape.py` checks those in folders to which a job may write.
+Any key may be missing or null, which means the same: older versions wrote fewer keys. A torn or invalid
+record is read as empty. `record_shape.py` checks the records in folders to which a job may write.
 
-They are types for a reader and for mypy alone: modules import them under TYPE_CHECKING, since to make them takes 3 ms.
+These types serve readers and mypy only: modules import them under TYPE_CHECKING, since creating them takes 3
+ms.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .strict_json import JsonObject
 
 
 class RentRecord(TypedDict, total=False):
-    """Until when a machine is rented: by its wall clock, and by the clock of a boot."""
+    """The end of a rental: by the machine's wall clock, and by the clock of a boot."""
 
     until: float
     uptime: float
@@ -23,9 +24,10 @@ class RentRecord(TypedDict, total=False):
 
 
 class RecordedRuntime(TypedDict, total=False):
-    """How a run is run: in a container with an `engine`, else with an `interpreter`; its cards, and those that it may move to.
+    """How a run is executed: in a container with an `engine`, else with an `interpreter`; on which cards.
 
-    `paths` are the absolute ones of `host:` sources, by how the plan writes them. The last three are the rent's.
+    `gpus` are its cards, `any_of` those it may move to. `paths` maps a `host:` source, as the plan writes it,
+    to its absolute path. The last three keys describe the rental.
     """
 
     kind: str
@@ -40,14 +42,14 @@ class RecordedRuntime(TypedDict, total=False):
 
 
 class SourceRecord(TypedDict):
-    """Where a model or data comes from: a `name` of the hub, a path of the `host`, or `local` files that were sent."""
+    """The source of a model or data: a `name` of the hub, a path of the `host`, or uploaded `local` files."""
 
     kind: str
     value: str
 
 
 class SplitRecord(TypedDict, total=False):
-    """How the global batch is divided: the product of the first three."""
+    """The division of the global batch, which is the product of the first three."""
 
     ranks: int
     micro_batch: int
@@ -56,7 +58,7 @@ class SplitRecord(TypedDict, total=False):
 
 
 class PrecisionRecord(TypedDict, total=False):
-    """A rung of the ladder, as far as the agent reads it."""
+    """A rung of the precision ladder: the keys that the agent reads."""
 
     mode: str
     tf32: bool
@@ -65,7 +67,7 @@ class PrecisionRecord(TypedDict, total=False):
 
 
 class ProfileRecord(TypedDict, total=False):
-    """A card; `peak` are its rates in TFLOPS by kind of number."""
+    """A card; `peak` is its rate in TFLOPS for each kind of number."""
 
     name: str
     title: str
@@ -86,7 +88,11 @@ class SoftwareRecord(TypedDict, total=False):
 
 
 class VerificationRecord(TypedDict):
-    """What trials of a rung take: their steps, the first steps with weights that are held, the digest of the workload."""
+    """The parameters of a rung's trials.
+
+    `steps` is their number of steps, `held` the number of first steps that leave the weights unchanged,
+    `workload` a digest.
+    """
 
     steps: int
     held: int
@@ -94,13 +100,13 @@ class VerificationRecord(TypedDict):
 
 
 class RankUseRecord(TypedDict, total=False):
-    """Whether a script takes its rank from the environment."""
+    """Whether a script takes its rank from its variables."""
 
     kind: str
 
 
 class SlurmRecord(TypedDict, total=False):
-    """What Slurm is asked for: flags of `sbatch`, modules, the words of an image, the cards that may come on each node."""
+    """The request to Slurm: flags of `sbatch`, modules, an image's words, the possible cards of each node."""
 
     flags: List[str]
     time_s: Optional[float]
@@ -110,7 +116,7 @@ class SlurmRecord(TypedDict, total=False):
 
 
 class PlanRecord(TypedDict, total=False):
-    """What the client planned, as far as the agent reads it."""
+    """The client's plan: the keys that the agent reads."""
 
     job: str
     host: str
@@ -154,7 +160,7 @@ class PlanRecord(TypedDict, total=False):
 
 
 class ChangesRecord(TypedDict, total=False):
-    """The values of a plan that an attempt has otherwise. Those of a `trial` are all of its own."""
+    """The plan's values that an attempt changes. A `trial` sets all of them itself."""
 
     rung: int
     micro_batch: int
@@ -189,7 +195,7 @@ RemedyRecord = TypedDict(
     {"class": str, "changes": ChangesRecord, "resume_before": Optional[int], "text": str},
     total=False,
 )
-"""What an attempt changes after a failure: see `Remedy` in diagnosis/remedy.py."""
+"""The changes of an attempt after a failure: see `Remedy` in diagnosis/remedy.py."""
 
 
 class AgentProcessRecord(TypedDict, total=False):
@@ -200,7 +206,7 @@ class AgentProcessRecord(TypedDict, total=False):
 
 
 class ParentRecord(TypedDict, total=False):
-    """The checkpoint of another run that a run begins with."""
+    """The checkpoint of another run from which a run starts."""
 
     run: str
     checkpoint: str
@@ -208,7 +214,7 @@ class ParentRecord(TypedDict, total=False):
 
 
 class AgentEndRecord(TypedDict, total=False):
-    """How an agent ended: its exit status or a signal, the processes that were ended after it, and the end of what it said."""
+    """An agent's end: its exit status or signal, the processes ended after it, and the end of its output."""
 
     exit: Optional[int]
     signal: Optional[int]
@@ -218,7 +224,11 @@ class AgentEndRecord(TypedDict, total=False):
 
 
 class PreviousRecord(TypedDict, total=False):
-    """How the folder before was left: its number and state, the processes that were ended, and what its keeper or engine saw."""
+    """How the previous folder ended.
+
+    The record has its number and state, the processes that were ended, and the report of its keeper or
+    engine.
+    """
 
     folder: int
     state: Optional[str]
@@ -231,7 +241,7 @@ class PreviousRecord(TypedDict, total=False):
 
 
 class EventRecord(TypedDict, total=False):
-    """A line of `events.jsonl`. One that a worker has sent may hold anything: who reads a value checks it."""
+    """A line of `events.jsonl`. A worker's event may hold anything: check each value before use."""
 
     version: int
     kind: str
@@ -244,7 +254,7 @@ class EventRecord(TypedDict, total=False):
 
 
 class WorkerTrialRecord(TypedDict):
-    """What the worker of a trial has to do."""
+    """The task of a trial's worker."""
 
     kind: str
     steps: int
@@ -254,7 +264,10 @@ class WorkerTrialRecord(TypedDict):
 
 
 class AttemptRecord(TypedDict, total=False):
-    """Who wrote a folder of a run, where and why. `kind` is `prepare`, `contact`, or `attempt`, which also has what its script runs with."""
+    """The writer of a folder of a run, and why it was written.
+
+    `kind` is `prepare`, `contact`, or `attempt`. An attempt also has its script's settings.
+    """
 
     version: int
     run: str
@@ -303,7 +316,7 @@ class AttemptRecord(TypedDict, total=False):
 
 
 class CardRecord(TypedDict):
-    """What the worker needs to know of a card that it imitates; its name is the one that the driver reports."""
+    """A card that the worker imitates; `name` is the driver's name for it."""
 
     name: str
     memory_bytes: int
@@ -312,7 +325,11 @@ class CardRecord(TypedDict):
 
 
 class AdaptationRecord(TypedDict):
-    """What the start-up hook adapts: `split` if the plan's batch replaces the script's, and how often it was halved."""
+    """Changes by the start-up hook.
+
+    `split` is true if the plan's batch replaces the script's; `halvings` counts how often the batch was
+    halved.
+    """
 
     split: bool
     halvings: int
@@ -326,14 +343,15 @@ class CheckpointRecord(TypedDict):
 
 
 Loss = Union[float, str]
-"""A loss; one that is not finite is a text, as `nan`."""
+"""A loss; one that is not finite is a text, e.g. `nan`."""
 
 
 class StateRecord(TypedDict, total=False):
-    """Where a run stands after what its folder tells, as in `state.json`.
+    """The state of a run by its folder, as in `state.json`.
 
-    `trial` is what a trial has measured, `sizes` are those of the files that grow, by name. `exit`, `signal` and `oom_kills` are of
-    a node. `fate` is there only if the state was derived from a verdict, `elsewhere` if another place has it.
+    `trial` holds a trial's measurements, `sizes` the sizes of the growing files by name. `exit`, `signal` and
+    `oom_kills` describe a node's process. `fate` is set only if the state was derived from a liveness
+    verdict, `elsewhere` if another place has the run.
     """
 
     version: int
@@ -363,7 +381,7 @@ class StateRecord(TypedDict, total=False):
 
 
 class TroubleRecord(TypedDict, total=False):
-    """What keeps a live run from going on: its kind, a clause about it, and for how many seconds."""
+    """Why a live run is stuck: the kind of trouble, a clause about it, and its duration in seconds."""
 
     kind: str
     what: str
@@ -371,7 +389,7 @@ class TroubleRecord(TypedDict, total=False):
 
 
 class HeartbeatRecord(TypedDict, total=False):
-    """What an agent writes every few seconds: its clock, how long its attempt has run, and what its training does."""
+    """The agent's regular heartbeat: its clock, its attempt's running time, and its training's activity."""
 
     monotonic_s: float
     ran_s: float
@@ -384,9 +402,10 @@ class HeartbeatRecord(TypedDict, total=False):
 
 
 class EvidenceRecord(TypedDict, total=False):
-    """What an attempt has shown of a precision with a torch, a model, a card and a driver: a proof, a failure, or what was measured.
+    """Evidence about a precision with a torch, model, card and driver: a proof, a failure, or measurements.
 
-    `key` is of the torch, the trained part and the precision; `refuted` is a workload of which what was measured does not hold.
+    `key` identifies the torch, the model, the trained part and the precision. `refuted` is a workload whose
+    measurements are invalid.
     """
 
     version: int
@@ -416,6 +435,6 @@ class _Recalled(TypedDict):
 
 
 class RecalledEvidence(_Recalled, total=False):
-    """What a probe tells of the evidence that earlier runs have left of a precision."""
+    """An item of precision evidence from an earlier run, as a probe reports it."""
 
     measured: JsonObject

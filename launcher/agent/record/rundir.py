@@ -1,18 +1,18 @@
-"""The run directory: the one module that names its paths and says how they are written.
+"""The run directory. This one module names its paths and writes its records.
 
     <root>/runs/<run-id>/
-      control/   what decides: plan.json  prepared.json  manifest.json  settled  wish  token  contact.lock  digests.json  moved.json
-                 service.json  slurm.json  slurm-end.json
-      record/    what the agent writes down: NNNN/  secrets.env  hidden-names.json  keeper.lock  keeper.log
+      control/   what decides: plan.json  prepared.json  manifest.json  settled  wish  token  contact.lock
+                 digests.json  moved.json  service.json  slurm.json  slurm-end.json
+      record/    the agent's record: NNNN/  secrets.env  hidden-names.json  keeper.lock  keeper.log
                  slurm.log  container.json  told-STATE
-      work/      what the job may write: code/  data  artifacts/  checkpoints/  home/
+      work/      the job's files: code/  data  artifacts/  checkpoints/  home/
 
-    NNNN/        one numbered folder, one writer: lock  sealed.json  attempt.json  state.json  events.jsonl  log.txt  heartbeat
-                 precision.json  stacks.txt
-    NNNN/<node>/ what one node of several has for the agent, which records it in NNNN/: reports.jsonl  output.txt  state.json
-                 stacks.txt
+    NNNN/        one numbered folder, one writer: lock  sealed.json  attempt.json  state.json  events.jsonl
+                 log.txt  heartbeat  precision.json  stacks.txt
+    NNNN/<node>/ with several nodes, one node's report to the agent, which copies it to NNNN/:
+                 reports.jsonl  output.txt  state.json  stacks.txt
 
-A run that was recorded before 2026-11-22 has all of it in one folder, and is read as it is.
+A run recorded before 2026-11-22 has all of this in one folder, and is read as it is.
 """
 
 from __future__ import annotations
@@ -40,31 +40,34 @@ LIVE = ("preparing", "running", "stopping")
 RUN_ID = re.compile(
     r"[0-9]{6}-[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?-[a-z0-9]{6}|[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}"
 )
-"""At most 40 characters, of which 31 bits are random; the second form was given until 2026-11-22."""
+"""At most 40 characters, of which 31 bits are random. The second form was used until 2026-11-22."""
 MOST_NUMBER = 1 << 29
 MOST_FOLDERS = 10_000
-"""The numbered folders that count, besides the first."""
+"""How many of the last numbered folders are read, in addition to the first."""
 MOST_HISTORY = 4 << 20
-"""Bytes of records that are read of one run's folders: a job may make thousands, each with the same large record."""
+"""The most bytes to read of one run's records: a job may make thousands of folders with large records."""
 UNREADABLE = "unreadable"
 """The state of a run whose last record cannot be read; its evidence says why."""
 NODE = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 ONE_MACHINE, SHARED = "machine", "shared"
-"""Where the locks of a run count: on the machine that made its record, or on all that share its root."""
+"""Where a run's locks are valid: on the machine that made its record, or on all that share its root."""
 HEARTBEAT_S = 5.0
-"""How often an agent writes its heartbeat."""
+"""The interval of an agent's heartbeats."""
 WISHES = {"run": None, "stop": "by-user", "cancel": "by-user-now"}
-"""What a user may wish for a run, with the reason of the end that follows."""
+"""A user's possible wishes for a run, and the reason recorded when each ends the run."""
 SESSION_LIMIT = "session-limit"
-"""Why a run is to go on whose session in a service has reached its limit."""
+"""The reason to continue a run after its session in a service has reached its time limit."""
 RENTED = "rented.json"
-"""The file of a root on a rented machine, and of a run that was given more time there: until when it is rented, by that machine's clock."""
+"""The file with the end of a rental, by the machine's clock.
+
+It lies in the root of a rented machine, and in a run that was given more time there.
+"""
 SMALL_FILES = ("attempt.json", "state.json")
 GROWING_FILES = ("events.jsonl", "log.txt")
 
 
 def rent_in(record: Mapping[str, Any], start: str = "") -> RentRecord:
-    """Return until when a machine is rented, by a record whose keys have a start: by its wall clock, and by the clock of a boot."""
+    """Return the end of a rental, by wall clock and a boot's clock. The record's keys begin with `start`."""
     until: Any = record.get(start + "until")
     uptime: Any = record.get(start + "uptime")
     boot: Any = record.get(start + "boot")
@@ -83,7 +86,7 @@ class Run:
     """The paths of one run below a root."""
 
     def __init__(self, path: str) -> None:
-        """Name the paths below `path`; nothing is made."""
+        """Derive the paths below `path`; make nothing."""
         self.path = path
         self.id = os.path.basename(path)
         is_flat = not os.path.exists(os.path.join(path, "control")) and any(
@@ -124,27 +127,30 @@ class Run:
         self._known_place: tuple[str | None, bool] | None = None
 
     def told(self, state: str) -> RunPath:
-        """Name the mark that the notice of this end was sent."""
+        """Return the path of the mark that this end's notice was sent."""
         return self.record.below("told-%s" % state)
 
     def make(self) -> None:
-        """Make the run's folders. Raises FileExistsError if there is a run of this id already."""
+        """Make the run's folders. Raises FileExistsError if a run of this id exists."""
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
         os.mkdir(self.path, 0o755)
         for folder in (self.control, self.record, self.work):
             os.mkdir(folder, 0o755)
 
     def open_up(self) -> None:
-        """Make the record one that an end can be written to, if the job has changed its mode or moved its first folder away."""
+        """Make the record writable again, so that an end can be recorded.
+
+        The job may have changed the record's mode or moved its first folder away.
+        """
         if self.record != self.path:
-            with contextlib.suppress(OSError):  # what follows says why
+            with contextlib.suppress(OSError):  # the next write reports why
                 open_up(self.record)
                 if self.has_lost_folders():
                     with opened_folder(self.record) as record:
                         os.mkdir("0001", 0o755, dir_fd=record)
 
     def has_lost_folders(self) -> bool:
-        """Whether the first folder, and so all of them, is gone: it was there before the run was on record."""
+        """Whether the job has removed the numbered folders: the first existed before the run was prepared."""
         return (
             self.record != self.path
             and not self.numbers()
@@ -152,9 +158,10 @@ class Run:
         )
 
     def numbers(self) -> list[int]:
-        """Return the numbers of the folders, oldest first. They have no gaps: what lies beyond one is not ours.
+        """Return the numbers of the folders, oldest first. A folder behind a gap does not count.
 
-        The last is looked for by name: a job may put millions of names beside them, which would take long to list.
+        The last folder is found by testing names: a job may put millions of names beside the folders, which
+        would take long to list.
         """
         try:
             with opened_folder(self.record) as record:
@@ -166,11 +173,14 @@ class Run:
         return [1, *range(max(2, last - MOST_FOLDERS), last + 1)] if last else []
 
     def folder(self, number: int) -> Folder:
-        """Name the folder of this number."""
+        """Return the folder of this number; make nothing."""
         return Folder(self.record.below("%04d" % number), number)
 
     def newest(self) -> Iterator[Folder]:
-        """Yield the folders, the newest first, until their records have more bytes than those of any honest run."""
+        """Yield the folders, newest first, until their records exceed MOST_HISTORY bytes.
+
+        An honest run's records are smaller.
+        """
         size = 0
         for number in reversed(self.numbers()):
             if size > MOST_HISTORY:
@@ -180,20 +190,21 @@ class Run:
             size += folder.record_bytes()
 
     def newest_records(self) -> list[tuple[AttemptRecord, StateRecord]]:
-        """Return (attempt.json, state.json) of the folders that `newest` yields, the oldest first."""
+        """Return (attempt.json, state.json) of the folders that `newest` yields, oldest first."""
         folders = reversed([*self.newest()])
         return [(folder.read_attempt(), folder.read_state()) for folder in folders]
 
     def last(self) -> Folder | None:
-        """Return the highest folder, None before the first."""
+        """Return the folder with the highest number, None if the run has none."""
         numbers = self.numbers()
         return self.folder(numbers[-1]) if numbers else None
 
     def new_folder(self, after: Folder | None = None, sealed: Iterable[str] | None = None) -> Folder:
-        """Make the folder that follows `after`, by default the last one, and take its lock.
+        """Make the folder after `after`, by default after the last one, and take its lock.
 
-        It appears in one step: locked, and with `sealed`, the digests of the checkpoints that are sealed by now
-        (late_seals.py). Raises FileExistsError if another process was faster: the run is not ours then.
+        The folder appears in one step: locked, and with `sealed`, the digests of the checkpoints that are
+        sealed so far (late_seals.py). Raises FileExistsError if another process was faster: that process then
+        owns the run.
         """
         before = self.last() if after is None else after
         number = before.number + 1 if before is not None else 1
@@ -205,7 +216,7 @@ class Run:
                 folder.take_lock()
                 if sealed is not None:
                     folder.write_sealed(sealed)
-                # Not onto an empty folder either, which an older agent has just made.
+                # A rename would replace an empty folder, which an older agent may just have made.
                 if _has(record, number):
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), self.folder(number).path)
                 os.rename(hidden, "%04d" % number, src_dir_fd=record, dst_dir_fd=record)
@@ -218,14 +229,14 @@ class Run:
         return folder.named(self.folder(number).path)
 
     def is_taken_over(self, after: int) -> bool:
-        """Whether an agent has put a folder on record that is newer than folder `after`."""
+        """Whether an agent has recorded a folder newer than folder `after`."""
         last = self.last()
         return last is not None and last.number > after and os.path.exists(last.attempt)
 
     def has_folder_after(self, folder: Folder) -> bool:
-        """Whether another process has made the folder that follows this one: the run goes on there.
+        """Whether another process has made the next folder and so continues the run.
 
-        The record is opened for each look, because a network file system then asks its server.
+        The record is opened anew for each check, because a network file system then asks its server.
         """
         try:
             with opened_folder(self.record) as record:
@@ -238,10 +249,10 @@ class Run:
         return cast("PlanRecord", read_json(self.plan))
 
     def prepared(self) -> AttemptRecord:
-        """Return the record of how the run was prepared; empty before that is written, or if it cannot be ours.
+        """Return the record of the run's preparation; empty if missing or the agent cannot have written it.
 
-        It decides what is done for the run, so it does not lie in the numbered folders, to which a job may write. Until
-        2026-11-22 it was in the first of them alone.
+        It controls the agent's actions, so it lies outside the numbered folders, to which a job may write.
+        Until 2026-11-22 only the first of these held it.
         """
         try:
             record = read_attempt(self.prepared_record)
@@ -250,16 +261,19 @@ class Run:
         return record or (self.folder(1).read_attempt() if self.numbers() else {})
 
     def write_prepared(self, folder: Folder, record: AttemptRecord) -> None:
-        """Write the record of how the run was prepared, durably: for us, and in its first folder for its clients."""
+        """Write the record of the run's preparation, durably.
+
+        One copy in `control` is for the agent, one in the first folder for clients.
+        """
         text = strict_json.encode(record) + "\n"
         write_durably(self.prepared_record, text)
         write_durably(folder.attempt, text)
 
     def cards(self) -> list[str]:
-        """Return the UUIDs of the run's latest cards: those it was prepared with, or has moved to since.
+        """Return the UUIDs of the run's latest cards: those it was prepared with, or those it has moved to.
 
-        It can only move to those that it was prepared for, whatever its folders say. In a service it is prepared anew
-        for those that came.
+        Cards in the folders count only if the run was prepared for them. In a service, each session prepares
+        the run again for the cards that it got.
         """
         prepared = self.prepared().get("runtime") or {}
         first = prepared.get("gpus") or []
@@ -272,24 +286,24 @@ class Run:
         return list(first)
 
     def place_id(self) -> str | None:
-        """Return the id of the place that keeps the run: of a machine, its host id."""
+        """Return the id of the place that keeps the run; for a machine, its host id."""
         return self._place()[0]
 
     @property
     def has_shared_locks(self) -> bool:
-        """Whether the locks of the run count on all machines that share its root."""
+        """Whether the run's locks are valid on all machines that share its root."""
         return self._place()[1]
 
     def has_locks_here(self, place_id: str) -> bool:
-        """Whether the locks of the run count in this place, by its own record.
+        """Whether the run's locks are valid in this place, by the run's record.
 
-        A run whose record is not written yet is being made: its maker holds a lock, or has died.
+        True for a run without a record yet: its maker still holds a lock, or has died.
         """
         recorded, has_shared_locks = self._place()
         return recorded in (None, place_id) or has_shared_locks
 
     def _place(self) -> tuple[str | None, bool]:
-        """Return the place's id and whether its locks are shared. A run never changes its place: this is read once."""
+        """Return the place's id and whether its locks are shared. Read once: a run stays in its place."""
         if self._known_place is None:
             record = self.prepared()
             place = (place_of(record), record.get("locks") == SHARED)
@@ -303,14 +317,15 @@ class Run:
         return evidence_folder(self.root, place_id)
 
     def read_wish(self) -> str:
-        """Return `run`, `stop` or `cancel`."""
+        """Return the user's wish: `run`, `stop` or `cancel`."""
         text = read_text(self.wish) or "run"
         return text if text in WISHES else "run"
 
     def write_wish(self, wish: str) -> None:
         """Write a wish over the last one. Raises OSError.
 
-        All have the same length, so that a full disk has room for it. What a job put in its place is replaced.
+        All wishes have the same length, so that a full disk has room for them. Anything else that a job put
+        in the file's place is replaced.
         """
         text = "%-7s\n" % wish
         try:
@@ -320,10 +335,10 @@ class Run:
 
 
 class Folder:
-    """One numbered folder: written by one process, which holds its lock while it lives."""
+    """One numbered folder. One process writes it, and holds its lock while it lives."""
 
     def __init__(self, path: RunPath, number: int) -> None:
-        """Name the paths of the folder; nothing is read or made."""
+        """Derive the paths of the folder; read and make nothing."""
         self.path = path
         self.number = number
         self.lock = path.below("lock")
@@ -340,12 +355,12 @@ class Folder:
         self._held: Lock | None = None
 
     def of_node(self, name: str) -> Folder:
-        """Name the folder of a node of a run on several, by the node's name."""
+        """Return the folder of one node, by the node's name, in a run on several nodes."""
         fitting = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:63].rstrip("-")
         return Folder(self.path.below(fitting or "node"), self.number)
 
     def nodes(self) -> list[Folder]:
-        """Return the folders of the nodes of a run on several, by name; none if the run has one node."""
+        """Return the folders of the nodes, sorted by name; empty if the run has one node."""
         try:
             with opened_folder(self.path) as folder, os.scandir(folder) as entries:
                 names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -354,7 +369,7 @@ class Folder:
         return [Folder(self.path.below(name), self.number) for name in sorted(filter(NODE.fullmatch, names))]
 
     def record_bytes(self) -> int:
-        """Return how many bytes it may take to read the records of the folder."""
+        """Return the total size of the folder's records in bytes."""
         size = 0
         for path in (self.attempt, self.state, self.heartbeat):
             with contextlib.suppress(OSError):
@@ -362,7 +377,7 @@ class Folder:
         return size
 
     def named(self, path: RunPath) -> Folder:
-        """Return this folder by another path; its lock stays held."""
+        """Return this folder with another path; its lock stays held."""
         folder = Folder(path, self.number)
         folder._held, self._held = self._held, None
         return folder
@@ -370,7 +385,7 @@ class Folder:
     def take_lock(self) -> None:
         """Take the writer's lock. It ends with `release` or with the writer's process."""
         self._held = Lock.take(self.lock)
-        if self._held is None:  # this process made the folder, so there is no other writer
+        if self._held is None:  # this process made the folder, so it is the only writer
             raise OSError(errno.EAGAIN, "the lock of a new folder is held by another", self.lock)
 
     def release(self) -> None:
@@ -380,40 +395,40 @@ class Folder:
             self._held = None
 
     def device(self) -> int:
-        """Return the number of the file system that holds the lock, as this machine counts them since its boot."""
+        """Return the number of the file system that holds the lock, valid until this machine's next boot."""
         return status_of(self.lock).st_dev
 
     def is_locked(self) -> bool:
-        """Whether the writer is alive. A shared lock is tried, so that two readers do not see each other."""
+        """Whether the writer is alive. Takes a shared lock, so that two readers do not see each other's."""
         return is_locked(self.lock)
 
     def read_attempt(self) -> AttemptRecord:
-        """Return the record of the attempt; empty if none was written, or one that cannot be ours."""
+        """Return the record of the attempt; empty if it is missing or the agent cannot have written it."""
         try:
             return read_attempt(self.attempt)
         except UnreadableError:
             return {}
 
     def read_state(self) -> StateRecord:
-        """Return the state; empty if none was written, UNREADABLE with the reason if it cannot be ours."""
+        """Return the state; empty if missing, UNREADABLE if the agent cannot have written it."""
         try:
             return read_state(self.state)
         except UnreadableError as error:
             return unreadable(error)
 
     def read_heartbeat(self) -> HeartbeatRecord:
-        """Return the heartbeat; empty if none was written, or one that cannot be ours."""
+        """Return the heartbeat; empty if it is missing or the agent cannot have written it."""
         try:
             return read_heartbeat(self.heartbeat)
         except UnreadableError:
             return {}
 
     def write_sealed(self, digests: Iterable[str]) -> None:
-        """Write which checkpoints were sealed before this folder began."""
+        """Write the digests of the checkpoints that were sealed before this folder began."""
         write_over(self.sealed, strict_json.encode({"manifests": sorted(digests)}) + "\n")
 
     def read_sealed(self) -> frozenset[str] | None:
-        """Return which checkpoints were sealed before this folder began; None if that is not on record."""
+        """Return the digests of the checkpoints sealed before this folder began; None if unrecorded."""
         try:
             manifests = read_record(self.sealed, SEALED).get("manifests")
         except UnreadableError:
@@ -421,7 +436,7 @@ class Folder:
         return None if manifests is None else frozenset(manifests)
 
     def write_state(self, state: str, reason: str | None = None, **more: Any) -> None:
-        """Write state and reason, durably."""
+        """Write the state and its reason, durably."""
         record = {"version": VERSION, "state": state, "reason": reason, "time": time.time()}
         record.update(more)
         write_durably(self.state, strict_json.encode(record) + "\n")
@@ -447,13 +462,13 @@ def _has(record: int, number: int) -> bool:
 
 
 def unreadable(error: OSError) -> StateRecord:
-    """Return the state of a run of which something cannot be read."""
+    """Return the UNREADABLE state for a run whose record cannot be read."""
     words = error.words if isinstance(error, UnreadableError) else "%s: %s" % (error.filename, error.strerror)
     return {"state": UNREADABLE, "reason": None, "evidence": {UNREADABLE: words}}
 
 
 def place_of(record: AttemptRecord) -> str | None:
-    """Return the id of the place in a folder's record; until 2026-11-22 it was always a host's, under that name."""
+    """Return the place's id in a folder's record: `host_id` until 2026-11-22, when all places were hosts."""
     place = record.get("place_id") or record.get("host_id")
     return place if isinstance(place, str) else None
 

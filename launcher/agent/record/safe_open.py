@@ -1,8 +1,8 @@
-"""Open files below a run: through no link, regular files only, without waiting.
+"""Open files below a run: never through a link, regular files only, without blocking.
 
-A job can write into its run's folders, or replace them. So each folder between the run and the file is opened by its
-descriptor, and what is opened counts only once its descriptor shows a regular file. A path outside of runs, which is a
-plain `str`, may pass through links.
+A job can write into its run's folders, or replace them. So each folder between the run and the file is opened
+relative to its parent's descriptor, and a file is used only if its descriptor shows a regular file. A path
+outside of runs is a plain `str` and may pass through links.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ _KINDS = {
 
 
 class UnreadableError(OSError):
-    """Raised for a file of a run that cannot be what we wrote: a link, a pipe, too large, other contents."""
+    """Raised for a file of a run that the agent cannot have written: a link, a pipe, too large, altered."""
 
     def __init__(self, path: str, why: str) -> None:
-        """Hold the path and the reason."""
+        """Keep the path and the reason."""
         super().__init__(errno.EINVAL, why, path)
 
     @property
     def words(self) -> str:
-        """Say so in one clause, e.g. `state.json is a pipe`."""
+        """The error as one clause, e.g. `state.json is a pipe`."""
         return "%s %s" % (os.path.basename(os.fspath(self.filename)), self.strerror)
 
 
 class RunPath(str):
-    """A path below a run, which is opened through no link below the run."""
+    """A path below a run. Opening it follows no link below the run."""
 
     __slots__ = ("_run",)
     _run: str
 
     def __new__(cls, run: str, path: str) -> Self:
-        """Name a path that begins with the path of a run's folder."""
+        """Make a path that begins with the path of a run's folder."""
         named = super().__new__(cls, path)
         named._run = run
         return named
 
     def below(self, *names: str) -> RunPath:
-        """Name a path below this one."""
+        """Return a path below this one."""
         return RunPath(self._run, os.path.join(self, *names))
 
     @property
@@ -82,7 +82,7 @@ def open_folder(path: str) -> int:
 
 
 def _descend(steps: Tuple[str, ...]) -> int:
-    """Return the descriptor of the last of some folders, each in the one before; the first is a run's folder."""
+    """Return the descriptor of the last of several nested folders; the first is a run's folder."""
     run, *names = steps
     if not names:
         return os.open(run, _FOLDER)
@@ -108,9 +108,10 @@ def _descend(steps: Tuple[str, ...]) -> int:
 
 
 def open_up(path: RunPath) -> None:
-    """Let its owner list and change a folder below a run, whose job may have forbidden that. Raises OSError.
+    """Let the owner list and change a folder below a run, whose job may have forbidden that. Raises OSError.
 
-    The mode is changed through a descriptor, so that nothing can take the folder's place meanwhile. Linux alone has it.
+    The mode is changed through a descriptor, so that no other file can take the folder's place in between.
+    Does nothing outside Linux.
     """
     if not hasattr(os, "O_PATH"):
         return
@@ -126,7 +127,7 @@ def open_up(path: RunPath) -> None:
 
 
 def parent_of(path: str) -> str:
-    """Return the folder of a path, which lies below a run if the path does."""
+    """Return the folder of a path. If the path is a RunPath, so is its folder."""
     folder = os.path.dirname(path)
     return RunPath(path.steps[0], folder) if isinstance(path, RunPath) else folder
 
@@ -134,7 +135,8 @@ def parent_of(path: str) -> str:
 def open_regular(path: str, flags: int, mode: int = 0o644) -> int:
     """Open a regular file; return its descriptor. Raises OSError, UnreadableError if it is anything else.
 
-    A file that is written must have this name alone, or it could be another file of its owner.
+    Below a run, a file opened for writing must have only one name. Otherwise a job could link another file of
+    the same owner there.
     """
     try:
         if isinstance(path, RunPath):
@@ -167,7 +169,7 @@ def open_regular(path: str, flags: int, mode: int = 0o644) -> int:
 
 
 def read_regular(path: str, most: int) -> bytes:
-    """Return the bytes of a regular file. Raises OSError, UnreadableError if it is anything else or has more than `most`."""
+    """Return the bytes of a regular file. Raises OSError, UnreadableError if not regular or too large."""
     try:
         descriptor = open_regular(path, os.O_RDONLY)
     except PermissionError:
@@ -187,7 +189,10 @@ def read_regular(path: str, most: int) -> bytes:
 
 
 def read_tail(path: str, most: int, start: int = 0) -> bytes:
-    """Return at most `most` bytes from the end of a regular file, none of them before `start`; empty if there is no such file."""
+    """Return at most `most` bytes from the end of a regular file, none of them before `start`.
+
+    Returns empty bytes if the file is missing or not regular.
+    """
     try:
         with open(open_regular(path, os.O_RDONLY), "rb") as file:
             file.seek(max(start, file.seek(0, os.SEEK_END) - most))
@@ -205,9 +210,9 @@ def write_all(descriptor: int, data: Union[bytes, bytearray]) -> None:
 
 
 def replace(path: str, data: bytes, mode: int) -> None:
-    """Replace a file so that a reader, or a crash, sees the old bytes or the new ones, never a part.
+    """Replace a file so that a reader, or a crash, sees all of the old bytes or all of the new ones.
 
-    The new file has a name that nobody can know, and is opened only if it is new.
+    The temporary file has a name that cannot be guessed, and is opened only if it is new.
     """
     name = os.path.basename(path)
     temporary = "%s.%d.%s.tmp" % (name, os.getpid(), os.urandom(8).hex())
@@ -221,19 +226,19 @@ def replace(path: str, data: bytes, mode: int) -> None:
                 os.close(descriptor)
             os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError:
-            with contextlib.suppress(OSError):  # the first error is the one to report
+            with contextlib.suppress(OSError):  # report the first error
                 os.unlink(temporary, dir_fd=folder)
             raise
         os.fsync(folder)
 
 
 def unlink(path: str) -> None:
-    """Remove a file, or what lies in its place, but not what that leads to. Raises OSError."""
+    """Remove a file, or a link in its place, but never the link's target. Raises OSError."""
     with opened_folder(parent_of(path)) as folder:
         os.unlink(os.path.basename(path), dir_fd=folder)
 
 
 def status_of(path: str) -> os.stat_result:
-    """Return the status of what lies at a path, which is no link below a run. Raises OSError."""
+    """Return the status of a path; below a run, follow no link. Raises OSError."""
     with opened_folder(parent_of(path)) as folder:
         return os.stat(os.path.basename(path), dir_fd=folder, follow_symlinks=not isinstance(path, RunPath))

@@ -1,7 +1,8 @@
-"""A run's secrets: the file that holds them on the host, and their replacement by `***` in everything that is written.
+"""A run's secrets: the file that holds them on the host, and their replacement by `***` in all output.
 
-It lies in the record, where the agent in a container can erase it too. `secrets.env` is one JSON object from name to value, so that a value may contain any byte but NUL. A byte that is not
-valid UTF-8 becomes a lone surrogate, as in Python's own os.environ.
+The file `secrets.env` lies in the record, where the agent in a container can erase it too. It is one JSON
+object from name to value, so a value may contain any byte but NUL. A byte that is not valid UTF-8 becomes a
+lone surrogate, as in Python's os.environ.
 """
 
 from __future__ import annotations
@@ -25,24 +26,24 @@ if TYPE_CHECKING:
 MODE = 0o600
 MOST_BYTES = 16 << 20
 STARS = "***"
-SHORTEST = 4  # characters; a shorter text would occur by chance
+SHORTEST = 4  # characters; a shorter text would match by chance
 SHORTEST_LINE = 8
 _PLAIN = re.compile(
     r"[+-]?[\d.,_]{1,7}(?:e[+-]?\d{1,3})?|true|false|yes|no|on|off|none|null|auto", re.IGNORECASE
 )
-"""Values that stand in every log: to replace them would falsify it."""
+"""Values that appear in every log: replacing them would falsify it."""
 _ESCAPE = re.compile(r"%[0-9A-F]{2}")
 _MAY_BE_INVISIBLE = re.compile(r"\\[bfru]|[^\x00-\x7e]")
-"""In JSON. Its writer may leave what is not ASCII as it is."""
+"""Finds JSON that may contain invisible characters: its writer may leave non-ASCII unescaped."""
 _OPEN_CHARACTER = re.compile(rb"(?:[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})?\Z")
-"""The start of a character of UTF-8 at an end."""
+"""An incomplete UTF-8 character at the end."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def write(run: Run, payload: bytes) -> None:
     """Write the secrets, a JSON object, beside a run's plan. The file must not exist yet.
 
-    Raises OSError, and ValueError for any other payload; its message contains nothing of the payload.
+    Raises OSError, and ValueError for any other payload. The message quotes nothing of the payload.
     """
     _parse(payload)
     descriptor = open_regular(run.secrets, os.O_WRONLY | os.O_CREAT | os.O_EXCL, MODE)
@@ -60,7 +61,7 @@ def read(run: Run) -> dict[str, str]:
             return _parse(read_regular(path, MOST_BYTES))
         except FileNotFoundError:
             continue
-        except (OSError, ValueError):  # the caller reports the names that the plan lists and this lacks
+        except (OSError, ValueError):  # the caller reports the plan's secrets that are missing here
             break
     return {}
 
@@ -76,7 +77,7 @@ def _erase(path: str) -> None:
         descriptor = open_regular(path, os.O_WRONLY)
     except FileNotFoundError:
         return
-    except UnreadableError:  # a link, say: what it leads to is not ours to overwrite
+    except UnreadableError:  # e.g. a link, whose target must not be overwritten
         unlink(path)
         return
     try:
@@ -89,12 +90,12 @@ def _erase(path: str) -> None:
 
 
 def as_bytes(value: str) -> bytes:
-    """Encode a value as a process's variables hold it."""
+    """Encode a value as in a process's variables."""
     return value.encode("utf-8", "surrogateescape")
 
 
 def without(variables: dict[str, str], plan: PlanRecord) -> dict[str, str]:
-    """Return variables without the secrets that a plan names: a host may have some of these names in its own."""
+    """Return variables without a plan's secrets: the host's own variables may use the same names."""
     names = set(plan.get("secrets") or ())
     return {name: value for name, value in variables.items() if name not in names}
 
@@ -113,7 +114,7 @@ def _parse(payload: bytes) -> dict[str, str]:
 
 
 class _Forms(Generic[AnyStr]):
-    """What is to be found, in text or in bytes."""
+    """The strings to find, as text or as bytes."""
 
     def __init__(self, forms: Iterable[AnyStr], either: AnyStr) -> None:
         """Prepare the search; `either` is a bar."""
@@ -130,15 +131,15 @@ class _Forms(Generic[AnyStr]):
                 self._heads.setdefault(form[:size], []).append(form)
 
     def are_in(self, data: AnyStr) -> bool:
-        """Whether one of them is there: quicker than the pattern."""
+        """Whether data contains one of the strings: quicker than the pattern."""
         return any(form in data for form in self._least)
 
     def begun(self, data: AnyStr) -> List[AnyStr]:
-        """Return those that begin with data."""
+        """Return the strings that begin with data."""
         return [form for form in self._heads.get(data[:SHORTEST], ()) if form.startswith(data)]
 
     def open_end(self, data: AnyStr) -> int:
-        """Return the position of the first one that the next characters may complete."""
+        """Return the start of the first match that more characters may complete, or the data's length."""
         for match in self._first.finditer(data, max(0, len(data) - self.longest + 1)):
             start = match.start()
             for form in self._heads.get(data[start : start + SHORTEST], ()):
@@ -150,7 +151,8 @@ class _Forms(Generic[AnyStr]):
 class Redactor:
     """Replaces secret values in text, verbatim and in the encodings in which programs print them.
 
-    A value is found also where escapes and control characters are in it (visible.py). They go with it.
+    Values are also found if escapes or control characters interrupt them (visible.py). These are replaced
+    with the value.
     """
 
     def __init__(self, values: Iterable[str]) -> None:
@@ -161,14 +163,14 @@ class Redactor:
         self._bare = {json.dumps(form)[1:-1].replace("\\", "") for form in forms}
 
     def is_in_json(self, text: str) -> bool:
-        """Return whether JSON text may contain a value: a quick check that ignores backslashes."""
+        """Whether JSON text may contain a value: a quick check that ignores backslashes."""
         bare = text.replace("\\", "") if "\\" in text else text
         return any(form in bare for form in self._bare) or (
             bool(self._bare) and _MAY_BE_INVISIBLE.search(text) is not None
         )
 
     def redact(self, value: Any) -> Any:
-        """Return a JSON value with stars in its strings and keys."""
+        """Return a JSON value with secrets replaced by stars in its strings and keys."""
         if not self._text.all:
             return value
         if isinstance(value, str):
@@ -182,7 +184,7 @@ class Redactor:
         return value
 
     def redact_bytes(self, data: bytes) -> bytes:
-        """Return bytes with stars in them."""
+        """Return bytes with secrets replaced by stars."""
         if not self._bytes.all:
             return data
         if is_plain(data):
@@ -190,7 +192,7 @@ class Redactor:
         return as_bytes(str(self.redact(data.decode("utf-8", "surrogateescape"))))
 
     def redact_but_end(self, data: bytes) -> Tuple[bytes, bytes]:
-        """Return bytes with stars in them, and the unredacted end, which may be the start of a value."""
+        """Return redacted bytes, and the unredacted end that may be the start of a value."""
         if not self._bytes.all:
             return data, b""
         if not is_plain(data):
@@ -203,7 +205,7 @@ class Redactor:
         return data[:end], data[end:]
 
     def _redact_but_end(self, data: bytes) -> Tuple[bytes, bytes]:
-        """Redact bytes of which some are not visible. The end may also be the start of an escape, or of a character."""
+        """Redact bytes with invisible characters. The end may also begin an escape or a character."""
         whole = len(data) - len(_OPEN_CHARACTER.search(data)[0])  # type: ignore[index]  # it matches nothing too
         text = data[:whole].decode("utf-8", "surrogateescape")
         before = text[: open_escape(text)]
@@ -215,7 +217,7 @@ class Redactor:
                 end = min(end, one.place(place))
         done, end = _starred(text, self._spans(text, seen), end)
         rest = text[end:]
-        if len(rest) > self._text.longest + MOST_ESCAPE:  # it must not be read again and again
+        if len(rest) > self._text.longest + MOST_ESCAPE:  # else each piece reads it again
             shown, hidden = parted(rest)
             done += str(self.redact(hidden))
             if len(shown) > self._text.longest + MOST_ESCAPE:
@@ -224,7 +226,7 @@ class Redactor:
         return as_bytes(done), as_bytes(rest) + data[whole:]
 
     def _spans(self, text: str, seen: Iterable[VisibleText]) -> List[Tuple[int, int]]:
-        """Return from where to where the values stand in a text, in order: as it is, and as it is seen."""
+        """Return the spans of secret values in a text, sorted: of the text as it is, and of its readings."""
         found = self._text.pattern.finditer
         spans = [match.span() for match in found(text)] if self._text.are_in(text) else []
         for one in seen:
@@ -235,7 +237,7 @@ class Redactor:
         return sorted(spans)
 
     def redact_end(self, data: bytes) -> bytes:
-        """Return the held end of a stream with stars in it: for the greater part of a value that was cut off, too."""
+        """Redact the end of a stream. The greater part of a value that was cut off becomes stars too."""
         shown = data if is_plain(data) else as_bytes(parted(data.decode("utf-8", "surrogateescape"))[0])
         if len(shown) >= SHORTEST_LINE and any(
             2 * len(shown) >= len(form) for form in self._bytes.begun(shown)
@@ -245,7 +247,10 @@ class Redactor:
 
 
 def _starred(text: str, spans: Iterable[Tuple[int, int]], end: int) -> Tuple[str, int]:
-    """Return text up to a position with stars in spans, and that position: behind the last span that begins before it."""
+    """Return a text up to `end` with stars for its spans, and where that text ends.
+
+    The end moves behind the last span that begins before it.
+    """
     pieces: List[str] = []
     done = 0
     for first, behind in spans:
@@ -267,24 +272,24 @@ class Redaction:
         self._rest = b""
 
     def feed(self, piece: bytes) -> bytes:
-        """Take the next bytes; return those that are redacted by now."""
+        """Take the next bytes; return the bytes that are redacted so far."""
         data, self._rest = self._redactor.redact_but_end(self._rest + piece)
         return data
 
     def finish(self) -> bytes:
-        """Return the bytes held back: the stream has ended."""
+        """Return the bytes that were held back, at the end of the stream."""
         rest, self._rest = self._rest, b""
         return self._redactor.redact_end(rest)
 
 
 def _forms(value: str) -> set[str]:
-    """Return the forms in which a program may print a value; each line of a long value counts as one too.
+    """Return the forms in which a program may print a value. Each line of a long value counts as a value too.
 
-    A value that is a short plain number or a common word has none.
+    A short plain number or a common word has no forms.
     """
     if _PLAIN.fullmatch(value.strip()):
         return set()
-    from urllib.parse import quote, quote_plus  # few runs have a secret
+    from urllib.parse import quote, quote_plus  # imported here: few runs have a secret
 
     lines = [line.strip() for line in value.splitlines()]
     whole = {value, value.strip()}
@@ -302,7 +307,7 @@ def _forms(value: str) -> set[str]:
 
 
 def _in_base64(raw: bytes) -> Iterator[str]:
-    """Yield the base64 of a value, and what of it is the same behind any other text, as in HTTP's `Basic`."""
+    """Yield the base64 of a value, and the part that is the same behind any other text, as in `Basic`."""
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         yield encode(raw).decode().rstrip("=")
         for before, first in ((0, 0), (1, 2), (2, 3)):

@@ -1,4 +1,4 @@
-"""Strict JSON, the format of all files and lines that we write: no NaN tokens, a non-finite number is a string."""
+"""Strict JSON, the format of all files and lines that the launcher writes: non-finite numbers are strings."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 from typing import Any, Dict
 
 JsonObject = Dict[str, Any]
-"""A JSON object whose keys are not ours: an event's values, evidence, a verb's arguments and its answer."""
+"""A JSON object without fixed keys: an event's values, evidence, a verb's arguments and its answer."""
 
 
 def encode(value: Any) -> str:

@@ -1,1 +1,1 @@
-"""At the other end of a client's connection: the verbs that an agent answers."""
+"""The far end of a client's connection: receive requests and answer them."""

@@ -11,12 +11,15 @@ from typing import Mapping
 from ..record import strict_json
 
 SILENCE_S = 60.0
-"""How long a client may be silent, or take nothing, before it is given up. It sends a ping well within this time."""
-MAX_LINE = 16 * 1024 * 1024  # a request names each file that follows; a client takes as much of an answer
+"""How many seconds a client may send nothing, or accept nothing, before it counts as gone.
+
+A client sends a ping well within this time.
+"""
+MAX_LINE = 16 * 1024 * 1024  # a request lists all files that follow; a client accepts equally long answers
 
 
 class ClientConnection:
-    """Lines and raw bytes over two descriptors. EOFError and BrokenPipeError mean that the client has gone."""
+    """Lines and raw bytes over two descriptors. EOFError and BrokenPipeError mean that the client is gone."""
 
     def __init__(self, reader: int, writer: int) -> None:
         """Use these descriptors."""
@@ -25,7 +28,7 @@ class ClientConnection:
         self._writer = writer
         self._come = b""
         self._taken = 0
-        """How much of what has come was read: cutting it off each time would copy the rest."""
+        """The number of received bytes that were read: cutting them off each time would copy the rest."""
         self._heard = time.monotonic()
 
     def has_input(self, timeout_s: float) -> bool:
@@ -33,10 +36,10 @@ class ClientConnection:
         return self._taken < len(self._come) or bool(select.select([self._reader], [], [], timeout_s)[0])
 
     def wait(self, sources: list[int], timeout_s: float) -> list[int] | None:
-        """Wait for the client, or for one of `sources`; return the sources that can be read.
+        """Wait for the client, or for one of `sources`; return the readable sources.
 
-        `None` if the client takes no more output: what is read now could not be passed on. Raises EOFError when the
-        client has been silent for too long.
+        Returns None if the client accepts no more output, so that nothing should be read now. Raises EOFError
+        if the client has been silent for too long.
         """
         if time.monotonic() > self._heard + SILENCE_S:
             raise EOFError
@@ -47,7 +50,7 @@ class ClientConnection:
         return [source for source in ready if source != self._reader]
 
     def read_line(self) -> bytes:
-        """Return the next line. Raises EOFError when the client has gone."""
+        """Return the next line. Raises EOFError if the client has gone."""
         while (end := self._come.find(b"\n", self._taken)) < 0:
             if len(self._come) - self._taken > MAX_LINE:
                 raise EOFError
@@ -57,7 +60,7 @@ class ClientConnection:
         return line
 
     def read(self, size: int) -> bytes:
-        """Return exactly `size` bytes. Raises EOFError when the client has gone."""
+        """Return exactly `size` bytes. Raises EOFError if the client has gone."""
         pieces = []
         while size:
             if self._taken == len(self._come):
@@ -69,7 +72,7 @@ class ClientConnection:
         return b"".join(pieces)
 
     def write(self, message: Mapping[str, object], payload: bytes = b"") -> None:
-        """Send a message, followed by raw bytes. Raises BrokenPipeError when the client takes nothing for too long."""
+        """Send a message and raw bytes. Raises BrokenPipeError if the client accepts nothing for too long."""
         if payload:
             message = dict(message, size=len(payload))
         for part in (strict_json.encode(message).encode() + b"\n", payload):

@@ -1,6 +1,7 @@
-"""A command beside a run, for `launch exec`, or a shell on a terminal, for `launch shell`.
+"""Run a command beside a run for `launch exec`, or a shell on a terminal for `launch shell`.
 
-It gets the run's variables, without those that lead to its record (LAUNCH_SOCKET, LAUNCH_ATTEMPT, LAUNCH_STACKS) and without secrets.
+The program gets the run's variables, except secrets and those that lead to its record (LAUNCH_SOCKET,
+LAUNCH_ATTEMPT, LAUNCH_STACKS).
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from ..training.variables import interpreter_of, native_command, variables
 
 
 def execute(run: Run, command: list[str], connection: Any) -> ProgramEnd:
-    """Run a command in a run's code folder while the client listens; return how it ended.
+    """Run a command in a run's code folder while the client is connected; return how it ended.
 
-    Raises CommandError if it cannot start, and what the connection raises when the client has gone; it is ended then.
+    Raises CommandError if it cannot start, and the connection's errors if the client has gone. The command is
+    then ended.
     """
     if not command:
         raise CommandError("bad-command", "the command has no words")
@@ -38,7 +40,7 @@ class Screen(NamedTuple):
 
 
 def interact(run: Run, command: list[str], screen: Screen, connection: Any) -> ProgramEnd:
-    """Run a command, by default the user's shell, on a terminal; otherwise as `execute` does."""
+    """Run a command on a terminal, by default the user's shell; otherwise like `execute`."""
     words, values = _beside(run, command or [_shell()])
     values["TERM"] = screen.kind if _KIND.fullmatch(screen.kind) else "dumb"
     if command or os.path.basename(words[0]) != "bash":
@@ -60,7 +62,7 @@ def _beside(run: Run, command: list[str]) -> Tuple[List[str], dict[str, str]]:
 
 
 def _shell() -> str:
-    """Return the login shell, or else a shell that is there: in a container nothing names one."""
+    """Return the login shell, or another existing shell: in a container SHELL may be unset."""
     login = os.environ.get("SHELL", "")
     if os.access(login, os.X_OK):
         return login
@@ -68,10 +70,11 @@ def _shell() -> str:
 
 
 def _start_of_bash(run: Run, path: str) -> str:
-    """Return what a bash reads at its start, so that the run's programs come first, and the run stands in its prompt.
+    """Return a startup file for bash that puts the run's programs first and the run into the prompt.
 
-    The user's own file, which may put other programs first (conda's does), is read before. `python` is the interpreter of
-    the run, whatever its file is called. Other shells cannot be told without a file of theirs.
+    It reads the user's startup file first, because that may put other programs first (conda's does). `python`
+    becomes the run's interpreter, whatever its file name. Other shells are not supported, because they would
+    need a real file.
     """
     interpreter = interpreter_of(run.prepared().get("runtime") or {})
     beside = os.path.join(os.path.dirname(interpreter), "python")
@@ -96,7 +99,7 @@ def _read_at_start(text: str) -> Iterator[int]:
     """Yield the descriptor of a pipe that holds a text."""
     reader, writer = os.pipe()
     try:
-        os.write(writer, os.fsencode(text))  # shorter than what a pipe holds
+        os.write(writer, os.fsencode(text))  # fits into the pipe's buffer
         os.close(writer)
         yield reader
     finally:

@@ -1,6 +1,6 @@
-"""What a client's contact does to a run: judge one that nobody holds, end it.
+"""The effects of a client's contact on a run: judge a run that no process holds, or end it.
 
-A contact is on record as a numbered folder of kind `contact`, written while its lock keeps other clients away.
+A contact is recorded as a numbered folder of kind `contact`, written while its lock keeps other clients out.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from .requests import RequestError
 if TYPE_CHECKING:
     from ..record.run_records import AttemptRecord, PreviousRecord, RecordedRuntime, StateRecord
 
-CONTACT_S = 15.0  # a sweep may be ending what is left of the run
+CONTACT_S = 15.0  # a sweep may be ending processes of the run
 LEFTOVERS_GRACE_S = 5.0
 
 
-# judging a run that nobody holds
+# judging a run that no process holds
 
 
 def check_is_here(run: Run) -> None:
-    """Raise RequestError for a run whose record was made on another host, as in a home that is shared."""
+    """Raise RequestError for a run that was recorded on another host, e.g. in a shared home."""
     if not run_state.probe_of(run).is_here(run):
         raise RequestError("other-host", "run %s belongs to another host (id %s)" % (run.id, run.place_id()))
 
 
 @contextlib.contextmanager
 def contact(run: Run) -> Iterator[bool]:
-    """Let one client at a time judge a run that nobody holds; yield whether it is this one."""
+    """Let one client at a time judge a run that no process holds; yield whether this client may."""
     lock = Lock.take(run.contact_lock, CONTACT_S)
     run.open_up()
     run_state.probe_of(run).forget(run)
@@ -60,9 +60,10 @@ def settle(
     runtime: Optional[RecordedRuntime] = None,
     **more: Any,
 ) -> Folder:
-    """End what is left of a run that nobody holds, and write its new state; return the contact's folder, still held.
+    """End the remains of a run that no process holds, and write its new state.
 
-    `by` is the client that asked for it, `runtime` how the run goes on if that has changed. Raises OSError, with nothing written, if the disk refuses.
+    Returns the contact's folder, still held. `by` is the client that asked for it. `runtime` is the run's new
+    runtime if it has changed. Raises OSError if the disk refuses; nothing is then written.
     """
     last = run.last()
     judged = run_state.state_of(run)
@@ -98,13 +99,13 @@ def settle(
 
 
 def _sealed_now(run: Run) -> List[str]:
-    from ..store import late_seals  # a launch settles nothing, and would wait for it to load
+    from ..store import late_seals  # imported here: a launch settles nothing, and loading takes time
 
     return late_seals.sealed_now(run)
 
 
 def record_of(run: Run, folder: Folder, kind: str, **more: Any) -> AttemptRecord:
-    """Return what `serve` puts on record in a folder that it writes."""
+    """Return the record of a folder that `serve` writes."""
     record = {
         "version": VERSION,
         "run": run.id,
@@ -127,24 +128,27 @@ def end_leftovers(run: Run, grace_s: float) -> List[process.ProcessProof]:
 
 
 def _end_visible_leftovers(run: Run) -> List[process.ProcessProof]:
-    """Do so if a client sees them from here."""
+    """End the leftovers if `serve` sees the run's processes."""
     return end_leftovers(run, LEFTOVERS_GRACE_S) if run_state.probe_of(run).shows_processes else []
 
 
 def _previous(
     run: Run, last: Folder, judged: StateRecord, ended: List[process.ProcessProof]
 ) -> PreviousRecord:
-    """Return what is on record of the folder before the contact: how it was found, and what was ended of it."""
+    """Return the record of the folder before the contact: its state as found, and the processes ended."""
     found: PreviousRecord = {"folder": last.number, "state": last.read_state().get("state"), "ended": ended}
     if not run_state.probe_of(
         run
-    ).shows_processes:  # instead of processes, what keeps the run says how it ended
+    ).shows_processes:  # without visible processes, the backend reports how the run ended
         found["evidence"] = judged.get("evidence")
     return found
 
 
 def check_can_start(root: str) -> None:
-    """Raise RequestError if this agent's file is in memory, because the root's disk did not take it: a run needs it for longer."""
+    """Raise RequestError if this agent's file is only in memory: a run needs it for longer.
+
+    This happens when the disk of the root did not accept the file.
+    """
     if sys.argv[0].startswith("/proc/"):
         raise RequestError(
             "no-room", "%s: the disk does not take the agent's file, so nothing can start there" % root
@@ -155,18 +159,21 @@ def check_can_start(root: str) -> None:
 
 
 def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
-    """Write the wish `stop` or `cancel` and wake the agent; a run that nobody holds is ended here.
+    """Write the wish `stop` or `cancel` and wake the agent; end a run that no process holds.
 
-    `by_force` kills an agent that does not answer, and its training.
-    A run whose fate is silent may still be running. Only `cancel` ends it, as `stop-incomplete`; an agent that comes
-    back later finds that end, or the wish, and leaves. Where no lock is seen an agent may be at work: it finds the wish. What a disk refuses is returned: the run is stopped all the same.
-    Raises RequestError `not-cancelled` with the words of what keeps the run and does not end it.
+    `by_force` kills an agent that does not answer, and its training. If the run's keeper does not answer, the
+    run may still be running. Only `cancel` ends such a run, as `stop-incomplete`; an agent that comes back
+    later finds that end, or the wish, and leaves. If the run's lock is invisible from here, an agent may be
+    at work, and will find the wish.
+
+    Returns the disk's error if it refused the wish; the run is stopped anyway. Raises RequestError
+    `not-cancelled` with the reason if the run's keeper fails to end it.
     """
     refusal = None
     run_fate = run_state.probe_of(run)
     run.open_up()
     found = run_state.state_of(run)
-    if run_state.is_unwritten(found) and run.read_wish() == "run":  # it had ended before anybody wished so
+    if run_state.is_unwritten(found) and run.read_wish() == "run":  # it had ended before this wish
         with contact(run) as is_ours:
             evidence = found.get("evidence")
             return (
@@ -204,13 +211,16 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
 
 
 def _may_live_elsewhere(run: Run) -> bool:
-    from ..liveness import predecessor  # as late_seals
+    from ..liveness import predecessor  # imported here, like late_seals
 
     return predecessor.needs_silence(run) is not None
 
 
 def _settle_if_possible(run: Run, state: str, reason: Optional[str], **more: Any) -> Optional[OSError]:
-    """Settle a run; return what the disk refused. By its wish it has ended then, and nothing of it is left either."""
+    """Settle a run; return the disk's error if it refused.
+
+    In that case the run has still ended, by its wish: its processes, secrets and leases are removed.
+    """
     try:
         settle(run, state, reason, **more).release()
     except OSError as error:

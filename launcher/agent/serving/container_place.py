@@ -1,4 +1,4 @@
-"""What a container of a run needs to see of this host."""
+"""The parts of this host that a run's container needs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .session import ClientSession
 
 
 class ContainerPlace(TypedDict):
-    """What a container of a run has of its host: the paths that it may read or write, who runs it, and the agent."""
+    """A container's view of its host: the paths that it may read or write, its user, and the agent."""
 
     path: str
     home: str
@@ -30,9 +30,10 @@ class ContainerPlace(TypedDict):
 
 
 def container_place(session: ClientSession, run: Run) -> ContainerPlace:
-    """Return the paths that a container of a run reads and writes, made if missing, and the user it runs as.
+    """Return the paths that a run's container reads and writes, made if missing, and its user.
 
-    It writes to its record and its work, not to what controls the run. Of the leases it sees those of its own cards.
+    It may write its record and its work, but not the files that control the run. It sees only the leases of
+    its own cards.
     """
     agent = os.path.abspath(sys.argv[0])
     record = run.prepared()
@@ -40,7 +41,7 @@ def container_place(session: ClientSession, run: Run) -> ContainerPlace:
     data = os.path.join(session.store.path, "data")
     for folder in (run.cache, data):
         os.makedirs(folder, exist_ok=True)
-    has_own_control = run.control != run.path  # not in a run of before 2026-11-22
+    has_own_control = run.control != run.path  # not in a run from before 2026-11-22
     written = [run.record, run.work] if has_own_control else [run.path]
     read = [run.path] if has_own_control else []
     read += [agent_folder, data, *lease.files_of(session.root, run.cards())]

@@ -1,10 +1,11 @@
-"""What is new in a run's numbered folders since the client's cursors.
+"""Find the new content of a run's numbered folders since the client's cursors.
 
-A cursor is (folder, file, offset, SHA-256 of the min(4096, offset) bytes before it). A file that is shorter, or has another
-hash, is another file: it is sent again from 0. Small files are sent whole when their hash changes.
+A cursor is (folder, file, offset, SHA-256 of the min(4096, offset) bytes before it). A file that is shorter,
+or has another hash, is another file: it is sent again from 0. Small files are sent whole when their hash
+changes.
 
-A file that was found equal to a cursor is not read again for that cursor until its status changes; one that was written
-just now, which may change again without another time stamp, is compared every AGAIN_S.
+A file that was equal to a cursor is not read again for that cursor until its status changes. A file that was
+written just now may change again without a new time stamp, so it is compared every AGAIN_S seconds.
 """
 
 from __future__ import annotations
@@ -29,16 +30,19 @@ MAX_BYTES = 8 * 1024 * 1024
 SETTLED_S = 1.0
 AGAIN_S = 0.2
 LATE_S = 5.0
-"""How long a shared disk may show an old size: NFS for 3 s at least (`acregmin` in nfs(5)), and until the file is opened."""
+"""How many seconds a shared disk may show an old size.
+
+NFS shows it for 3 s at least (`acregmin` in nfs(5)), and until the file is opened.
+"""
 LOOK_S = 0.05
 _MOST_KEPT = 1000
 
 _awaited: dict[str, int] = {}
-_looks: dict[str, tuple[tuple[Any, ...], float]] = {}  # what was found equal, and until when that holds
+_looks: dict[str, tuple[tuple[Any, ...], float]] = {}  # no news for a cursor; until when
 
 
 class RecordPart(TypedDict, total=False):
-    """A piece of a file: its path in the record, where it begins and its bytes; `whole` replaces the file."""
+    """A piece of a file: its path in the record, its offset and its bytes; `whole` replaces the file."""
 
     path: str
     offset: int
@@ -47,7 +51,10 @@ class RecordPart(TypedDict, total=False):
 
 
 class RunNews(TypedDict):
-    """What is new in a run: its state, the parts of the payload, its last folder, whether more follows, whether the state has changed."""
+    """The news of a run: its state, the parts of the payload, its last folder, and two flags.
+
+    `is_full` is set if more follows, `changed` if the state has changed.
+    """
 
     state: StateRecord
     parts: List[RecordPart]
@@ -59,16 +66,15 @@ class RunNews(TypedDict):
 def read(run: Run, args: Mapping[str, Any], room: int = MAX_BYTES) -> tuple[RunNews, bytes]:
     """Return (answer, bytes). `args`: cursors by "NNNN/file", `from` (first folder wanted), `state` known.
 
-    Once there are `room` bytes, no more files follow.
-
-    The answer lists parts {path, offset, size} in the order of the bytes; offset 0 for a file that begins again. The
-    state is read before the files: when it is terminal and nothing is left to send, all of the run has been sent.
+    After `room` bytes no more files follow. The answer lists parts {path, offset, size} in the order of the
+    bytes, with offset 0 for a file that begins again. The state is read before the files: if it is terminal
+    and nothing is left to send, the whole run has been sent.
     """
     state = state_of(run)
     state = {**state, "trouble": trouble_of(run, state)}
     is_afar = probe_of(run).writes_afar
     last_sizes = state.pop("sizes", None) or {}
-    numbers = run.numbers()  # once, before the files: a folder that appears meanwhile is the next answer's
+    numbers = run.numbers()  # once, before the files: a folder that appears later belongs to the next answer
     cursors = args.get("cursors") or {}
     parts: list[RecordPart] = []
     pieces: list[bytes] = []
@@ -107,7 +113,7 @@ def read(run: Run, args: Mapping[str, Any], room: int = MAX_BYTES) -> tuple[RunN
 
 
 def strip(state: StateRecord) -> list[Any]:
-    """Return what makes a state another state in a client's eyes."""
+    """Return the values that make a state different for a client."""
     return [state.get("state"), state.get("reason"), state.get("attempt"), bool(state.get("trouble"))]
 
 
@@ -139,7 +145,7 @@ def _growth(path: str, key: str, cursor: Any, room: int, parts: list[RecordPart]
             data = file.read(room)
     except (FileNotFoundError, UnreadableError):
         return 0
-    if data or not cursor or offset != int(cursor["offset"]):  # an empty file is a file of the mirror too
+    if data or not cursor or offset != int(cursor["offset"]):  # the local copy needs empty files too
         parts.append({"path": key, "offset": offset, "size": len(data)})
         pieces.append(data)
     else:
@@ -148,7 +154,7 @@ def _growth(path: str, key: str, cursor: Any, room: int, parts: list[RecordPart]
 
 
 def _note(path: str, look: tuple[Any, ...], changed: float) -> None:
-    """Note that a file, which changed at a time, has nothing new for a cursor."""
+    """Record that a file, changed at time `changed`, has no news for a cursor."""
     now = time.time()
     if len(_looks) >= _MOST_KEPT:
         _looks.clear()
@@ -156,17 +162,17 @@ def _note(path: str, look: tuple[Any, ...], changed: float) -> None:
 
 
 def _expire(path: str) -> None:
-    """Have a file that grows on another machine opened again soon, although nothing shows that it has changed."""
+    """Let a file that grows on another machine be opened again soon, even if its status seems unchanged."""
     known = _looks.get(path)
     if known is not None and known[1] == math.inf:
         _looks[path] = (known[0], time.time() + AGAIN_S)
 
 
 def _sizes_before(folder: Folder, following: Folder) -> dict[str, int]:
-    """Return how long the files of a folder are by the one who ended it, if the next folder has just begun.
+    """Return the final sizes of a folder's files by its last writer, if the next folder has just begun.
 
-    The client will not ask for this folder again, and a shared disk may still show it as it was: even its state. An agent that
-    was killed has left no sizes.
+    The client will not ask for this folder again, and a shared disk may still show its old content, even its
+    old state. An agent that was killed has left no sizes.
     """
     try:
         age_s = time.time() - os.lstat(following.attempt).st_mtime
@@ -182,9 +188,9 @@ def _sizes_before(folder: Folder, following: Folder) -> dict[str, int]:
 
 
 def _await_size(path: str, size: Any) -> None:
-    """Wait until a file is as long as its writer, on another machine, has said; once for each end of a run.
+    """Wait until a file has the size that its writer on another machine reported; once for each end of a run.
 
-    A shared disk shows an old size for a while: FUSE for a second, whatever is read of the file meanwhile.
+    A shared disk shows an old size for a while: FUSE for a second, even while the file is read.
     """
     if not isinstance(size, int) or _awaited.get(path) == size:
         return
@@ -200,7 +206,7 @@ def _await_size(path: str, size: Any) -> None:
 
 
 def _size_when_opened(path: str) -> int:
-    """Return the size of a file, 0 if there is none: NFS asks its server once the file is opened."""
+    """Return the size of a file, 0 if it is missing. NFS asks its server when the file is opened."""
     try:
         with open(open_regular(path, os.O_RDONLY), "rb") as file:
             return os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""What a client asks for: a verb, its arguments, checked once and given a type, and what the answer or refusal holds.
+"""A client's request: a verb and its arguments, checked once and typed; and its answer or refusal.
 
 The arguments of a verb are a NamedTuple, whose field names are those on the wire:
 
@@ -8,8 +8,8 @@ The arguments of a verb are a NamedTuple, whose field names are those on the wir
 
     parse(Wish, "wish", {"run": "0101-sft-w8q2", "wish": "stop"})
 
-A key that cannot name a field, like `from`, has a field with a `_` at the end. An unknown key is ignored, a null counts
-as absent, and a wrong value is refused with the argument's name.
+If a key cannot be a field's name, like `from`, the field's name has a `_` at the end. An unknown key is
+ignored, a null counts as absent, and a wrong value is refused with the argument's name.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _WORDS = {
 
 
 class RequestError(Exception):
-    """A request that is refused; `code` is for programs, the text for people, `values` are details for programs."""
+    """Raised to refuse a request; `code` is for programs, the text for people, `values` hold details."""
 
     def __init__(self, code: str, message: str, values: Mapping[str, object] | None = None) -> None:
-        """Hold all three."""
+        """Keep the code, the message and the values."""
         super().__init__(message)
         self.code = code
         self.values = values or {}
@@ -51,7 +51,7 @@ class RunId(str):
 
 
 class Refusal(TypedDict):
-    """Why a verb was not done, as it is on the wire."""
+    """The reason why a verb was refused, as on the wire."""
 
     code: str
     message: str
@@ -59,7 +59,7 @@ class Refusal(TypedDict):
 
 
 class AgentRequest(NamedTuple):
-    """One line of a client, and the size of the payload that follows it."""
+    """A client's request line, and the size of the payload that follows it."""
 
     id: Any
     verb: str
@@ -68,14 +68,14 @@ class AgentRequest(NamedTuple):
 
 
 class VerbReply(NamedTuple):
-    """What a verb answers: values for the line, and raw bytes to send after it."""
+    """The answer of a verb: values for the line, and raw bytes to send after it."""
 
     values: Mapping[str, object]
     payload: bytes = b""
 
 
 class NoArguments(NamedTuple):
-    """Nothing."""
+    """No arguments."""
 
 
 class OfRun(NamedTuple):
@@ -85,7 +85,7 @@ class OfRun(NamedTuple):
 
 
 def read_request(line: bytes) -> AgentRequest:
-    """Return the request in a line. Raises ValueError for any other line: the connection must end then."""
+    """Return the request in a line. Raises ValueError for any other line; the connection must then end."""
     message = strict_json.decode(line)
     is_object = isinstance(message, dict)
     size = message.get("size", 0) if is_object else None
@@ -130,12 +130,12 @@ def read_object(payload: bytes, what: str) -> JsonObject:
 
 
 def refusal(code: str, text: str, values: Mapping[str, object] | None = None) -> Refusal:
-    """Return a refusal as it is on the wire."""
+    """Return a refusal as on the wire."""
     return {"code": code, "message": text, "values": values or {}}
 
 
 def refusal_of(error: Union[RequestError, OSError], root: str) -> Refusal:
-    """Return the refusal that an error is; one of the system's that names no path is about the root."""
+    """Return an error as a refusal. A system error without a path is reported for the root."""
     if isinstance(error, RequestError):
         return refusal(error.code, str(error), error.values)
     path = error.filename or root
@@ -150,7 +150,7 @@ def _checked(value: Any, hint: Any, where: str) -> Any:
     if hint is Any:
         return value
     kind = getattr(hint, "__origin__", hint)
-    if isinstance(kind, type) and issubclass(kind, dict):  # a TypedDict too, of which nothing is an instance
+    if isinstance(kind, type) and issubclass(kind, dict):  # also for a TypedDict, which has no instances
         kind = dict
     is_right = isinstance(value, (int, float) if kind is float else kind)
     if not is_right or (isinstance(value, bool) and kind is not bool):

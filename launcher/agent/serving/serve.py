@@ -1,7 +1,8 @@
-"""The agent at the other end of a client's connection: answers requests until the client falls silent.
+"""The agent at the far end of a client's connection: answer requests until the client falls silent.
 
-A message is one line of JSON, followed by `size` raw bytes if it says so. A request is {"id", "verb", "args"}, an
-answer {"id", "ok"} or {"id", "error": {"code", "message"}}. Paths never come from a request: a run is named by its id.
+A message is one line of JSON, followed by `size` raw bytes if it has that key. A request is {"id", "verb",
+"args"}, an answer {"id", "ok"} or {"id", "error": {"code", "message"}}. Requests never contain paths of runs:
+a run is named by its id.
 """
 
 from __future__ import annotations
@@ -46,10 +47,13 @@ MODULES = {
 }
 """The verbs by the module that answers them, in its `VERBS`.
 
-A module is loaded when one of its verbs is first asked for: most contacts need few.
+A module is loaded when one of its verbs is first requested: most contacts need few.
 """
 _NEW_OBJECTS = 50_000
-"""Objects after which Python looks for cycles. After every 700, as it does by default, costs a fifth of a manifest's time."""
+"""The number of new objects after which Python looks for reference cycles.
+
+With the default of 700 this would take a fifth of a manifest's time.
+"""
 _MODULE_OF = {verb: module for module, verbs in MODULES.items() for verb in verbs}
 
 
@@ -75,11 +79,11 @@ def main(arguments: list[str]) -> int:
 
 
 def serve_one(session: ClientSession) -> None:
-    """Answer the next request. Raises EOFError when the client has gone, or sends something else than a request."""
+    """Answer the next request. Raises EOFError if the client has gone, or sends anything but a request."""
     connection = session.connection
     try:
         request = read_request(connection.read_line())
-    except ValueError:  # what follows may be a payload: the next request cannot be found
+    except ValueError:  # a payload may follow, so the next request cannot be found
         raise EOFError from None
     payload = connection.read(request.size)
     back = b""

@@ -1,6 +1,7 @@
-"""A session: what one client's connection holds on this host, and how it is cleared away when the client has gone.
+"""A session: the resources of one client's connection on this host, and their cleanup once it has gone.
 
-For example, a launch holds a prepared run and its cards. If the client dies before the start, both go with the session.
+For example, a launch holds a prepared run and its cards. If the client dies before the start, both go with
+the session.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Unsealed(NamedTuple):
-    """An environment that was made here and does not count yet, with what its Python says of its packages."""
+    """An environment that was made here and is not sealed yet, with its Python's report of packages."""
 
     path: str
     packages: PackagesReport
@@ -47,7 +48,7 @@ class OfferedCheckpoint(NamedTuple):
 
 
 class ClientSession:
-    """What a connection holds. The verbs change it; `clear_away` leaves nothing half-done behind."""
+    """The resources of a connection. The verbs change them; `clear_away` leaves nothing half-done behind."""
 
     def __init__(self, root: str, connection: ClientConnection) -> None:
         """Serve runs below `root` to the client of this connection."""
@@ -55,16 +56,16 @@ class ClientSession:
         self.connection = connection
         self.store = Store(root)
         self.prepared: Dict[str, Folder] = {}
-        """The first folders, held, of runs that were not started yet: they are removed with the session."""
+        """The first folders, held, of runs that are not started yet. They are removed with the session."""
         self.handed_over: Dict[str, Folder] = {}
-        """The folders, held, of runs whose agent the client starts: they stay, and are released."""
+        """The folders, held, of runs whose agent the client starts. They stay, and are released."""
         self.manifests: Dict[str, Manifest] = {}
         """The manifests that were offered for prepared runs."""
         self.cards: Dict[str, lease.Taken] = {}
         self.ticket: Optional[tickets.Ticket] = None
         self.locks: Dict[str, Lock] = {}
         self.silences: Dict[str, SilenceWatch] = {}
-        """The runs whose last agent must be silent for a while before they may go on."""
+        """The runs that may only continue after their last agent has been silent for a while."""
         self.checkpoints: Dict[str, OfferedCheckpoint] = {}
         """The checkpoints that were offered for prepared runs."""
         self.unsealed: Dict[str, Unsealed] = {}
@@ -72,7 +73,7 @@ class ClientSession:
 
     @property
     def label(self) -> str:
-        """What marks a container or an image as belonging to this root: the host's id and the root's path."""
+        """The label of a container or image that belongs to this root: the host's id and the root's path."""
         return "%s:%s" % (process.host_id(), self.root)
 
     def path_of(self, run_id: RunId) -> str:
@@ -95,12 +96,12 @@ class ClientSession:
 
     @property
     def holds(self) -> bool:
-        """Whether something is cleared away, or released, when the client has gone."""
+        """Whether the session must clear away or release something when the client has gone."""
         held = (self.prepared, self.handed_over, self.cards, self.locks, self.silences, self.unsealed)
         return any(held) or self.ticket is not None
 
     def release_cards(self, run_id: str) -> None:
-        """Let go of a run's cards, which its agent holds by now, or nobody."""
+        """Release a run's cards, which by now its agent holds, or no process needs."""
         taken = self.cards.pop(run_id, None)
         if taken is not None:
             taken.release()
@@ -112,28 +113,31 @@ class ClientSession:
             self.ticket = None
 
     def drop_unsealed(self, name: str) -> None:
-        """Remove the environment that was made under a lock, if it was not sealed: it failed, or it does not work."""
+        """Remove the environment made under a lock if it was not sealed: it failed, or does not work."""
         if name in self.unsealed:
             from ..making import (
-                environment_build,  # most sessions make none, and all would wait for it to load
+                environment_build,  # imported here: most sessions make none, and loading takes time
             )
 
             environment_build.remove(self.unsealed[name].path)
             del self.unsealed[name]
 
     def clear_away(self) -> None:
-        """Remove what was prepared and never started, and release the rest. A sweep removes what cannot be removed."""
+        """Remove prepared runs that were never started, and release the rest.
+
+        A sweep removes what cannot be removed here.
+        """
         with contextlib.suppress(OSError):
             self.leave_queue()
         for folder in self.handed_over.values():
             folder.release()
         if self.prepared:
-            from ..host import garbage  # most sessions prepare nothing, and all would wait for it to load
+            from ..host import garbage  # imported here: most sessions prepare nothing, and loading takes time
         for run_id, folder in self.prepared.items():
             run = Run(self.path_of(RunId(run_id)))
             with contextlib.suppress(OSError):
                 lease.give_back(run)
-            # Held until it is out of its place: a run of this id that a client makes next is not ours.
+            # Hold the folder until it is moved: a client may then make a new run of this id.
             with contextlib.suppress(OSError):
                 remove_folder(garbage.put_away(run))
             folder.release()
@@ -145,7 +149,7 @@ class ClientSession:
 
 
 class Verb(NamedTuple):
-    """What answers a verb: the shape of its arguments, and a function of the session, the arguments and the payload."""
+    """A verb's handler: the type of its arguments, and a function of session, arguments and payload."""
 
     arguments: Type[Any]
     answer: Callable[[ClientSession, Any, bytes], VerbReply]

@@ -1,1 +1,1 @@
-"""Files that runs share or keep: shipped trees, checkpoints, artifacts, and what a resumed run inherits."""
+"""Files that runs share or keep: uploaded trees, checkpoints, artifacts, and what a resumed run inherits."""

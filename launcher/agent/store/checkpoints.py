@@ -1,7 +1,8 @@
-"""A run's checkpoints: which are complete, which must not be resumed from, which can be removed.
+"""A run's checkpoints: find the complete ones, reject damaged ones, remove old ones.
 
-The worker seals a checkpoint by writing its manifest last. The agent works on checkpoints only while no training runs.
-It removes only what the worker has made: what a script or its Trainer wrote and nobody sealed is moved aside at most.
+The worker seals a checkpoint by writing its manifest last. The agent works on checkpoints only while no
+training runs. It removes only checkpoints that the worker made. An unsealed checkpoint by a script or its
+Trainer is moved aside at most.
 """
 
 from __future__ import annotations
@@ -36,18 +37,21 @@ MOST_FILES = 100_000
 
 
 class GivenUpError(Exception):
-    """Raised when a check is interrupted because its result is not needed any more."""
+    """Raised when a check is interrupted because its result is no longer needed."""
 
 
 class Tidied(NamedTuple):
-    """What was removed, by name, and what was moved aside: its new path within the checkpoints, by name."""
+    """The names of removed files and folders, and the new relative paths of those moved aside, by name."""
 
     removed: list[str]
     aside: dict[str, str]
 
 
 class ChosenCheckpoint(NamedTuple):
-    """The checkpoint to resume from, and the defects of newer ones by name. `step` and `path` are None for the beginning."""
+    """The checkpoint to resume from, and the defects of newer ones by name.
+
+    `step` and `path` are None for a start without a checkpoint.
+    """
 
     step: Optional[int]
     path: Optional[str]
@@ -55,7 +59,7 @@ class ChosenCheckpoint(NamedTuple):
 
 
 def sealed(folder: str) -> list[tuple[int, str]]:
-    """Return (step, path) of the checkpoints that the worker has sealed, the newest last."""
+    """Return (step, path) of the checkpoints that the worker has sealed, newest last."""
     checkpoints = []
     for path in paths_in(folder):
         if os.path.isdir(path) and not os.path.basename(path).startswith("."):
@@ -70,7 +74,10 @@ def _step(path: str) -> Any:
 
 
 def newest(folder: str) -> int | None:
-    """Return the step of the newest sealed checkpoint, None without one. One that a crash kept from its name counts: see `tidy`."""
+    """Return the step of the newest sealed checkpoint, None without one.
+
+    A sealed checkpoint that a crash left without its final name counts too: see `tidy`.
+    """
     steps = [step for step, _ in sealed(folder)]
     for path in paths_in(folder):
         hidden = _HIDDEN.fullmatch(os.path.basename(path))
@@ -84,10 +91,10 @@ def choose(
     is_given_up: Callable[[], bool] = lambda: False,
     late: Mapping[str, str] = types.MappingProxyType({}),
 ) -> ChosenCheckpoint:
-    """Return the newest checkpoint whose files all match its manifest, and which is not among the late ones.
+    """Return the newest checkpoint that is not late and whose files all match its manifest.
 
-    This may take minutes. `is_given_up` is called between blocks. `late` has defects by name; see late_seals.py. Raises
-    GivenUpError.
+    This may take minutes. `is_given_up` is called between blocks. `late` has defects by name; see
+    late_seals.py. Raises GivenUpError.
     """
     damaged: dict[str, str] = dict(late)
     for step, path in reversed(sealed(folder)):
@@ -101,14 +108,14 @@ def choose(
 
 
 def what_is_wrong(path: str, is_given_up: Callable[[], bool] = lambda: False) -> str | None:
-    """Return how a sealed checkpoint differs from its manifest, None if it does not; sizes are compared first, being cheap."""
+    """Return how a sealed checkpoint differs from its manifest, None if intact. Compares sizes first."""
     files = read_json(os.path.join(path, MANIFEST)).get("files")
     if not isinstance(files, dict) or not all(isinstance(entry, dict) for entry in files.values()):
         return "its manifest names no files"
     try:
         for name, entry in files.items():
             status = os.stat(os.path.join(path, name))
-            if not stat.S_ISREG(status.st_mode):  # a pipe would not let us go
+            if not stat.S_ISREG(status.st_mode):  # opening a pipe would block
                 return "%s is no file" % name
             if status.st_size != entry.get("size"):
                 return "%s has another size" % name
@@ -125,7 +132,7 @@ def what_is_wrong(path: str, is_given_up: Callable[[], bool] = lambda: False) ->
 def sha256_of(path: str, is_given_up: Callable[[], bool] = lambda: False) -> str:
     """Return the SHA-256 of a file, in hex. Raises GivenUpError, and OSError."""
     digest = hashlib.sha256()
-    with open(open_regular(path, os.O_RDONLY), "rb") as file:  # without waiting for who writes to a pipe
+    with open(open_regular(path, os.O_RDONLY), "rb") as file:  # does not block on a pipe
         for block in iter(lambda: file.read(1 << 20), b""):
             digest.update(block)
             if is_given_up():
@@ -134,10 +141,11 @@ def sha256_of(path: str, is_given_up: Callable[[], bool] = lambda: False) -> str
 
 
 def tidy(folder: str, is_all_sealed: bool) -> Tidied:
-    """Clear up after crashes: finish or remove what the worker had begun, and move other incomplete checkpoints aside.
+    """Clean up after crashes: finish or remove the worker's incomplete checkpoints, and move others aside.
 
-    `is_all_sealed` says that the script seals every checkpoint of its Trainer, so that one without a manifest is damaged.
-    A `step-N` without a manifest is damaged if the worker has sealed others; else all of them are the script's own.
+    `is_all_sealed` says that the script seals every checkpoint of its Trainer, so that one without a manifest
+    is damaged. A `step-N` without a manifest is damaged if the worker has sealed others. Otherwise all of
+    them belong to the script.
     """
     removed, torn = [], []
     has_sealed = bool(sealed(folder))
@@ -147,7 +155,7 @@ def tidy(folder: str, is_all_sealed: bool) -> Tidied:
         if hidden:
             final = os.path.join(folder, hidden[1])
             if not os.path.exists(final) and what_is_wrong(path) is None:
-                os.rename(path, final)  # a crash came between the seal and the name
+                os.rename(path, final)  # the crash came between the seal and the name
                 continue
         elif not _LEFT.fullmatch(name):
             torn += [path] if _is_torn(path, is_all_sealed, has_sealed) else []
@@ -160,7 +168,7 @@ def tidy(folder: str, is_all_sealed: bool) -> Tidied:
 
 
 def _remove(path: str) -> bool:
-    """Remove a folder, a file or a link; return whether it worked. What could not be removed does no harm."""
+    """Remove a folder, a file or a link; return whether it worked. A leftover does no harm."""
     try:
         if os.path.islink(path) or not os.path.isdir(path):
             os.unlink(path)
@@ -181,9 +189,10 @@ def _is_torn(path: str, is_all_sealed: bool, has_sealed: bool) -> bool:
 
 
 def set_aside(folder: str, since: int) -> list[str]:
-    """Move the checkpoints of a step and later steps into a hidden folder; return their names.
+    """Move the checkpoints of this and later steps into a hidden folder; return their names.
 
-    They are not removed, because a person may want to see what went wrong. A second call does nothing. Raises OSError.
+    They are not removed, because the user may want to inspect them. A second call does nothing. Raises
+    OSError.
     """
     return list(_move_aside(folder, [path for step, path in sealed(folder) if step >= since], _REJECTED))
 
@@ -197,14 +206,17 @@ def set_aside_damaged(folder: str, chosen: ChosenCheckpoint) -> None:
 
 
 def _is_ours(path: str) -> bool:
-    """Whether the worker sealed a checkpoint: a script's own manifest may have a step, but does not list files as ours does."""
+    """Whether the worker sealed a checkpoint.
+
+    A script's manifest may have a step, but no list of files as the worker's.
+    """
     return isinstance(_step(path), int) and isinstance(
         read_json(os.path.join(path, MANIFEST)).get("files"), dict
     )
 
 
 def _move_aside(folder: str, paths: list[str], prefix: str) -> dict[str, str]:
-    """Move checkpoints into a new hidden folder; return their new paths within the checkpoints, by name. Raises OSError."""
+    """Move checkpoints into a new hidden folder; return their new relative paths by name. Raises OSError."""
     moved: dict[str, str] = {}
     if not paths:
         return moved
@@ -231,10 +243,10 @@ def _free_name(folder: str, name: str) -> str:
 
 
 def prune(folder: str, late: Mapping[str, str] = types.MappingProxyType({})) -> list[str]:
-    """Free disk space: remove what was rejected, and all sealed checkpoints but the newest complete one and the best.
+    """Free disk space: remove rejected checkpoints, and all sealed ones but the newest complete and the best.
 
-    Return the names of what was removed. What a script wrote and the worker never sealed stays. If no checkpoint is
-    complete, none is removed: the disk may be readable later.
+    Returns the removed names. Checkpoints by a script that the worker never sealed stay. If no checkpoint is
+    complete, no sealed one is removed: the disk may be readable later.
     """
     newest_complete = choose(folder, late=late).path
     kept = (
@@ -251,7 +263,10 @@ def prune(folder: str, late: Mapping[str, str] = types.MappingProxyType({})) -> 
 
 
 def pick(candidates: list[tuple[int, str]], which: str) -> str | None:
-    """Return the `last`, the `best` or the numbered one of some checkpoints, the newest last; None if there is none."""
+    """Return the `last`, the `best` or the numbered checkpoint; None if it is missing.
+
+    The newest candidate must come last.
+    """
     if which == "best":
         return _best(candidates)
     chosen = [path for step, path in candidates if which in ("last", str(step))]
@@ -272,31 +287,35 @@ def _best(candidates: list[tuple[int, str]]) -> str | None:
 
 
 MOST_OF_DISK = 0.9
-"""A guess at what a checkpoint needs is no larger than this share of its disk: it would be waited for in vain."""
+"""The largest share of a disk that an estimate of a checkpoint's size may take.
+
+A run would wait in vain for more.
+"""
 
 
 class Room(NamedTuple):
-    """The bytes that are free on the disk of the checkpoints, and those that the next one needs, as far as is known."""
+    """The free bytes on the checkpoints' disk, and the bytes that the next checkpoint needs if known."""
 
     free: int
     needed: int
 
     @property
     def is_short(self) -> bool:
-        """Whether there may be too little."""
+        """Whether there may be too little space."""
         return self.free < max(LEAST_ROOM, 1.5 * self.needed)
 
     @property
     def words(self) -> str:
-        """Say both, e.g. `3.6 MB free, 44 MB needed for the next checkpoint`."""
+        """Both as text, e.g. `3.6 MB free, 44 MB needed for the next checkpoint`."""
         return "%s free, %s needed for the next checkpoint" % (_in_words(self.free), _in_words(self.needed))
 
 
 def room(folder: str, unsaved: Optional[int] = None) -> Room:
-    """Return how much room there is for the next checkpoint, and how much it needs: a tenth more than the newest took.
+    """Return the free space for the next checkpoint, and its need: a tenth more than the newest took.
 
-    One that was written in vain shows only a part of what it needs. `unsaved` is how much was written and removed again: if it
-    is more than the newest took, twice as much is needed. What was not sealed and is still there is written over.
+    `unsaved` is the number of bytes of a failed write that was removed again, only a part of the need. If it
+    exceeds the estimate, twice as much is needed. An unsealed checkpoint that still exists will be written
+    over, so its size counts as an estimate too.
     """
     checkpoints = sealed(folder)
     files = read_json(os.path.join(checkpoints[-1][1], MANIFEST)).get("files") if checkpoints else None
@@ -312,13 +331,13 @@ def room(folder: str, unsaved: Optional[int] = None) -> Room:
 
 
 def _size(path: str) -> int:
-    """Return the bytes of the files in a folder, or of a file; of the first MOST_FILES."""
+    """Return the size in bytes of a file, or of the first MOST_FILES files in a folder."""
     found = itertools.chain.from_iterable(
         (os.path.join(folder, name) for name in names) for folder, _, names in os.walk(path)
     )
     total = 0
     for one in (path, *itertools.islice(found, MOST_FILES)):
-        with contextlib.suppress(OSError):  # a script is free to remove what it has written
+        with contextlib.suppress(OSError):  # a script may remove its files at any time
             status = os.lstat(one)
             total += status.st_size if stat.S_ISREG(status.st_mode) else 0
     return total
@@ -332,5 +351,5 @@ def _in_words(size: int) -> str:
 
 
 def describe(chosen: ChosenCheckpoint) -> CheckpointRecord | None:
-    """Return the checkpoint as attempt.json holds it, None for the beginning."""
+    """Return the checkpoint as in attempt.json, None for a start without one."""
     return None if chosen.path is None else {"step": chosen.step, "path": chosen.path}

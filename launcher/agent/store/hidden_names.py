@@ -1,8 +1,8 @@
-"""Names of files that hold a secret: by which other name the client lists, gets and keeps such a file.
+"""Names of files that contain a secret, and the names under which the client lists and downloads these files.
 
-`model-TOKEN.pt` is `model-{secret}.pt` to the client. The host's file keeps its name, as the job chose it. Which name stands for
-which is noted in the run's record, for the secrets are erased when a run ends. A sealed checkpoint is left as it is: the names of
-its files are part of what proves it.
+`model-TOKEN.pt` is `model-{secret}.pt` to the client. The host's file keeps the name that the job chose. The
+run's record keeps the pairs of names, because the secrets are erased when a run ends. A sealed checkpoint is
+not renamed: its files' names are part of its proof.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class HiddenNames:
     """The names of one run's files as a client sees them."""
 
     def __init__(self, run: Run) -> None:
-        """Load what is noted, and the secrets as long as they are here."""
+        """Load the recorded names, and the secrets while they exist."""
         self._file = run.hidden_names
         self._real: Dict[str, str] = {
             shown: real for shown, real in read_json(self._file).items() if isinstance(real, str)
@@ -31,7 +31,7 @@ class HiddenNames:
         self._has_news = False
 
     def shown(self, path: str) -> str:
-        """Return the name of a file for a client."""
+        """Return the client's name of a file."""
         if path in self._shown:
             return self._shown[path]
         clean = str(self._redactor.redact(path))
@@ -46,11 +46,11 @@ class HiddenNames:
         return name
 
     def real(self, name: str) -> str:
-        """Return the path of a file by the name that a client has for it."""
+        """Return the path of a file by the client's name."""
         return self._real.get(name, name)
 
     def save(self) -> None:
-        """Note what is new. Raises OSError."""
+        """Save new names. Raises OSError."""
         if self._has_news:
             self._has_news = False
             write_durably(self._file, strict_json.encode(self._real), 0o600)

@@ -1,6 +1,7 @@
-"""Large files of a run's code: which they are, which of them the job changes in place, and whether a job can write to one.
+"""Large files of a run's code: find them, and detect a job's write to one.
 
-A large file is not copied for each run. Its place in the code is a link to a read-only tree of the store, as for data.
+A large file is not copied for each run. In the code, a link to a read-only tree of the store replaces it, as
+for data.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _REFUSALS = (
 
 
 def split(code: FileTree) -> tuple[FileTree, FileTree]:
-    """Return the tree without its large files, which is the tree itself if it has none, and the large files."""
+    """Return the tree without its large files (the same object if it has none), and the large files."""
     large = {path for path, entry in code.items() if entry.get("size", 0) >= LARGE}
     if not large:
         return code, FileTree()
@@ -33,14 +34,15 @@ def split(code: FileTree) -> tuple[FileTree, FileTree]:
 
 
 def tree_of(entry: ManifestEntry) -> FileTree:
-    """Return the store's tree that holds one large file and nothing else."""
+    """Return the store's tree for one large file, its only content."""
     return FileTree({CONTENT: entry})
 
 
 def refused(log: str, code: str) -> str | None:
-    """Return the path in the code of the large file whose link a program could not write to, by the end of its log.
+    """Return the path of the large file whose link a program tried to write, by the end of its log.
 
-    Programs name the link, as the script does: `PermissionError: [Errno 13] Permission denied: 'model.pt'`.
+    The path is relative to the code. Programs name the link as the script does: `PermissionError: [Errno 13]
+    Permission denied: 'model.pt'`.
     """
     for pattern in _REFUSALS:
         for name in pattern.findall(log):
@@ -52,12 +54,15 @@ def refused(log: str, code: str) -> str | None:
 
 
 def is_protected(path: str) -> bool:
-    """Whether a file and its folder refuse this user's writes: never for root, nor on a file system without modes."""
+    """Whether a file and its folder refuse this user's writes.
+
+    False for root, and on a file system without modes.
+    """
     return not os.access(path, os.W_OK) and not os.access(os.path.dirname(path), os.W_OK)
 
 
 def can_clone(folder: str) -> bool:
-    """Whether the file system of a folder can share blocks, so that a copy takes no space."""
+    """Whether a folder's file system can share blocks, so that a copy takes no space."""
     with tempfile.TemporaryFile(dir=folder) as one, tempfile.TemporaryFile(dir=folder) as other:
         one.write(b"?")
         one.flush()

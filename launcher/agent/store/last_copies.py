@@ -1,4 +1,4 @@
-"""Which files of a run would be lost with it: those that its client does not hold in the same version."""
+"""Files that would be lost with a run: its client does not hold them in the same version."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ MOST_NAMED = 1000
 
 
 class LastCopies(NamedTuple):
-    """What only this host has. `files` are some of it; `unseen` could not be looked at, with the reasons.
+    """Files that exist only on this host.
 
-    `look` changes with every file that the run wrote: a later look with the same value found the same files.
+    `files` are some of them, `number` and `size` count all of them. `unseen` maps each path that could not be
+    read to the reason. `look` changes with every file that the run wrote: equal values mean the same files.
     """
 
     files: List[WrittenFile]
@@ -27,7 +28,7 @@ class LastCopies(NamedTuple):
     look: str
 
     def describe(self) -> Dict[str, Any]:
-        """Return it for the client."""
+        """Return it as JSON for the client."""
         files = [[found.path, found.kind, found.size] for found in self.files]
         return {"files": files, "count": self.number, "bytes": self.size, "unseen": self.unseen}
 
@@ -35,11 +36,12 @@ class LastCopies(NamedTuple):
 def last_copies(
     run: Run, digests: OutputDigests, held: Mapping[str, str], *, with_checkpoints: bool
 ) -> LastCopies:
-    """Return what would be lost with a run. `held` are the client's files by path, as SHA-256.
+    """Return the files that would be lost with a run.
 
-    Without `with_checkpoints` the loss of a checkpoint does not count.
+    `held` maps the path of each client file to its SHA-256. Without `with_checkpoints` the loss of a
+    checkpoint does not count.
     """
-    scan = OutputScan(run, digests, matches_all=True)  # a pattern says what comes home, not what may be lost
+    scan = OutputScan(run, digests, matches_all=True)  # patterns select downloads, not possible losses
     files: List[WrittenFile] = []
     number = size = 0
     look = hashlib.sha256()
@@ -67,7 +69,7 @@ def _line(found: WrittenFile) -> bytes:
 
 
 def _digest(run: Run, found: WrittenFile, digests: OutputDigests) -> str | None:
-    """Return the digest of a file as it was found; None if it is another one by now."""
+    """Return the digest of a file as it was found; None if it has changed since."""
     try:
         descriptor, status = open_output(run, found.path)
     except OSError:

@@ -1,8 +1,9 @@
-"""Late seals: checkpoints of an agent that the run had left behind.
+"""Late seals: checkpoints by an agent that the run has left behind.
 
-An agent that was thought to be dead, because its machine was frozen or out of reach, may seal one more checkpoint before
-it sees that the run has gone on without it. Such a checkpoint is never trained from. No clock is asked: each folder has on
-record which checkpoints were sealed before it began, and what an earlier folder has sealed besides is late.
+An agent may be taken for dead because its machine is frozen or unreachable. It may then seal one more
+checkpoint before it sees that the run continues without it. No attempt resumes from such a checkpoint. No
+clock decides: each folder records the checkpoints that were sealed before it began, so any other checkpoint
+sealed by an earlier folder is late.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from . import checkpoints
 
 
 def sealed_now(run: Run) -> List[str]:
-    """Return the SHA-256 of the manifest of each sealed checkpoint, also of one that has no name yet."""
+    """Return the SHA-256 of each sealed checkpoint's manifest, including one without its final name yet."""
     manifests = (_manifest(path) for path in paths_in(run.checkpoints))
     return [_digest(manifest) for manifest in manifests if manifest is not None]
 
 
 def late(run: Run) -> Dict[str, str]:
-    """Return the late checkpoints of a run by name, each with what is wrong in words."""
+    """Return the late checkpoints of a run by name, each with the reason in words."""
     found: Dict[str, str] = {}
     numbers = run.numbers()
     begun: Dict[int, Optional[FrozenSet[str]]] = {}
@@ -48,7 +49,7 @@ def late(run: Run) -> Dict[str, str]:
 
 
 def _manifest(checkpoint: str) -> Optional[bytes]:
-    """Return the bytes of a checkpoint's manifest; None if it is missing, or not a file that we may have written."""
+    """Return the bytes of a checkpoint's manifest; None if missing or the agent cannot have written it."""
     try:
         return read_regular(os.path.join(checkpoint, checkpoints.MANIFEST), MOST_BYTES)
     except OSError:

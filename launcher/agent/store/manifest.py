@@ -1,10 +1,12 @@
-"""The manifest of what a client sends for a run: its code, its data, and what each file must contain.
+"""The manifest of a run's upload: its code, its data, and the expected content of each file.
 
-A manifest maps a path below the run (`code/...` or `data/KEY/...`) to a file, {"sha256", "size", "mode"}, a link, {"link"},
-or an empty folder, {"folder": mode}. A mode is the nine permission bits. Example:
-{"code/train.py": {"sha256": "9f86...", "size": 812, "mode": 420}, "code/out": {"folder": 493}, "data/train/last": {"link": "3.txt"}}
+A manifest maps a path below the run (`code/...` or `data/KEY/...`) to a file, {"sha256", "size", "mode"}, a
+link, {"link"}, or an empty folder, {"folder": mode}. A mode is the nine permission bits. Example:
 
-Until 2026-11-22 a file had "exec", whether its owner may execute it, instead of "mode".
+    {"code/train.py": {"sha256": "9f86...", "size": 812, "mode": 420}, "code/out": {"folder": 493},
+     "data/train/last": {"link": "3.txt"}}
+
+Until 2026-11-22 a file had "exec" instead of "mode": whether its owner may execute it.
 """
 
 from __future__ import annotations
@@ -21,12 +23,15 @@ from ..record.safe_open import UnreadableError
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 _PATH = re.compile(r"(code|data/(?!\.\.?/)[^/\0]+)(?:/(?!\.\.?(?:/|\Z))[^/\0]+)+")
-"""A path below code/ or data/KEY/ without empty parts, `.` and `..`; the group is the folder that it must stay in."""
+"""A path below code/ or data/KEY/ without empty parts, `.` and `..`.
+
+The group is the folder that the path must stay in.
+"""
 _NO_NAMES = ("", ".", "..")
 
 
 class ManifestEntry(TypedDict, total=False):
-    """A file, a link or an empty folder of a manifest, each with its own keys; see above."""
+    """A file, a link or an empty folder of a manifest. Each kind has separate keys; see above."""
 
     sha256: str
     size: int
@@ -40,15 +45,15 @@ Manifest = Dict[str, ManifestEntry]
 
 
 class ShippingError(Exception):
-    """A tree that differs from its manifest."""
+    """Raised for a tree that differs from its manifest, or cannot be sent now."""
 
 
 class FileTree(Manifest):
-    """One tree of a manifest, the code or one data source, by the paths within it."""
+    """One tree of a manifest: the code or one data source, by paths relative to it."""
 
     @functools.cached_property
     def digest(self) -> str:
-        """The SHA-256 of the tree: its paths, contents, modes and links, independent of their order.
+        """The SHA-256 of the tree: its paths, contents, modes and links, in any order.
 
         It is computed once (20 ms for 10,000 files): do not change the tree after the first use.
         """
@@ -57,7 +62,7 @@ class FileTree(Manifest):
 
 
 def code_of(manifest: Manifest) -> FileTree:
-    """Return the tree below code/, by its paths within it."""
+    """Return the tree below code/, by paths relative to it."""
     return FileTree({path[5:]: entry for path, entry in manifest.items() if path.startswith("code/")})
 
 
@@ -77,7 +82,7 @@ def mode_of(entry: ManifestEntry) -> int:
 
 
 def shared_mode_of(entry: ManifestEntry) -> int:
-    """Return the permission bits of a file that runs share: nobody may write to it, and its owner, the store, can read it."""
+    """Return the permission bits of a file that runs share: writable by no user, readable by its owner."""
     return mode_of(entry) & 0o555 | 0o400
 
 
@@ -87,17 +92,17 @@ def sizes_of(manifest: Manifest) -> dict[str, int]:
 
 
 def shared_modes_of(manifest: Manifest) -> dict[str, int]:
-    """Return one mode for each content that a manifest names, by its SHA-256. Other paths may want another mode."""
+    """Return one mode for each content that a manifest names, by its SHA-256. Other paths may differ."""
     return {entry["sha256"]: shared_mode_of(entry) for entry in manifest.values() if "sha256" in entry}
 
 
 def read_manifest(path: str) -> Manifest:
-    """Return the manifest of a run; empty if nothing was placed. Raises UnreadableError if it cannot be ours."""
+    """Return a run's manifest; empty if nothing was placed. Raises UnreadableError for an invalid one."""
     return parse_manifest(path, read_text(path) or "")
 
 
 def parse_manifest(path: str, text: str) -> Manifest:
-    """Return the manifest in the text of a file; empty if it is torn. Raises UnreadableError if it cannot be ours."""
+    """Return the manifest in a file's text; empty if torn. Raises UnreadableError for an invalid one."""
     manifest = cast("Manifest", parse_json(text))
     if not all(_is_entry(entry) for entry in manifest.values()):
         raise UnreadableError(path, "is not a manifest")
@@ -105,17 +110,17 @@ def parse_manifest(path: str, text: str) -> Manifest:
 
 
 def _is_entry(entry: Any) -> bool:
-    """Whether an entry has the right types. What it allows was checked before it was written."""
+    """Whether an entry has the right types. Its values were checked before it was written."""
     if not isinstance(entry, dict):
         return False
     return "sha256" not in entry or (isinstance(entry["sha256"], str) and type(entry.get("size")) is int)
 
 
 def check(manifest: Any) -> None:
-    """Raise ShippingError if a manifest names anything outside code/ and data/KEY/, or a link that leaves its tree."""
+    """Raise ShippingError if a path is outside code/ and data/KEY/, or if a link leads out of its tree."""
     if not isinstance(manifest, dict):
         raise ShippingError("the manifest is not a table")
-    # Folders that have something in them, each with the folder that it must stay in.
+    # Folders with contents, each with the top folder that it must stay in.
     tops: dict[str, str] = {}
     for path, entry in manifest.items():
         folder, _, name = path.rpartition("/")
@@ -160,7 +165,7 @@ def _is_file(entry: Mapping[str, object]) -> bool:
 
 
 def _is_mode(value: Any) -> bool:
-    """Whether a value is a mode without the setuid, setgid and sticky bits, which never travel."""
+    """Whether a value is a mode without the setuid, setgid and sticky bits, which are never sent."""
     return type(value) is int and 0 <= value <= 0o777
 
 

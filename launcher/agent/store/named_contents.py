@@ -1,4 +1,7 @@
-"""What the manifests of runs name in the store, as sets: no manifest is kept, since each may list 200,000 files."""
+"""The store contents that the manifests of runs name, as sets.
+
+The manifests are not kept, since each may list 200,000 files.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from .manifest import Manifest, code_of, data_of, parse_manifest
 
 
 class NamedContents:
-    """The files, data trees and spare copies that the manifests so far name."""
+    """The files, data trees and spare copies that the manifests read so far name."""
 
     def __init__(self) -> None:
         """Start with no manifest."""
@@ -21,7 +24,10 @@ class NamedContents:
         self._known: Set[bytes] = set()
 
     def read(self, path: str) -> None:
-        """Add the manifest of a run, which costs little if another run had the same. Raises UnreadableError, and OSError."""
+        """Add the manifest of a run. This is cheap if another run had the same manifest.
+
+        Raises UnreadableError, and OSError.
+        """
         text = read_text(path) or ""
         digest = hashlib.sha256(text.encode()).digest()
         if digest not in self._known:
@@ -29,7 +35,7 @@ class NamedContents:
             self._known.add(digest)
 
     def add(self, manifest: Manifest) -> None:
-        """Add what a manifest names."""
+        """Add the contents that a manifest names."""
         code = code_of(manifest)
         small, large = large_files.split(code)
         self.files.update(entry["sha256"] for entry in code.values() if "sha256" in entry)

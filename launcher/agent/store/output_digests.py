@@ -1,4 +1,4 @@
-"""The SHA-256 of what a run wrote, kept in the run's record, so that a second look reads nothing again."""
+"""The SHA-256 of a run's outputs, kept in its record so that the next scan need not read them again."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ..record.rundir import Run
 
 PIECE = 1 << 20
 WORTH_KEEPING = 1 << 16
-"""Bytes: a smaller file is read again as fast as its digest is found, and there may be many."""
+"""In bytes. A smaller file is read as fast as its digest is looked up, and there may be many."""
 SETTLED_NS = 2_000_000_000
-"""A file changed twice within its file system's clock tick looks the same: too young to trust."""
+"""A file that changes twice within a clock tick of its file system looks unchanged: too young to trust."""
 
 
 def mark_of(status: os.stat_result) -> List[int]:
-    """Return what changes when a file does: size, times of contents and of status, inode."""
+    """Return the values that change with a file: size, times of contents and of status, inode."""
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
@@ -28,7 +28,7 @@ class OutputDigests:
     """The digests of one run's files by path, each valid while the file's mark is the same."""
 
     def __init__(self, run: Run, advance: Callable[[int], None] = lambda _count: None) -> None:
-        """Load them. `advance` gets the number of bytes of each piece that is read."""
+        """Load the digests. `advance` gets the number of bytes of each piece that is read."""
         self._file = run.digests
         self._kept: Dict[str, Any] = read_json(self._file)
         self._advance = advance
@@ -40,11 +40,11 @@ class OutputDigests:
         return str(entry[-1]) if isinstance(entry, list) and entry[:-1] == mark else None
 
     def of(self, path: str, descriptor: int) -> str:
-        """Return the digest of an open file, which is read unless it is known. Raises OSError."""
+        """Return the digest of an open file, reading the file only if needed. Raises OSError."""
         return self.known(path, mark_of(os.fstat(descriptor))) or self.read(path, descriptor)
 
     def read(self, path: str, descriptor: int) -> str:
-        """Return the digest of an open file as long as it is now, and keep it if the file has settled. Raises OSError."""
+        """Return the digest of an open file as it is now; keep it if the file is settled. Raises OSError."""
         mark = mark_of(os.fstat(descriptor))
         digest, left = hashlib.sha256(), mark[0]
         while left:
@@ -61,7 +61,7 @@ class OutputDigests:
         return digest.hexdigest()
 
     def save(self) -> None:
-        """Keep what was read. A disk that refuses costs only time."""
+        """Save the new digests. If the disk refuses, only time is lost."""
         if self._has_news:
             self._has_news = False
             with contextlib.suppress(OSError):

@@ -1,8 +1,9 @@
-"""What a run wrote: artifacts, checkpoints, what it made or changed in its code and home folders, and beside these.
+"""A run's outputs: artifacts, checkpoints, and files made or changed in its code, its home or beside these.
 
-The run's code is a copy of what was sent. A file in it is an output if it was not sent, or if it has other contents now.
-Caches are not outputs. The job may change everything here at any moment, so no link is followed, only regular files
-count, and there are bounds; what cannot be looked at is named with the reason.
+The run's code is a copy of the uploaded files. A file in it is an output if it was not uploaded, or if its
+contents have changed. Caches are not outputs. The job may change everything here at any moment. So no link is
+followed, only regular files count, and numbers are limited. A path that cannot be read is reported with the
+reason.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ CACHE_SIGNATURE = b"Signature: 8a477f597d28d172789f06886806bc55"
 ENVIRONMENT_TAG = "pyvenv.cfg"
 ARTIFACT, OUTPUT, CHECKPOINT = "artifact", "output", "checkpoint"
 BESIDE = "work"
-"""The first part of the path of a file beside our folders, where a script writes with `../results/model.pt`."""
+"""The first part of an output's path if it lies beside the run's standard folders.
+
+For example, a script's `../results/model.pt` lies there.
+"""
 _OURS = {"artifacts", "checkpoints", "code", "data", "home", "incoming"}
 _TRAINERS = re.compile(r"checkpoint-[0-9]+")
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -39,7 +43,7 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class WrittenFile(NamedTuple):
-    """A file that a run wrote. `path` is below the run's work/; `mark` changes with the file."""
+    """A file that a run wrote. `path` is relative to the run's work/; `mark` changes with the file."""
 
     path: str
     kind: str
@@ -47,18 +51,18 @@ class WrittenFile(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Its size in bytes."""
+        """The size in bytes."""
         return self.mark[0]
 
 
 class OutputScan:
-    """One look at what a run wrote. `left_out` holds the reasons for what it could not look at, by path.
+    """One scan of a run's outputs. `left_out` maps each path that could not be read to the reason.
 
-    A path that holds a secret is given by the name that the client has for it.
+    A path that contains a secret is given by the client's name for it.
     """
 
     def __init__(self, run: Run, digests: OutputDigests, *, matches_all: bool = False) -> None:
-        """Read what was sent to the run, and its patterns; with `matches_all` they do not count."""
+        """Read the run's manifest and its output patterns; `matches_all` ignores the patterns."""
         self._run = run
         self._digests = digests
         self._sent = code_of(read_manifest(run.manifest))
@@ -95,7 +99,7 @@ class OutputScan:
         self._names.save()
 
     def _below(self, descriptor: int, path: str, depth: int) -> Iterator[WrittenFile]:
-        """Yield the outputs in an open folder and its folders."""
+        """Yield the outputs in an open folder and its subfolders."""
         try:
             entries = [(entry.name, entry.stat(follow_symlinks=False)) for entry in _entries(descriptor)]
         except OSError as error:
@@ -150,7 +154,7 @@ class OutputScan:
         yield WrittenFile(self._names.shown(path), kind, mark_of(status))
 
     def _kind(self, path: str) -> str | None:
-        """Return the kind of a file, None if the job's patterns leave it out."""
+        """Return the kind of a file, None if the job's patterns exclude it."""
         top, _, rest = path.partition("/")
         if top == "artifacts":
             return ARTIFACT
@@ -159,7 +163,10 @@ class OutputScan:
         return OUTPUT if top in ("home", BESIDE) or self._patterns.match(rest) else None
 
     def _is_changed(self, parent: int, name: str, path: str, status: os.stat_result) -> bool:
-        """Whether a file of the code differs from what was sent: it is read only if its times and size leave that open."""
+        """Whether a file of the code differs from the uploaded one.
+
+        It is read only if its times and size leave that open.
+        """
         sent = self._sent.get(path[len("code/") :])
         if sent is None or "sha256" not in sent or sent.get("size") != status.st_size:
             return True
@@ -176,7 +183,7 @@ class OutputScan:
 
 
 def open_output(run: Run, path: str) -> Tuple[int, os.stat_result]:
-    """Open a regular file below a run's work/, through no link; return its descriptor and status. Raises OSError."""
+    """Open a regular file in a run's work/, through no link; return descriptor and status. Raises OSError."""
     if HIDDEN in path:
         path = HiddenNames(run).real(path)
     *folders, name = path.split("/")
@@ -192,12 +199,12 @@ def open_output(run: Run, path: str) -> Tuple[int, os.stat_result]:
 
 
 def _has_own_work(run: Run) -> bool:
-    """Whether a folder holds what the job may write and nothing else: not in runs of before 2026-11-22."""
+    """Whether the job's files have a separate folder. False for runs from before 2026-11-22."""
     return run.work != run.path
 
 
 def _may_be_cache(path: str) -> bool:
-    """Whether a folder is where programs leave caches; what lies in artifacts/ and checkpoints/ was put there."""
+    """Whether programs may leave caches in a folder: not in artifacts/ and checkpoints/."""
     return path.startswith(("code/", "home/", BESIDE + "/"))
 
 
@@ -208,7 +215,7 @@ def _entries(descriptor: int) -> Iterator[Any]:
 
 
 def is_cache_folder(path: str) -> bool:
-    """Whether a folder calls itself a cache, or is a virtual environment; one that cannot be opened is none."""
+    """Whether a folder is tagged as a cache or is a virtual environment; False if it cannot be opened."""
     try:
         descriptor = os.open(path, _FOLDER)
     except OSError:
@@ -220,7 +227,7 @@ def is_cache_folder(path: str) -> bool:
 
 
 def _is_cache(descriptor: int, names: set[str]) -> bool:
-    """Whether a folder calls itself a cache, or is a virtual environment."""
+    """Whether an open folder is tagged as a cache or is a virtual environment."""
     if ENVIRONMENT_TAG in names:
         return True
     if CACHE_TAG not in names:

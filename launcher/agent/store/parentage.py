@@ -1,7 +1,7 @@
-"""What a run takes over from its parent, the run that it continues: the newest whole checkpoint, code and data.
+"""A run's inheritance from its parent, the run that it continues: newest intact checkpoint, code and data.
 
-The parent has ended, on this host, and is never written to: a checkpoint's files get a second name in the child, or are
-copied, so that either run can be removed without harm to the other.
+The parent has ended on this host, and is never written to. A checkpoint's files get a second hard link in the
+child, or are copied, so that either run can be removed without harm to the other.
 """
 
 from __future__ import annotations
@@ -28,29 +28,32 @@ if TYPE_CHECKING:
     from ..record.run_records import ChangesRecord, ParentRecord
 
 LET_GO_S = 5.0
-"""How long the agent of a run that has just ended may take to release its locks."""
+"""How long an agent may take to release its locks after its run has ended."""
 _CHANGES_OF = {"batch.micro": ("micro_batch", "accumulation")}
-"""The changes by remedies that a key of a job overrides; another key overrides the one of its name."""
+"""The remedies' changes that a key of a job overrides.
+
+A key that is missing here overrides the change of the same name.
+"""
 
 
 class ParentError(Exception):
     """Raised for a run that cannot be continued; `code` is for programs, the text for people."""
 
     def __init__(self, code: str, message: str) -> None:
-        """Hold both."""
+        """Keep the code and the message."""
         super().__init__(message)
         self.code = code
 
 
 class DamagedCheckpoint(TypedDict):
-    """A checkpoint that a run cannot go on from, by its name, and what is wrong with it."""
+    """A checkpoint that a run cannot resume from, by its name, and its defect."""
 
     checkpoint: str
     wrong: str
 
 
 class Inherited(TypedDict):
-    """What a run has from its parent, and the newer checkpoints that were passed over."""
+    """A run's inheritance from its parent, and the newer checkpoints that were rejected."""
 
     parent: ParentRecord
     changes: ChangesRecord
@@ -58,10 +61,11 @@ class Inherited(TypedDict):
 
 
 def inherit(parent: Run, child: Run, prepared: Folder, store: Store, asked: Collection[str]) -> Inherited:
-    """Give a run that is being prepared what its parent left; return what that is, and which checkpoints were passed over.
+    """Give a new run its inheritance from its parent; return it with the rejected checkpoints.
 
-    `prepared` is the child's first folder. `asked` are the keys of its plan that the user set: what remedies changed in the
-    others stays in force. The code comes last: a run without it never began. Raises ParentError.
+    `prepared` is the child's first folder. `asked` are the keys of its plan that the user set; the changes by
+    remedies to other keys stay in force. The code is placed last: a run without it has never begun. Raises
+    ParentError.
     """
     check_ended(parent)
     in_force = remedy.in_force(parent.newest_records())
@@ -92,7 +96,7 @@ def inherit(parent: Run, child: Run, prepared: Folder, store: Store, asked: Coll
 
 
 def check_ended(parent: Run) -> None:
-    """Raise ParentError for a run that has not ended, or that left something running."""
+    """Raise ParentError for a run that has not ended, or that left processes running."""
     state = run_state.state_of(parent)["state"]
     if state not in TERMINAL:
         raise ParentError("not-ended", "run %s is %s" % (parent.id, state))
@@ -121,9 +125,9 @@ def resumes(run: Run) -> bool:
 
 
 def newest_whole(run: Run) -> tuple[str, list[DamagedCheckpoint]]:
-    """Return the path of the checkpoint that a run can be continued from, and the newer ones that were passed over.
+    """Return the path of the checkpoint to continue a run from, and the newer ones that were rejected.
 
-    Every file of it is read. Raises ParentError.
+    Reads every file of the checkpoint. Raises ParentError.
     """
     in_force = remedy.in_force(run.newest_records())
     _, path, passed_over = _newest_whole(run, _unspoilt(run, in_force))
@@ -131,8 +135,8 @@ def newest_whole(run: Run) -> tuple[str, list[DamagedCheckpoint]]:
 
 
 def _unspoilt(run: Run, in_force: remedy.InForce) -> list[tuple[int, str]]:
-    """Return step and path of the sealed checkpoints that no failure has spoilt. Raises ParentError if there are none."""
-    # An agent that died before it answered a failure has not set its checkpoints aside.
+    """Return (step, path) of the sealed checkpoints from before the failure. Raises ParentError if none."""
+    # An agent that died before it handled a failure has not set its checkpoints aside.
     bound = in_force.failure.since if in_force.failure is not None else None
     sealed = checkpoints.sealed(run.checkpoints)
     sealed = [(step, path) for step, path in sealed if bound is None or step < bound]
@@ -142,7 +146,7 @@ def _unspoilt(run: Run, in_force: remedy.InForce) -> list[tuple[int, str]]:
 
 
 def _newest_whole(run: Run, sealed: list[tuple[int, str]]) -> tuple[int, str, list[DamagedCheckpoint]]:
-    """Return step and path of the newest whole checkpoint, and the newer ones that were passed over, with the reasons."""
+    """Return step and path of the newest intact checkpoint, and the newer rejected ones with the reasons."""
     passed_over: list[DamagedCheckpoint] = []
     late = late_seals.late(run)
     for step, path in reversed(sealed):
@@ -158,7 +162,10 @@ def _newest_whole(run: Run, sealed: list[tuple[int, str]]) -> tuple[int, str, li
 
 
 def _what_leads_away(run: Run, path: str) -> str | None:
-    """Say what of a checkpoint lies where the job of a container sees nothing, as behind a link to another run; None if nothing."""
+    """Return which file of a checkpoint is invisible to the job's container, in words; None if it sees all.
+
+    For example, a link may lead to another run.
+    """
     if run_state.probe_of(run).sees_host:
         return None
     seen = (run.work, run.cache, os.path.join(run.root, "store", "data"))
@@ -174,7 +181,7 @@ def _what_leads_away(run: Run, path: str) -> str | None:
 
 
 def what_is_wrong(path: str) -> str | None:
-    """Say how a sealed checkpoint differs from its manifest, or why it cannot be taken over; None if it is whole."""
+    """Return a sealed checkpoint's defect, or why it cannot be taken over; None if it is intact."""
     files = read_json(os.path.join(path, checkpoints.MANIFEST)).get("files")
     for name in files if isinstance(files, dict) else ():
         if leads_out(name):
@@ -183,12 +190,12 @@ def what_is_wrong(path: str) -> str | None:
 
 
 def leads_out(name: str) -> bool:
-    """Whether a manifest's name of a file does not plainly mean one below the checkpoint's folder."""
+    """Whether a file name in a manifest is not a plain relative path below the checkpoint's folder."""
     return os.path.isabs(name) or os.path.normpath(name) != name or name.split("/", maxsplit=1)[0] == ".."
 
 
 def take_over(path: str, target: str, *, links: bool) -> None:
-    """Make a second whole checkpoint: with `links` by second names of its files if the file system can, else by copies.
+    """Copy a checkpoint: by hard links if `links` is set and the file system can, else by copies of files.
 
     It appears in one step. Raises OSError if the disk refuses.
     """
@@ -210,13 +217,13 @@ def publish(
     put: Callable[[str, Mapping[str, Any], str], None],
     put_manifest: Callable[[str], None],
 ) -> None:
-    """Make a checkpoint of these files of a manifest, in one step and durably. Raises OSError if the disk refuses.
+    """Make a checkpoint from a manifest's files, in one step and durably. Raises OSError if the disk refuses.
 
-    `put` makes the file of this name and entry at a path, and `put_manifest` the manifest, the last one.
+    `put` makes the file of a name and entry at a path. `put_manifest` makes the manifest, last.
     """
     folder = os.path.dirname(target)
     hidden = os.path.join(folder, ".%s.new" % os.path.basename(target))
-    remove_folder(hidden)  # of a try that failed
+    remove_folder(hidden)  # left by a failed try
     os.makedirs(hidden)
     folders = {hidden}
     for name, entry in sorted(files.items()):
@@ -232,9 +239,9 @@ def publish(
 
 
 def _is_linked(source: RunPath, copy: str) -> bool:
-    """Give a file a second name; return False if it is behind a link, on another file system, or on one without hard links.
+    """Hard-link a file; return False if it is behind a link, or if the file systems do not allow it.
 
-    A file that a link leads to may be any file of the user: its contents are compared, so it is copied.
+    A link's target may be any file of the user. Its contents must be compared, so it is copied.
     """
     try:
         with opened_folder(parent_of(source)) as folder:
@@ -260,7 +267,7 @@ def copy_checked(source: str, copy: str, sha256: str | None = None) -> None:
 
 
 def _place(parent: Run, child: Run, store: Store) -> None:
-    """Put the parent's code and data, as the client sent them, in place for the child."""
+    """Place the parent's code and data for the child, as the client sent them."""
     manifest = read_manifest(parent.manifest)
     check(manifest)
     with store.shared():
@@ -283,7 +290,7 @@ def _place(parent: Run, child: Run, store: Store) -> None:
 
 
 def find_in_trees(parent: Run, manifest: Manifest, missing: list[str]) -> dict[str, tuple[str, int]]:
-    """Return path and size, by SHA-256, of the missing files that the parent's own trees still hold unchanged."""
+    """Return path and size, by SHA-256, of the missing files that the parent's trees still hold unchanged."""
     found: dict[str, tuple[str, int]] = {}
     for path, entry in manifest.items():
         sha256, source = entry.get("sha256"), os.path.join(parent.work, path)

@@ -1,7 +1,8 @@
-"""The patterns by which a job names files: a small gitignore, matched against paths below the working folder.
+"""Patterns by which a job names files: a subset of gitignore, matched against paths in the working folder.
 
-`*.pt` matches at any depth, `out/` a folder with everything in it, `/log.csv` or `a/b` from the working folder on, `**`
-any number of folders. A pattern that begins with `!` takes files out again; the last pattern that matches decides.
+`*.pt` matches at any depth, `out/` matches a folder with everything in it, `/log.csv` and `a/b` match from
+the working folder, and `**` matches any number of folders. A pattern that begins with `!` excludes files
+again. The last matching pattern decides.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ class _Rule(NamedTuple):
 
 
 class PathPatterns:
-    """The patterns of one key of a job. Without any, every path matches."""
+    """The patterns of one key of a job. An empty list matches every path."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        """Read the patterns. Those that cannot be read match nothing."""
+        """Compile the patterns."""
         self._rules: List[_Rule] = [_rule(pattern) for pattern in patterns]
 
     def match(self, path: str) -> bool:
-        """Whether the patterns name a file; `path` is relative to the working folder."""
+        """Whether the patterns select a file; `path` is relative to the working folder."""
         if not self._rules:
             return True
         decided = [rule.includes for rule in self._rules if rule.regex.fullmatch(path)]
@@ -36,7 +37,7 @@ def _rule(pattern: str) -> _Rule:
     is_folder = text.endswith("/")
     text = re.sub(r"\A\./", "", text.rstrip("/"))
     anchor = "" if "/" in text else "(?:.*/)?"
-    below = "/.*" if is_folder else "(?:/.*)?"  # a pattern that matches a folder takes all that is in it
+    below = "/.*" if is_folder else "(?:/.*)?"  # a pattern that matches a folder includes everything in it
     return _Rule(re.compile(anchor + _translate(text.lstrip("/")) + below, re.DOTALL), includes)
 
 

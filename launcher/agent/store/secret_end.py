@@ -1,4 +1,4 @@
-"""The end of a run's secrets: they are erased, and the names of files that hold one are noted before."""
+"""Erase a run's secrets, after recording substitutes for file names that contain one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from ..record.rundir import Run
 
 
 def forget_secrets(run: Run) -> None:
-    """Erase the secrets of a run, having noted the names of its files that hold one. Raises OSError if they cannot be erased."""
+    """Erase the secrets of a run, after recording its file names that contain one.
+
+    Raises OSError if the secrets cannot be erased.
+    """
     if secret.read(run):
-        from .output_digests import OutputDigests  # few runs have secrets
+        from .output_digests import OutputDigests  # imported here: few runs have secrets
         from .outputs import OutputScan
 
-        with contextlib.suppress(OSError):  # a full disk: such names are shown then
+        with contextlib.suppress(OSError):  # with a full disk, clients will see these names
             for _ in OutputScan(run, OutputDigests(run), matches_all=True).outputs():
                 pass
     secret.erase(run)

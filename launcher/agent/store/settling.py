@@ -1,8 +1,9 @@
-"""Whether a run's code is on the disk, and what becomes of code that was not when its host stopped.
+"""Make sure that a run's code is on the disk, and repair code that was lost when its host stopped.
 
-To sync 10,000 files one by one takes longer than to send them. So a process of its own syncs the file system while the run
-starts, and leaves a mark. Where the host has been booted since the run was made and the mark is missing, the code is
-compared with its manifest before anything runs, and what differs is made anew from the store.
+Syncing 10,000 files one by one takes longer than sending them. So a separate process syncs the file system
+while the run starts, and leaves a mark. If the host has booted since the run was made and the mark is
+missing, the code is compared with its manifest before the run starts, and files that differ are copied from
+the store again.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ LOST = "code-damaged"
 
 
 def main(_arguments: list[str]) -> int:
-    """Settle the run in whose folder we are, at the lowest priority, then make a spare copy of its code; return 0."""
+    """Settle the run of the current folder at the lowest priority, then make a spare copy of its code.
+
+    Returns 0.
+    """
     run = Run(os.getcwd())
     os.nice(19)
     settle(run)
@@ -39,7 +43,10 @@ def main(_arguments: list[str]) -> int:
 
 
 def start_settling(run: Run) -> None:
-    """Settle a run in a process of its own; nobody waits for it. It is none of the run's, and so does not bear its name."""
+    """Settle a run in a separate process, without waiting for it.
+
+    The process does not belong to the run, so its command line does not name the run.
+    """
     subprocess.Popen(
         [sys.executable, "-I", os.path.abspath(sys.argv[0]), "settle-run"],
         stdin=subprocess.DEVNULL,
@@ -51,7 +58,7 @@ def start_settling(run: Run) -> None:
 
 
 def settle(run: Run) -> None:
-    """Write a run's code and data to the disk, then say so beside its plan. Raises OSError."""
+    """Sync a run's code and data to the disk, then leave a mark beside its plan. Raises OSError."""
     if not is_doubtful(run):
         _settle(run)
 
@@ -62,22 +69,22 @@ def _settle(run: Run) -> None:
 
 
 def is_doubtful(run: Run) -> bool:
-    """Whether the host stopped before a run's code was on the disk, so that nobody knows what the disk got."""
+    """Whether the host stopped before a run's code was synced, so that the disk's content is unknown."""
     return not os.path.exists(run.settled) and run.prepared().get("boot_id") != process.boot_id()
 
 
 class Mended(NamedTuple):
-    """The paths of a run that were made anew, or those of which the store has no whole copy: nothing was made anew then."""
+    """The result of a repair: `paths` were copied again, or else the store lacks whole copies of `lost`."""
 
     paths: List[str]
     lost: List[str]
 
 
 def mend(run: Run, is_due: Callable[[], bool]) -> Mended | None:
-    """Make the code and data of a doubtful run what its manifest says, from the store; None if `is_due` cut that short.
+    """Restore the code and data of a doubtful run from the store; None if `is_due` interrupted it.
 
-    What the job has added or changed stays: its inode was changed after the manifest was written, which came after the files.
-    Raises OSError, and ShippingError while `gc` runs.
+    The job's additions and changes stay: such a file's inode changed after the manifest was written, and the
+    manifest was written after the files. Raises OSError, and ShippingError while `gc` runs.
     """
     manifest = read_manifest(run.manifest)
     placed_ns = os.stat(run.manifest).st_mtime_ns if manifest else 0
@@ -88,7 +95,8 @@ def mend(run: Run, is_due: Callable[[], bool]) -> Mended | None:
             return None
         place = os.path.join(run.code, path)
         folder = os.path.join(top, os.path.dirname(path)).rstrip("/")
-        # A link in the place of the code, or of a folder in it, is the job's: nothing was sent through one.
+        # A link in place of the code folder, or of a folder in it, was made by the job: uploads follow no
+        # links.
         if os.path.realpath(folder) != folder:
             continue
         if not tree_files.is_as_sent(place, entry) and not _is_newer(place, placed_ns):
@@ -110,7 +118,7 @@ def _is_newer(path: str, placed_ns: int) -> bool:
 
 
 def words_of(run: Run, mended: Mended) -> JsonObject:
-    """Return what to record of a mend: how many files, and some of them; for lost ones a failure."""
+    """Return what to record of a repair: the number of files and some paths; a failure for lost files."""
     if not mended.lost:
         return {"code": {"mended": len(mended.paths), "paths": mended.paths[:MOST_NAMED]}}
     more = len(mended.lost) - MOST_NAMED

@@ -13,17 +13,17 @@ SIGN_OF_LIFE_S = 1.0
 
 
 class ChunkReader:
-    """A stream that the client sends in chunks: the line {"chunk": size} before each, {"chunk": 0} at the end."""
+    """A stream from the client in chunks: a line {"chunk": size} before each, {"chunk": 0} at the end."""
 
     def __init__(self, wire: Any) -> None:
         """Read chunks from the wire."""
         self._wire = wire
         self._left = 0
-        """Bytes of the chunk that are still to be read."""
+        """The unread bytes of the present chunk."""
         self._is_over = False
 
     def read(self, size: int) -> bytes:
-        """Return up to `size` bytes; b"" at the end of the stream."""
+        """Return up to `size` bytes; fewer only at the end of the stream."""
         pieces = []
         while size and not self._is_over:
             if not self._left:
@@ -36,7 +36,7 @@ class ChunkReader:
         return b"".join(pieces)
 
     def skip_rest(self) -> None:
-        """Read to the end, so that the next line is a request."""
+        """Read to the end of the stream, so that the next line is a request."""
         while self.read(CHUNK):
             continue
 
@@ -50,7 +50,7 @@ class ChunkWriter:
         self._rest = bytearray()
 
     def write(self, data: bytes) -> None:
-        """Accept bytes; send them once there are enough for a chunk."""
+        """Buffer bytes; send them once they fill a chunk."""
         self._rest += data
         if len(self._rest) >= CHUNK:
             self.flush()
@@ -79,7 +79,7 @@ def send_file(stream: ChunkWriter, descriptor: int, left: int) -> bool:
 
 
 class LineWriter:
-    """JSON lines to the client in chunks, and a sign of life while files are read: the bytes so far."""
+    """JSON lines to the client in chunks. While files are read, a line with the byte count shows progress."""
 
     def __init__(self, wire: Any) -> None:
         """Write lines to the wire."""
@@ -88,11 +88,11 @@ class LineWriter:
         self._sent_at = time.monotonic()
 
     def put(self, line: Any) -> None:
-        """Accept a line; it is sent with others, but within seconds."""
+        """Buffer a line; it is sent with others, within seconds."""
         self.put_text(strict_json.encode(line))
 
     def put_text(self, line: str) -> None:
-        """Accept a line that is JSON already."""
+        """Buffer a line that is JSON already."""
         self._chunks.write(line.encode() + b"\n")
         now = time.monotonic()
         if now - self._sent_at >= SIGN_OF_LIFE_S:
@@ -100,7 +100,7 @@ class LineWriter:
             self._chunks.flush()
 
     def advance(self, count: int) -> None:
-        """Count bytes that were read, and say so every few seconds."""
+        """Count bytes that were read, and report the total about once a second."""
         self._read += count
         if time.monotonic() - self._sent_at >= SIGN_OF_LIFE_S:
             self.put(self._read)

@@ -1,14 +1,14 @@
-"""The content store: what clients have sent to this host, each content once, and a private copy for each run.
+"""The content store: all files that clients sent to this host, once each, and a private copy for each run.
 
 <root>/store/
-  lock            held shared while a tree is shipped, exclusively by `gc`
+  lock            held shared while a tree is uploaded, exclusively by `gc`
   files/ab/...    files by their SHA-256, read-only
-  data/<digest>/  models, data and large files that clients have sent, as whole trees; shared by runs with the same content
+  data/<digest>/  models, data and large files from clients, as whole trees; runs share equal trees
   spare/<digest>/ a copy of a code tree, made in advance: the next run with the same code takes it
-  incoming/NAME/  one upload; NAME.lock is held by the agent that receives it
+  incoming/NAME/  one upload; its agent holds NAME.lock
 
-A run's code is its own copy, which the run may change. The copy never shares a file with the store, except by links to large
-files where the job cannot write to these; see large_files.py.
+A run has a private copy of its code, which it may change. The copy shares no file with the store, except
+through links to large files that the job cannot write to; see large_files.py.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Store:
     """The store below a root folder. Its files are stable only while `shared` or `alone` is held."""
 
     def __init__(self, root: str) -> None:
-        """Name the paths without creating them."""
+        """Derive the paths; make nothing."""
         self.path = os.path.join(root, "store")
         self.lock = os.path.join(self.path, "lock")
         self._files = os.path.join(self.path, "files")
@@ -59,7 +59,7 @@ class Store:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[None]:
-        """Keep `gc` out while a tree is offered, received and placed. Raises ShippingError if `gc` is running."""
+        """Keep `gc` out while a tree is offered, received and placed. Raises ShippingError if `gc` runs."""
         os.makedirs(self.path, mode=0o700, exist_ok=True)
         lock = Lock.take(self.lock, HOLDERS_S, shared=True)
         if lock is None:
@@ -71,7 +71,7 @@ class Store:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the store exclusively, for `gc`. Raises ShippingError while a client is shipping."""
+        """Hold the store exclusively, for `gc`. Raises ShippingError while a client is uploading."""
         os.makedirs(self.path, mode=0o700, exist_ok=True)
         lock = Lock.take(self.lock)
         if lock is None:
@@ -94,11 +94,11 @@ class Store:
             for path in paths_in(folder):
                 if os.path.basename(path) not in names:
                     yield kind, path
-        for path in paths_in(self._incoming):  # its sender no longer holds the store
+        for path in paths_in(self._incoming):  # the sender no longer holds the store
             yield "broken upload", path
 
     def torn(self) -> Iterator[tuple[str, str]]:
-        """Yield (kind, path) of interrupted work: uploads, and copies that never got their final name."""
+        """Yield (kind, path) of interrupted uploads, and of copies that never got their final name."""
         for path in paths_in(self._incoming):
             if os.path.isdir(path):
                 yield "broken upload", path
@@ -130,7 +130,7 @@ class Store:
         return sorted(sha256 for sha256, entry in files.items() if not self.holds(sha256, entry.get("size")))
 
     def holds(self, sha256: str, size: int | None) -> bool:
-        """Whether the file with this content is here, by its size."""
+        """Whether the store has the file with this content, judged by its size."""
         try:
             return os.stat(self.file(sha256)).st_size == size
         except OSError:
@@ -139,22 +139,22 @@ class Store:
     def receive(
         self, stream: Any, files: list[tuple[str, int]], modes: Mapping[str, int] | None = None
     ) -> None:
-        """Read files, given as (SHA-256, size in bytes), one after another from a stream; keep each once it is whole.
+        """Read files from a stream, one after the other; keep each once it is complete.
 
-        `modes` are the modes in which data trees will share the files, by SHA-256; a file keeps its mode. Raises ShippingError if
-        a file has other contents. Files that arrived before a stream broke are kept.
+        `files` lists (SHA-256, size in bytes). `modes` has the modes in which data trees share the files, by
+        SHA-256; a stored file keeps its mode. Raises ShippingError if a file has other contents. Files that
+        arrived before a stream broke are kept.
         """
         self.uploads.receive(stream, files, modes or {})
 
     # placing
 
     def place(self, manifest: Manifest, run: Run, text: bytes = b"") -> list[str]:
-        """Give a run its own copy of its code, and its data. Return the missing files; if any are, nothing is placed.
+        """Give a run a private copy of its code, and its data. Return missing files; if any, place nothing.
 
-        `text` is the manifest as it came, where it is at hand: to encode one of 10,000 files anew takes 7 ms.
-
-        The SHA-256 of each file of the code is checked while it is copied; a corrupt file counts as missing. A large file is
-        linked where the job cannot write to it, unless the plan's `writable` names it.
+        `text` is the manifest as it arrived, if the caller has it: encoding one of 10,000 files again takes 7
+        ms. The SHA-256 of each code file is checked while copying; a corrupt file counts as missing. A large
+        file is linked if the job cannot write to it, unless the plan's `writable` names it.
         """
         code, data = code_of(manifest), data_of(manifest)
         missing = self._missing(code, data)
@@ -182,7 +182,7 @@ class Store:
         return missing
 
     def make_anew(self, run: Run, code: FileTree, data: Dict[str, FileTree]) -> list[str]:
-        """Replace these files of a run's code, and any data that is gone; return the missing files, and replace nothing then."""
+        """Replace code files of a run, restore lost data. Return missing files; if any, replace nothing."""
         links = {os.path.join(run.data, key): entries for key, entries in data.items()}
         missing = [sha256 for entries in data.values() for sha256 in self._provide_data(entries)]
         part = os.path.join(run.incoming, "code")
@@ -193,10 +193,10 @@ class Store:
             missing += self._add_large(large, part, run)
             if missing:
                 return missing
-            sync_tree(part)  # another power cut leaves the damaged file or the whole one
+            sync_tree(part)  # so that another power cut leaves the damaged file or the whole one
             for path in code:
                 target = os.path.join(run.code, path)
-                # What the job has put in the place of a folder or a file of its own is the job's.
+                # Keep a file or folder that the job has put in place of one that was sent.
                 with contextlib.suppress(FileExistsError, NotADirectoryError, IsADirectoryError):
                     os.makedirs(os.path.dirname(target), exist_ok=True)
                     os.replace(os.path.join(part, path), target)
@@ -238,7 +238,7 @@ class Store:
     def _put(
         self, put: Callable[[str, str, ManifestEntry], bool], target: str, entry: ManifestEntry
     ) -> list[str]:
-        """Make a file from one of the store, which is removed if it is corrupt; return its SHA-256 then."""
+        """Make a file from the store's. If that one is corrupt, remove it and return its SHA-256."""
         source = self.file(entry["sha256"])
         if put(source, target, entry):
             return []
@@ -249,7 +249,7 @@ class Store:
     # large files
 
     def _add_large(self, large: FileTree, folder: str, run: Run) -> list[str]:
-        """Put the large files into a run's code, as links or copies; return the missing and the corrupt files."""
+        """Put large files into a run's code, as links or copies; return the missing and the corrupt files."""
         corrupt = []
         patterns = run.read_plan().get("writable")
         writable = PathPatterns(patterns) if isinstance(patterns, list) and patterns else None
@@ -270,7 +270,7 @@ class Store:
         return large_files.can_clone(self.path)
 
     def _shared_file(self, entry: ManifestEntry, is_mounted: bool) -> str | None:
-        """Return the path of a large file that many runs share; None if it is corrupt, or if a job could write to it."""
+        """Return the path of a large file shared by runs; None if corrupt, or if a job could write to it."""
         if not is_mounted and os.geteuid() == 0:
             return None
         tree = large_files.tree_of(entry)
@@ -285,7 +285,7 @@ class Store:
         return os.path.join(self._data, entries.digest)
 
     def _has_data(self, entries: FileTree) -> bool:
-        """Return whether a tree is present and complete, with no file changed since."""
+        """Return whether a tree is complete, with no file changed since it was made."""
         return tree_files.is_unchanged(self._data_of(entries))
 
     def _place_data(self, entries: FileTree, link: str) -> list[str]:
@@ -295,14 +295,14 @@ class Store:
         return missing
 
     def _provide_data(self, entries: FileTree) -> list[str]:
-        """Make sure that a data tree is there and unchanged; return the missing and the corrupt files."""
+        """Make sure that a data tree exists unchanged; return the missing and the corrupt files."""
         missing = [] if self._has_data(entries) else self._make_data(entries, self._data_of(entries))
         if missing and self._has_data(entries):  # another client has just made it from these files
             return []
         return missing
 
     def _make_data(self, entries: FileTree, folder: str) -> list[str]:
-        """Make a durable, read-only data tree from files of the store; return the missing and the corrupt files."""
+        """Make a durable, read-only data tree from store files; return the missing and the corrupt files."""
         os.makedirs(self._data, mode=0o700, exist_ok=True)
         part = tempfile.mkdtemp(prefix="part-", dir=self._data)
         try:
@@ -311,7 +311,7 @@ class Store:
                 return corrupt
             tree_files.write_stats(part, entries)
             tree_files.close_folders(os.path.join(part, "tree"))
-            # A tree that was changed: its readers keep their open files, new readers get the new tree.
+            # Replace a changed tree: its readers keep their open files, new readers get the new tree.
             if os.path.isdir(folder):
                 os.rename(folder, tempfile.mkdtemp(prefix="spoilt-", dir=self._data))
             try:
@@ -333,7 +333,7 @@ class Store:
         return os.path.join(self._spare, entries.digest)
 
     def _take_spare(self, entries: FileTree, target: str) -> bool:
-        """Move a spare copy of exactly this tree to a run; return False without an unchanged one."""
+        """Move a spare copy of exactly this tree to a run; return False if no unchanged one exists."""
         folder = self._spare_of(entries)
         taken = tempfile.mkdtemp(prefix="taken-", dir=self._spare) if os.path.isdir(folder) else None
         if taken is None:
@@ -350,9 +350,9 @@ class Store:
         return True
 
     def make_spare(self, run: Run) -> bool:
-        """Copy a run's code as it was sent, for the next run of the same code; return whether a spare exists now.
+        """Copy a run's code as it was sent, for the next run of the same code; return whether a spare exists.
 
-        Large files are left out: the next run may have a link in their place.
+        Large files are left out, because the next run may have links in their place.
         """
         entries, _ = large_files.split(code_of(read_manifest(run.manifest)))
         folder = self._spare_of(entries)
@@ -365,7 +365,7 @@ class Store:
             if self._fill(entries, os.path.join(part, "tree"), tree_files.copy):
                 return False
             tree_files.write_stats(part, entries)
-            sync_file_system(part)  # size and time do not show what a power cut leaves of a file
+            sync_file_system(part)  # size and time do not reveal damage by a power cut
             os.rename(part, folder)
         finally:
             remove_folder(part)

@@ -1,4 +1,4 @@
-"""The files of a tree: made from files of the store, each checked, and recorded so that a later change is noticed."""
+"""The files of a tree: made from files of the store, checked, and recorded to detect later changes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ def copy(source: str, target: str, entry: ManifestEntry) -> bool:
 
 
 def is_as_sent(path: str, entry: ManifestEntry) -> bool:
-    """Whether a path of a run's code is what its manifest says. A large file may be a link to the store's."""
+    """Whether a path of a run's code matches its manifest entry.
+
+    A large file may be a link to the store.
+    """
     try:
         status = os.lstat(path)
         if "link" in entry:
@@ -61,7 +64,10 @@ def is_as_sent(path: str, entry: ManifestEntry) -> bool:
 
 
 def clone(reading: int, writing: int) -> bool:
-    """Share the blocks of the original until one of the two is written to. Return False unless on btrfs or xfs."""
+    """Share the original's blocks until either file is written to. Return False if the file system cannot.
+
+    Btrfs and XFS can.
+    """
     try:
         fcntl.ioctl(writing, _FICLONE, reading)
     except OSError:
@@ -70,10 +76,10 @@ def clone(reading: int, writing: int) -> bool:
 
 
 def adopt(source: str, target: str, entry: ManifestEntry, *, is_checked: bool = False) -> bool:
-    """Link a file of the store into a tree durably, checking its SHA-256; return False if it is missing or corrupt.
+    """Link a store file into a tree durably, checking its SHA-256; return False if it is missing or corrupt.
 
-    One that `is_checked` was read by this process already, and has not changed. A link has the mode of its file, which
-    other trees share: a tree that wants another mode gets a copy.
+    Set `is_checked` if this process has read the file already and it has not changed. A link has the mode of
+    its file, which other trees share, so a tree that needs another mode gets a copy.
     """
     try:
         with open(source, "rb") as file:
@@ -102,13 +108,16 @@ def _digest(file: IO[bytes]) -> str:
 
 
 def close_folders(top: str) -> None:
-    """Make the folders of a shared tree read-only: a file that a job added would be seen by every run that has the tree."""
+    """Make the folders of a shared tree read-only.
+
+    Otherwise every run with the tree would see a file that one job added.
+    """
     for folder, _, _ in os.walk(top, topdown=False):
         os.chmod(folder, stat.S_IMODE(os.stat(folder).st_mode) & 0o555 | 0o500)
 
 
 def write_stats(folder: str, entries: Manifest) -> None:
-    """Record size and time of each file of a finished tree, so that a later change is noticed."""
+    """Record the size and time of each file of a finished tree, so that a later change is detected."""
     stats = {}
     for path, entry in entries.items():
         if "sha256" in entry:
@@ -118,7 +127,10 @@ def write_stats(folder: str, entries: Manifest) -> None:
 
 
 def is_unchanged(folder: str) -> bool:
-    """Return whether a tree is finished and every file still has its recorded size and time. A torn record vouches for none."""
+    """Return whether a tree is finished and every file still has its recorded size and time.
+
+    A torn record counts as a change.
+    """
     try:
         stats = strict_json.decode(read_text(os.path.join(folder, STATS)) or "")
         top = os.open(os.path.join(folder, "tree"), os.O_RDONLY | os.O_DIRECTORY)
@@ -126,7 +138,7 @@ def is_unchanged(folder: str) -> bool:
         return False
     try:
         for path, (size, mtime_ns) in stats.items():
-            status = os.stat(path, dir_fd=top)  # a fifth faster than by the whole path
+            status = os.stat(path, dir_fd=top)  # a fifth faster than with the whole path
             if status.st_size != size or status.st_mtime_ns != mtime_ns:
                 return False
     except (OSError, ValueError, TypeError, AttributeError):

@@ -1,4 +1,4 @@
-"""Uploads: files on their way from a client into the store, each kept once it has arrived whole."""
+"""Uploads: files on their way from a client into the store, each kept once it is complete."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from .manifest import ShippingError
 
 CHUNK = 1 << 18
 WRITTEN_AT_ONCE = 32 << 20
-"""Bytes after which the disk begins with what has come: it works while the rest is on its way."""
+"""After this many bytes the disk begins to write, in parallel with the rest of the upload."""
 Look = Tuple[int, int, int, int]
-"""A file's inode, size and two times: it has changed if one of them has."""
+"""A file's inode, size and two times: the file has changed if one of them has."""
 
 
 class Uploads:
-    """The uploads below a folder. Each has a folder of its own, whose lock its agent holds."""
+    """The uploads below a folder. Each has a subfolder, whose lock its agent holds."""
 
     def __init__(self, folder: str, place_of: Callable[[str], str]) -> None:
-        """Name the folder; `place_of` returns the path that a file gets by its SHA-256."""
+        """Remember the folder; `place_of` returns a file's final path by its SHA-256."""
         self._folder = folder
         self._place_of = place_of
         self._received: Dict[str, Look] = {}
-        """The files that were received and checked by this process, as they looked in their places, by SHA-256."""
+        """The status of each file that this process received and checked, by SHA-256."""
 
     def receive(self, stream: Any, files: list[tuple[str, int]], modes: Mapping[str, int]) -> None:
-        """Read files from a stream, each into its place. Raises ShippingError; see Store.receive."""
+        """Read files from a stream into their final paths. Raises ShippingError; see Store.receive."""
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         self._sweep()
         folder = os.path.join(self._folder, os.urandom(8).hex())
@@ -50,7 +50,7 @@ class Uploads:
                 lock.release()
 
     def has_checked(self, sha256: str) -> bool:
-        """Whether this process has received a file, checked it on the way, and nobody has touched it since."""
+        """Whether this process received and checked a file that has not changed since."""
         try:
             return self._received.get(sha256) == _look(self._place_of(sha256))
         except OSError:
@@ -65,7 +65,7 @@ class Uploads:
         return not os.path.lexists(path)
 
     def _sweep(self) -> None:
-        """Remove uploads whose agent has died, which leaves their lock free."""
+        """Remove uploads of dead agents, whose locks are free."""
         for name in os.listdir(self._folder):
             folder = os.path.join(self._folder, name)
             if os.path.isdir(folder):
@@ -86,7 +86,8 @@ def _take(stream: Any, sha256: str, size: int, part: str) -> None:
                 view = view[file.write(view) :]
             written += len(piece)
             if written - begun >= WRITTEN_AT_ONCE:
-                # Linux begins to write these pages, waits for nothing, and keeps them: they are not on the disk yet.
+                # Linux starts to write these pages without blocking, and keeps them: they are not yet on the
+                # disk.
                 os.posix_fadvise(file.fileno(), begun, written - begun, os.POSIX_FADV_DONTNEED)
                 begun = written
     if digest.hexdigest() != sha256:

@@ -1,13 +1,15 @@
-"""The folder that goes on PYTHONPATH, so that a training can `import launcher_worker`.
+"""The folder for PYTHONPATH that lets a training `import launcher_worker`.
 
 The package travels inside the agent's file and is unpacked beside it, into a folder named by its content:
 
     agent/<digest16>/agent.pyz
     agent/<digest16>/worker-<digest16>/launcher_worker/__init__.py ...
 
-It is written into a temporary folder and renamed, so that a half-unpacked package is never used and two agents can
-unpack at once. Damage of the same size, which no interrupted write leaves, is looked for before a run starts, not at each
-contact: reading the whole package would make every `launch ps` wait for the disk. A container sees the folder too, because the agent's folder is mounted there at the same path.
+It is written into a temporary folder and renamed, so that a half-unpacked package is never used and two
+agents can unpack at once. The cheap check compares file sizes. Contents are compared only before a run
+starts, because reading the whole package would make every `launch ps` wait for the disk; an interrupted write
+never leaves a damaged file of the right size. A container sees the folder too: the agent's folder is mounted
+there at the same path.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from ..record import strict_json
 from ..record.files import paths_in, sync_folder
 
 CONTENT = "launcher_worker.json"
-"""The file in the agent's that says what the folder is called, and which files of which size are in it."""
+"""A file in the agent's archive: the folder's name, and the names and sizes of its files."""
 HOOK = "launcher_worker/startup"
 TEMPORARY = ".worker-"
 ATTEMPTS = 5  # more than two are needed only if other agents unpack at the same time
@@ -33,7 +35,7 @@ LEFTOVER_S = 3600.0  # a temporary folder this old belongs to an agent that was 
 
 
 def path_of(agent: str) -> str:
-    """Return the folder for PYTHONPATH that belongs to an agent's file, unpacked or not."""
+    """Return an agent's folder for PYTHONPATH, unpacked or not."""
     return _content(agent).path
 
 
@@ -43,18 +45,18 @@ def hook_of(agent: str) -> str:
 
 
 def ensure(agent: str) -> None:
-    """Unpack the worker beside an agent's file, unless each file is there with its size. Raises OSError."""
+    """Unpack the worker beside an agent's file, unless all files exist with their sizes. Raises OSError."""
     content = _content(agent)
     if not _looks_complete(content.path, content.sizes):
         unpack(agent)
 
 
 def unpack(agent: str) -> str:
-    """Unpack the worker beside an agent's file, unless each file is there with its content; return the folder for PYTHONPATH.
+    """Unpack the worker beside an agent's file, unless all files are intact; return the PYTHONPATH folder.
 
     Raises OSError if the disk refuses.
     """
-    import tempfile  # a contact that finds the folder does not wait for it
+    import tempfile  # imported here: rarely needed, and slow for each contact
 
     content = _content(agent)
     path, parent = content.path, os.path.dirname(content.path)
@@ -74,7 +76,7 @@ def unpack(agent: str) -> str:
 
 
 class _Content(NamedTuple):
-    """The folder's path, and the size of each file in it by its name there."""
+    """The folder's path, and the size of each file by its name in the folder."""
 
     path: str
     sizes: Dict[str, int]
@@ -92,7 +94,7 @@ def _members(agent: str, content: _Content) -> dict[str, bytes]:
 
 
 def _looks_complete(path: str, sizes: dict[str, int]) -> bool:
-    """Return whether every file of the package is a file of its size."""
+    """Return whether every file of the package exists as a regular file of the right size."""
     try:
         for name, size in sizes.items():
             status = os.lstat(os.path.join(path, name))
@@ -104,7 +106,7 @@ def _looks_complete(path: str, sizes: dict[str, int]) -> bool:
 
 
 def _is_complete(path: str, members: dict[str, bytes]) -> bool:
-    """Return whether every file of the package is there with its whole content."""
+    """Return whether every file of the package exists with the right content."""
     if not _looks_complete(path, {name: len(data) for name, data in members.items()}):
         return False
     try:
@@ -112,13 +114,13 @@ def _is_complete(path: str, members: dict[str, bytes]) -> bool:
             with open(os.path.join(path, name), "rb") as file:
                 if file.read() != data:
                     return False
-    except OSError:  # what cannot be read is written anew
+    except OSError:  # unreadable files are written again
         return False
     return True
 
 
 def _write(folder: str, members: dict[str, bytes]) -> None:
-    """Write the package into a new folder, and make sure that it is on the disk."""
+    """Write the package into a new folder, durably."""
     folders = {folder}
     for name, data in members.items():
         path = os.path.join(folder, name)
@@ -133,7 +135,7 @@ def _write(folder: str, members: dict[str, bytes]) -> None:
 
 
 def _publish(new: str, path: str, members: dict[str, bytes]) -> None:
-    """Give the new folder its name; a damaged one is moved away, a complete one of another agent stays."""
+    """Give the new folder its final name; move a damaged one away, but keep another agent's complete one."""
     for attempt in range(ATTEMPTS):
         try:
             os.rename(new, path)
@@ -149,7 +151,7 @@ def _publish(new: str, path: str, members: dict[str, bytes]) -> None:
 
 
 def _sweep(parent: str) -> None:
-    """Remove the temporary folders of agents that were killed while they unpacked."""
+    """Remove the temporary folders of agents that were killed while unpacking."""
     for path in paths_in(parent):
         if os.path.basename(path).startswith(TEMPORARY):
             with contextlib.suppress(FileNotFoundError):  # its agent has finished
