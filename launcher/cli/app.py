@@ -1,4 +1,4 @@
-"""The root command: the verbs, and the options of a launch when no verb is given."""
+"""The root command: all commands, and the options of a launch when no command is named."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from launcher.errors import LaunchError, UsageError
 
 DEFAULT = "run"
 WIDEST = 1000
-"""Help has the width of the terminal; 80 cells in a pipe."""
+"""Maximum width of the help. It has the width of the terminal, or 80 cells in a pipe."""
 _ABOUT_ALL = ("--help", "-h", "help", "--version")
 _OWN = ("--help", "-h", "--version", "--install-completion", "--show-completion")
 
@@ -38,7 +38,7 @@ class RootGroup(QuickGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the default command, and keep the words after `--` for it unchanged."""
-        if ctx.resilient_parsing:  # a shell completes a word
+        if ctx.resilient_parsing:  # a shell asks for completions
             let_values_complete(self)
             is_default = bool(args) and args[0].startswith("-")
             return super().parse_args(ctx, [DEFAULT, *args] if is_default else args)
@@ -58,7 +58,7 @@ class RootGroup(QuickGroup):
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the root's options, and those of a launch too while a shell completes a word.
+        """Return the root's options. For shell completion, add those of a launch.
 
         The two options for completion get a plain default, for the reason in quick.py.
         """
@@ -70,11 +70,11 @@ class RootGroup(QuickGroup):
         return [*self._launch_options(), *own] if ctx.resilient_parsing else own
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words of the usage line."""
+        """Return the usage line's words after `launch`."""
         return ["[VERB]", "[OPTIONS]", "[-- COMMAND…]"]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Show the default command's options among the root's."""
+        """Write the help, with the default command's options among the root's."""
         whole = copy.copy(self)
         whole.params = [*self._launch_options(), *self.params]
         QuickGroup.format_help(whole, ctx, formatter)
@@ -127,7 +127,7 @@ _TASKS: dict[str, dict[str, str]] = {
         "image": "commands.hosts.image.app",
     },
 }
-"""The verbs by task, in the order of the help: each is loaded when it is asked for."""
+"""The commands by task, in the order of the help. Each is imported when it is used."""
 _CLASSES = {
     DEFAULT: "commands.launch.launch.LaunchCommand",
     "exec": "commands.beside.execute.ExecuteCommand",
@@ -155,7 +155,7 @@ def _root(
 
 
 def _app_of(names: Container[str], *, is_overview: bool = False) -> typer.Typer:
-    """Return the root command with some of the verbs. An overview has what its help shows: of most verbs, the first sentence."""
+    """Return the root command with the commands in `names`. An overview has only their help, not their arguments."""
     root = typer.Typer(
         cls=RootGroup,
         pretty_exceptions_enable=False,
@@ -183,13 +183,13 @@ def _app_of(names: Container[str], *, is_overview: bool = False) -> typer.Typer:
 
 
 def _named(name: str) -> Any:
-    """Load what is written `module.NAME`, of this folder."""
+    """Import the object `module.NAME` of this package."""
     module, _, attribute = name.rpartition(".")
     return getattr(importlib.import_module(f"launcher.cli.{module}"), attribute)
 
 
 def _outline(verb: Any) -> Any:
-    """Return a verb, or a group of them, with nothing but what the help of all verbs says of it."""
+    """Return a stand-in for a command or group that has only its help text."""
     if isinstance(verb, typer.Typer):
         return typer.Typer(help=verb.info.help)
 
@@ -202,14 +202,14 @@ def _outline(verb: Any) -> Any:
 
 @cache
 def whole_app() -> typer.Typer:
-    """Return the root command with all verbs."""
+    """Return the root command with all commands."""
     return _app_of(_VERBS)
 
 
 def app_for(words: Sequence[str]) -> typer.Typer:
-    """Return the root command that these words need: with the verb that they name, or with all for a wrong verb.
+    """Return the root command for these words: with the command that they name, or with all for an unknown one.
 
-    To load forty verbs, and have typer read their arguments, takes longer than most commands need for their work.
+    The import of forty commands, and typer's parsing of their signatures, takes longer than the work of most commands.
     """
     if "_LAUNCH_COMPLETE" in os.environ:
         return whole_app()
@@ -222,11 +222,14 @@ def app_for(words: Sequence[str]) -> typer.Typer:
 
 
 _NEW_OBJECTS = 200_000
-"""Objects after which Python looks for cycles. After every 700, as it does by default, costs a fifth of a walk of 10,000 files."""
+"""Threshold of the garbage collector, in objects. At Python's 700, it takes a fifth of a walk over 10,000 files."""
 
 
 def main() -> None:
-    """Run the command line. A LaunchError becomes a message and its exit code; any other exception is a bug and is shown."""
+    """Run the command line.
+
+    A LaunchError becomes a message and its exit code. Any other exception is a bug, and its traceback is shown.
+    """
     rejoin_words()
     prepare()
     heed_sigterm()
@@ -245,10 +248,10 @@ def main() -> None:
     except WrongWordsError as error:
         tell_wrong_words(error)
         sys.exit(UsageError.exit_code)
-    except typer.Abort as error:  # the end of the input, or Ctrl-C, where an answer was expected
+    except typer.Abort as error:  # the input ended, or Ctrl-C, at a question
         if isinstance(error.__context__, KeyboardInterrupt):
             raise KeyboardInterrupt from None
-        if isinstance(error.__cause__, EOFError):  # typer takes any for the end of the input
+        if isinstance(error.__cause__, EOFError):  # typer takes every EOFError for the end of the input
             raise error.__cause__ from None
         complain("nothing was done")
         sys.exit(1)
@@ -263,7 +266,7 @@ def main() -> None:
     except Terminated:
         sys.exit(Terminated.exit_code)
     except BrokenPipeError:
-        _forget_stdout()  # the reader has closed the pipe, as `launch logs | head` does
+        _forget_stdout()  # the reader has closed the pipe, e.g. `launch logs | head`
         sys.exit(0)
     except UnreadableError as error:
         complain(f"{error.filename} {error.strerror}")
@@ -277,16 +280,16 @@ def main() -> None:
 
 
 def _tell_ended_runs() -> None:
-    """Say which abandoned runs were ended because their host answered; hardly any command loads that module."""
+    """Print the abandoned runs that were ended because their host answered. Few commands import that module."""
     stops = sys.modules.get("launcher.runs.move.pending_stops")
     for words in stops.said if stops is not None else ():
         complain(words)
 
 
 def _tell_rentals() -> None:
-    """Say what is rented beyond its limit or is left. A shell that completes a word is not interrupted.
+    """Print warnings about rentals. Print nothing during shell completion.
 
-    `hosts` and `reconcile` say themselves what is left.
+    `hosts` and `reconcile` themselves list the rentals that no process here ends.
     """
     if "_LAUNCH_COMPLETE" in os.environ:
         return
@@ -295,7 +298,7 @@ def _tell_rentals() -> None:
 
 
 def _leave_connection() -> None:
-    """Let the connection to a host be held for the next command; few commands have one."""
+    """Keep the connection to a host open for the next command. Few commands have one."""
     held = sys.modules.get("launcher.transport.persistent_connection")
     if held is not None:
         held.leave()
@@ -305,7 +308,7 @@ _CANNOT_WRITE = (errno.ENOSPC, errno.EIO, errno.EBADF)
 
 
 def _forget_stdout() -> None:
-    """Drop what is still to be written there, which Python would try again when it ends."""
+    """Redirect standard output to /dev/null: Python would retry the failed write when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,7 +1,7 @@
-"""What each verb prints with --json, as types: the public part of its results. docs/json-schema.json is made from them.
+"""The types of `--json` output, the public part of each command's results. docs/json-schema.json is generated from them.
 
-A result that is `@public` is printed as it is. Any other part is read from a result by the names of its attributes.
+A result that is `@public` is printed unchanged. Any other part is filled from the result's attributes of the same names.
 
-Every object, and every line of a stream, begins with its version and its kind. A kind has the same keys whatever was
-found: what is unknown is null. Sizes are in bytes, times in seconds since 1970, durations in seconds.
+Every object, and every line of a stream, begins with its version and its kind. A kind always has the same keys: an
+unknown value is null. Sizes are in bytes, times in seconds since 1970, durations in seconds.
 """

@@ -1,4 +1,4 @@
-"""`compare` with --json."""
+"""`--json` output of `compare`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from launcher.metrics.metric_results import MetricResult
 
 
 def _values(found: object) -> object:
-    """Return the values of a mapping; a list as it is."""
+    """Return the values of a mapping as a list. Return anything else unchanged."""
     return list(found.values()) if isinstance(found, Mapping) else found
 
 
 class ComparedRunShown(Part):
-    """One of the runs that are compared, as this client has it. `seconds` is how long it took, or has taken so far.
+    """One of the compared runs, from its local copy. `seconds` is its duration, or its time so far.
 
-    `has_plan` and `has_manifest`: its plan, and what was sent for it, are on record here. `code` is the digest of its code.
+    `has_plan`: its plan is in the local copy. `has_manifest`: the list of its uploaded files is too. `code` is the
+    digest of its code.
     """
 
     run: str
@@ -44,9 +45,9 @@ class ComparedRunShown(Part):
 
 
 class FileDifferenceShown(Part):
-    """A file of the code that differs, and its version for each run: SHA-256, or words; null where there is none.
+    """A code file that differs, and its version for each run: a SHA-256, a text, or null if the run lacks the file.
 
-    With --diff, `diff` is the unified diff, or `why` says why there is none.
+    With --diff, `diff` is the unified diff; if it is missing, `why` is the reason.
     """
 
     path: str
@@ -56,7 +57,7 @@ class FileDifferenceShown(Part):
 
 
 class ComparisonShown(Shape):
-    """`launch compare`: the runs as they were given, and what differs. `picture` is null if none has a curve."""
+    """`launch compare`: the runs in the order given, and their differences. `picture` is null if no run has a curve."""
 
     kind: Literal["comparison"] = "comparison"
     runs: list[ComparedRunShown]

@@ -1,4 +1,4 @@
-"""`stop`, `extend`, `recover`, `drill`, `rm`, `gc`, `sweep` and `reconcile` with --json."""
+"""`--json` output of `stop`, `extend`, `recover`, `drill`, `rm`, `gc`, `sweep` and `reconcile`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcher.values.reported.answers import RemovedThing, Swept
 
 
 class StopShown(Shape):
-    """`launch stop`; `problem` is what is left, or what the host refused. `rent_cents` is as in `launch ps`."""
+    """`launch stop`. `problem`: processes that are left, or the host's refusal. `rent_cents` is as in `launch ps`."""
 
     kind: Literal["stopped"] = "stopped"
     run: str
@@ -22,9 +22,10 @@ class StopShown(Shape):
 
 
 class RecoveredRun(Part):
-    """One run of `launch recover`. `outcome` is recovered, by-another, nothing-to-do, waiting or failed; `words` say more.
+    """One run of `launch recover`. `outcome` is recovered, by-another, nothing-to-do, waiting or failed; `words` has details.
 
-    With --dry-run it is `planned` where something would be done; `rental` is what would be rented for that, else null.
+    With --dry-run, `outcome` is `planned` for a run that would be recovered. `rental` has the machines that would be
+    rented for it, else null.
     """
 
     run: str
@@ -43,7 +44,7 @@ class Recovered(Shape):
 
 
 class PlannedFault(Part):
-    """One fault of a drill that is to come; `unable` is why it cannot be brought about there."""
+    """One planned fault of a drill. `unable` is the reason if the host cannot produce it, else null."""
 
     fault: str
     title: str
@@ -62,10 +63,10 @@ class DrillPlan(Shape):
 
 
 class DrillRow(Part):
-    """What came of one fault: `result` is ok, failed or not-run. `failure` and `remedy` are what the run has on record.
+    """The result of one fault: `result` is ok, failed or not-run. `failure` and `remedy` are from the run's record.
 
-    `steps_again` are steps that were trained twice, `silent_s` the seconds without a step, null where the training was not
-    interrupted; `left` is what the host still had of the run after its end.
+    `steps_again` counts steps trained twice, `silent_s` the seconds without a step; both are null if the training was not
+    interrupted. `left` lists things of the run that were still on the host after its end.
     """
 
     fault: str
@@ -80,7 +81,7 @@ class DrillRow(Part):
 
 
 class DrillReport(Shape):
-    """`launch drill`; `evidence` is the folder here with the ledger of each run."""
+    """`launch drill`. `evidence` is the local folder with the ledger of each run."""
 
     kind: Literal["drill"] = "drill"
     host: str
@@ -90,7 +91,10 @@ class DrillReport(Shape):
 
 
 class RemovedRun(Shape):
-    """`launch rm`, an object for each run: the bytes freed on its host (null for none), its files here, and whether they went too."""
+    """`launch rm`, an object for each run.
+
+    `bytes` were freed on its host (null for none). `files` counts its local files; `here`: they were removed too, with the record.
+    """
 
     kind: Literal["removed"] = "removed"
     run: str
@@ -102,7 +106,7 @@ class RemovedRun(Shape):
 
 
 class GarbageShown(Shape):
-    """`launch gc`; `unreadable` are runs whose things stay, with the reasons."""
+    """`launch gc`. `unreadable` are runs that cannot be read, with the reasons: their things stay."""
 
     kind: Literal["garbage"] = "garbage"
     host: str
@@ -122,7 +126,7 @@ class Leftovers(Shape):
 
 
 class Extended(Shape):
-    """`launch extend`: until when the machine of a run is rented, and what it may cost by then."""
+    """`launch extend`: the new limit of a run's rental, and the maximum cost until then."""
 
     kind: Literal["extended"] = "extended"
     run: str
@@ -131,9 +135,9 @@ class Extended(Shape):
 
 
 class RentedThing(Part):
-    """An instance of an account or a rental of ours: what was done with it (`ended`), or what it is to us, and why.
+    """An instance of an account, or a rental of the ledger here. `verdict`: it was `ended`, or its status; `why`: the reason.
 
-    `cents` is what it has cost at most, as far as the ledger here knows.
+    `cents` is its maximum cost so far, by the ledger here.
     """
 
     account: str
@@ -146,7 +150,7 @@ class RentedThing(Part):
 
 
 class Reconciliation(Shape):
-    """`launch reconcile`; `unreadable` are files of the ledger that no rental could be read from."""
+    """`launch reconcile`. `unreadable` are ledger files from which no rental could be read."""
 
     kind: Literal["reconciled"] = "reconciled"
     dry_run: bool

@@ -1,4 +1,4 @@
-"""`ls`, `pull`, `cp` and `forward` with --json."""
+"""`--json` output of `ls`, `pull`, `cp` and `forward`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from launcher.runs.pull.file_listing import FileRow
 
 
 class Files(Shape):
-    """`launch ls`; `left_out` are paths that could not be looked at, with the reasons."""
+    """`launch ls`. `left_out` are paths that could not be read, with the reasons."""
 
     kind: Literal["files"] = "files"
     run: str
@@ -18,7 +18,7 @@ class Files(Shape):
 
 
 class PulledFile(Part):
-    """A file that came home."""
+    """A downloaded file."""
 
     path: str
     size: int
@@ -34,7 +34,10 @@ class StayedFile(Part):
 
 
 class PulledFiles(Shape):
-    """`launch pull`: what came, how many were here, and what stayed; `yours` are changed files that were not replaced."""
+    """`launch pull`: `files` were downloaded, `present` counts those already here, the others stay on the host.
+
+    `yours` are locally changed files, which were not replaced.
+    """
 
     kind: Literal["pulled"] = "pulled"
     run: str
@@ -58,7 +61,7 @@ class CopiedFiles(Shape):
 
 
 class Forwarding(Shape):
-    """`launch forward`: the address here that leads to port `to` beside the run."""
+    """`launch forward`: the local address that is forwarded to port `to` beside the run."""
 
     kind: Literal["forward"] = "forward"
     run: str

@@ -1,4 +1,4 @@
-"""`offers`, `hosts`, `probe` and `profile` with --json."""
+"""`--json` output of `offers`, `hosts`, `probe` and `profile`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launcher.values.profile import Profile
 
 
 class OfferRow(Part):
-    """A type of instance: its price, the regions that have one free, and the profile of its card, null if none names it."""
+    """An instance type: its price, the regions with free instances, and the profile of its card, null if none matches."""
 
     type: str
     title: str
@@ -28,7 +28,7 @@ class OfferRow(Part):
 
 
 class Offers(Shape):
-    """`launch offers`: what a host's account can rent just now, the cheapest first."""
+    """`launch offers`: the instance types of a host's account, the cheapest first."""
 
     kind: Literal["offers"] = "offers"
     host: str
@@ -36,9 +36,9 @@ class Offers(Shape):
 
 
 class HostRow(Part):
-    """A host. Without an answer `facts` is null, and `problem` says why.
+    """A host. If it does not answer, `facts` is null and `problem` is the reason.
 
-    `quota` are the hours of an account of Kaggle's, or the price of what would be rented; `facts` are then expectations.
+    `quota` is the hours of a Kaggle account, or the price of the machine to rent; `facts` are then expectations.
     """
 
     host: str
@@ -49,9 +49,9 @@ class HostRow(Part):
 
 
 class RentalRow(Part):
-    """A machine that is rented for a run, as the ledger here knows it; `cents` is what it has cost at most.
+    """A machine rented for a run, by the ledger here. `cents` is its maximum cost so far.
 
-    `held`: a process here looks after it. `problem` says what somebody should do about it.
+    `held`: a process here looks after it. `problem` names the problem and the command to type.
     """
 
     run: str
@@ -69,9 +69,10 @@ class RentalRow(Part):
 
 
 class Hosts(Shape):
-    """`launch hosts`; `aliases` are names of ~/.ssh/config that were not asked.
+    """`launch hosts`. `aliases` are names of ~/.ssh/config whose hosts were not asked.
 
-    `connections` are held for the next command; with `--close` they were, and nothing else is looked at. `rentals` may cost something just now; `unreadable` are files of the ledger that cannot be read, which may hold others.
+    `connections` are open for the next command; with `--close`, they are those that were closed, and the other lists are
+    empty. `rentals` may cost money at present. `unreadable` are unreadable ledger files, which may have further rentals.
     """
 
     kind: Literal["hosts"] = "hosts"
@@ -83,9 +84,9 @@ class Hosts(Shape):
 
 
 class Probe(Facts):
-    """`launch probe`: the facts of a host, and the profile that its card has.
+    """`launch probe`: the facts of a host, and the profile of its card.
 
-    Those of an account of Kaggle's are expectations, and `quota` are its hours.
+    For a Kaggle account, the facts are expectations, and `quota` is its hours.
     """
 
     version: Literal[1] = 1
@@ -103,7 +104,7 @@ class Profiles(Shape):
 
 
 class ProfileShown(Shape):
-    """`launch profile show`: a card, what it can, and its precisions for LoRA in the order in which they are tried."""
+    """`launch profile show`: a card, its capabilities, and its precisions for LoRA in the order of trial."""
 
     kind: Literal["profile"] = "profile"
     profile: Profile

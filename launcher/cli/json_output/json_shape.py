@@ -1,4 +1,4 @@
-"""The root of what a verb prints with --json. See docs/records-and-json.md."""
+"""The base types of `--json` output. See docs/records-and-json.md."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Part(BaseModel):
-    """A part of an answer. Unknown keys are errors; of a result that is no dict, other attributes are not shown."""
+    """A part of an output object. Unknown keys of a dict are errors; other attributes of a result are ignored."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, defer_build=True, from_attributes=True
@@ -16,7 +16,7 @@ class Part(BaseModel):
 
 
 class Shape(Part):
-    """What is printed as one object on one line."""
+    """An object that is printed on one line."""
 
     version: Literal[1] = 1
     kind: str

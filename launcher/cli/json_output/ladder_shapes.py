@@ -1,4 +1,4 @@
-"""`explain` with --json."""
+"""`--json` output of `explain`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from launcher.values.precision import Precision
 
 
 class StepMemory(Part):
-    """The memory of a step with a micro-batch of 1 by its parts, and what a plan leaves to CUDA, in bytes."""
+    """The memory of a step with a micro-batch of 1, by its parts, and the plan's reserve for CUDA, in bytes."""
 
     weights: int
     gradients: int
@@ -22,9 +22,9 @@ class StepMemory(Part):
 
 
 class LadderShown(Shape):
-    """`launch explain`: the precisions of a job on a card, those that are excluded, and what a launch would say.
+    """`launch explain`: the precisions of a job on a card, the excluded ones, and the findings of a launch.
 
-    `memory` is that of each rung, empty if the model is not known; `checkpointing`: with activation checkpointing.
+    `memory` has one entry for each rung; it is empty if the model is unknown. `checkpointing`: with activation checkpointing.
     """
 
     kind: Literal["ladder"] = "ladder"

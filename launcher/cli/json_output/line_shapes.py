@@ -1,4 +1,4 @@
-"""The lines of a run that is followed: `launch --json`, `attach`, `resume`, `rerun`; also `metrics` and `logs`."""
+"""`--json` lines of a followed run: `launch`, `attach`, `resume`, `rerun`; also of `metrics` and `logs`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from launcher.values.record import Parent
 
 
 class Metric(Shape):
-    """One value of one metric; also of `launch metrics`. `step` is null where the log gave none."""
+    """One value of one metric; also of `launch metrics`. `step` is null if the log has none."""
 
     kind: Literal["metric"] = "metric"
     run: str
@@ -27,7 +27,10 @@ class Metric(Shape):
 
 
 class LogLine(Shape):
-    """A line that the training printed; also of `launch logs`. Of a very long one, all pieces but the last `continues`."""
+    """A line that the training printed; also of `launch logs`.
+
+    A very long line comes in pieces: `continues` is true for all but the last.
+    """
 
     kind: Literal["log"] = "log"
     run: str
@@ -45,7 +48,7 @@ class LaunchLine(Shape):
 
 
 class PlanLine(LaunchLine):
-    """What will run."""
+    """The plan of the launch."""
 
     kind: Literal["plan"] = "plan"
     plan: Plan
@@ -53,13 +56,13 @@ class PlanLine(LaunchLine):
 
 
 class CargoLine(LaunchLine, CargoShown):
-    """What travels."""
+    """The upload of the launch."""
 
     kind: Literal["cargo"] = "cargo"
 
 
 class StageLine(LaunchLine):
-    """A stage that is done."""
+    """A finished stage."""
 
     kind: Literal["stage"] = "stage"
     name: str
@@ -68,7 +71,7 @@ class StageLine(LaunchLine):
 
 
 class ProgressLine(LaunchLine):
-    """A stage that is under way. The figures are null but for bytes that move."""
+    """The progress of a stage. The figures are null, except for a transfer of bytes."""
 
     kind: Literal["progress"] = "progress"
     name: str
@@ -88,13 +91,13 @@ class NoteLine(LaunchLine):
 
 
 class FindingLine(LaunchLine, Finding):
-    """What the gate has found."""
+    """A finding of the checks before the launch."""
 
     kind: Literal["finding"] = "finding"
 
 
 class StartedLine(LaunchLine):
-    """The run that goes on without this client; `job_id` is that of its job in Slurm, null elsewhere."""
+    """The run that continues without this client. `job_id` is its Slurm job, null elsewhere."""
 
     kind: Literal["started"] = "started"
     run: str
@@ -110,7 +113,7 @@ class ParentLine(LaunchLine):
 
 
 class LinkLine(LaunchLine):
-    """The link to the host is `lost`, or `back`; the other keys are null then."""
+    """The link to the host is `lost` or `back`; with `back`, the other keys are null."""
 
     kind: Literal["link"] = "link"
     state: Literal["lost", "back"]
@@ -121,7 +124,7 @@ class LinkLine(LaunchLine):
 
 
 class HomeLine(LaunchLine):
-    """Files of a run that are here now, with their bytes."""
+    """Downloaded files of a run, with their sizes in bytes."""
 
     kind: Literal["home"] = "home"
     run: str
@@ -129,7 +132,7 @@ class HomeLine(LaunchLine):
 
 
 class EndLine(LaunchLine):
-    """The end of a run, and what it left here. `rent_cents` is what its rented machines have cost at most, in cents."""
+    """The end of a run, with its local files and metrics. `rent_cents` is the maximum cost of its rented machines, in cents."""
 
     kind: Literal["end"] = "end"
     run: str
@@ -144,7 +147,7 @@ class EndLine(LaunchLine):
 
 
 class EventLine(LaunchLine):
-    """An event of the run that is no metric, unchanged: `begin`, `state`, `checkpoint`, `evidence`, `host` and others."""
+    """An event of the run other than a metric, unchanged: `begin`, `state`, `checkpoint`, `evidence`, `host` and others."""
 
     run: str
     attempt: int | None

@@ -1,4 +1,4 @@
-"""`explain RUN`, `diagnose` and `plot` with --json."""
+"""`--json` output of `explain RUN`, `diagnose` and `plot`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from launcher.values.reported.used_precision import PrecisionSeen
 
 
 class AttemptPrecisionShown(Part):
-    """The precision of an attempt; `source` says whether it was seen, or is the plan's that the script took."""
+    """The precision of an attempt. `source`: it was `seen`, or the script took it from the `plan`."""
 
     attempt: int
     rung: int
@@ -43,7 +43,7 @@ class PrecisionShown(Shape):
 
 
 class DiagnosisShown(Shape):
-    """`launch diagnose`: the class of a failure, the line that proves it, why it happens, and what to do."""
+    """`launch diagnose`: the class of a failure, the log line that proves it, its cause, and the remedy."""
 
     kind: Literal["diagnosis"] = "diagnosis"
     name: Annotated[str, Field(serialization_alias="class")]

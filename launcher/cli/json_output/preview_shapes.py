@@ -1,4 +1,4 @@
-"""`--dry-run`, `init` and `image` with --json."""
+"""`--json` output of `--dry-run`, `init` and `image`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from launcher.values.software.image import Image
 
 
 class FileSize(Part):
-    """A file and its bytes."""
+    """A file and its size in bytes."""
 
     path: str
     bytes: int
 
 
 class LeftOutPath(Part):
-    """A path that does not travel; `key` is the job's key whose folder it is in, null for the code's."""
+    """A path that is not uploaded. `key` is the job's key whose folder has it, null for the code folder."""
 
     key: str | None
     path: str
@@ -28,7 +28,7 @@ class LeftOutPath(Part):
 
 
 class SourceSize(Part):
-    """Where the value of a key is from, and how much of it travels."""
+    """The source of a key's value, and the size of its upload."""
 
     key: str
     written: str
@@ -38,7 +38,10 @@ class SourceSize(Part):
 
 
 class CargoShown(Part):
-    """What travels. `left_out` ends after 1,000 paths, `left_out_count` counts all; `included` are credentials that a `.launchignore` names."""
+    """An upload. `left_out` has at most 1,000 paths, `left_out_count` counts all.
+
+    `included` are credentials that are uploaded because a `.launchignore` names them.
+    """
 
     folder: str
     files: int
@@ -51,13 +54,13 @@ class CargoShown(Part):
 
 
 class CargoWithPaths(CargoShown):
-    """What travels, with every path of the code folder."""
+    """An upload, with every uploaded path of the code folder."""
 
     paths: list[str]
 
 
 class ScriptSizes(Part):
-    """The bytes of a session's script, as text, and of its parts. `tree` is null if `archived` bytes go into a dataset."""
+    """The sizes in bytes of a session's script and its parts. `tree` is null if `archived` bytes go into a dataset instead."""
 
     total: int
     most: int
@@ -69,7 +72,7 @@ class ScriptSizes(Part):
 
 
 class SessionShown(Part):
-    """The first session of a run on Kaggle: what is asked for, for how many hours, and with what script."""
+    """The first Kaggle session of a run: the machine and hours requested, and the script's size."""
 
     machine: str
     hours: float
@@ -78,7 +81,7 @@ class SessionShown(Part):
 
 
 class RentalOption(Part):
-    """A type of instance that will do: its price, where it is free, for how long it may be rented, and what that costs."""
+    """A suitable instance type: its price, the regions with free instances, the longest rental in hours, and the cost."""
 
     type: str
     profile: str
@@ -92,7 +95,7 @@ class RentalOption(Part):
 
 
 class RentalShown(Part):
-    """What would be rented, the first one first, and the most that it may cost, whichever it is."""
+    """The machines that would be rented, in the order of trial, and the maximum cost of any of them."""
 
     options: list[RentalOption]
     largest_cents: int
@@ -100,7 +103,7 @@ class RentalShown(Part):
 
 
 class PreviewShown(Shape):
-    """`launch --dry-run`; `session` and `rental` are null for a host that has none."""
+    """`launch --dry-run`. `session` and `rental` are null for a host without them."""
 
     kind: Literal["preview"] = "preview"
     plan: Plan
@@ -112,7 +115,7 @@ class PreviewShown(Shape):
 
 
 class Proposed(Shape):
-    """`launch init`: the file that was written, and its defaults. The lines of its first run follow."""
+    """`launch init`: the file written, and its defaults. The lines of the first run follow."""
 
     kind: Literal["init"] = "init"
     path: str
@@ -122,7 +125,7 @@ class Proposed(Shape):
 
 
 class ImageShown(Image):
-    """`launch image show`: an image, and the torch in it; `wheels` is null for an image of yours."""
+    """`launch image show`: an image, and its torch. `wheels` is null for the user's image."""
 
     version: Literal[1] = 1
     kind: Literal["image"] = "image"
@@ -131,7 +134,7 @@ class ImageShown(Image):
 
 
 class ImageRow(Part):
-    """An image on a host, and how many containers use it."""
+    """An image on a host, and the number of containers that use it."""
 
     name: str
     bytes: int
@@ -148,7 +151,7 @@ class Images(Shape):
 
 
 class NamedSize(Part):
-    """A thing and its bytes."""
+    """A name and a size in bytes."""
 
     name: str
     bytes: int

@@ -1,4 +1,4 @@
-"""`ps`, `attach --all` and `batch` with --json."""
+"""`--json` output of `ps`, `attach --all` and `batch`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from launcher.values.record import Summary
 
 
 class RunRow(Summary):
-    """A run; `problem` is why its host could not be asked, or what it said, and `reached` when it last answered then.
+    """A run. If its host does not answer, or answers with an error, `problem` is the reason and `reached` the last answer's time.
 
-    `goes_on` is where this client has had it go on. `rent_cents` is what its rented machines have cost at most, in cents. `batch` is the
-    batch that it is an item of. `folder` holds its copy, null if that is the runs folder of this command.
+    `goes_on` is the run with which this client continued it elsewhere. `rent_cents` is the maximum cost of its rented
+    machines, in cents. `batch` is the batch of which it is an item. `folder` has its local copy; null for this command's
+    runs folder.
     """
 
     host: str
@@ -28,7 +29,7 @@ class RunRow(Summary):
 
 
 class RunsShown(Shape):
-    """`launch ps`: the newest run first. `foreign` are the runs with a copy here that are not in the index."""
+    """`launch ps`: the newest run first. `foreign` are runs with a local copy that are missing from the index."""
 
     kind: Literal["runs"] = "runs"
     runs: list[RunRow]
@@ -36,7 +37,7 @@ class RunsShown(Shape):
 
 
 class Entered(Shape):
-    """`launch attach --all`: the runs that are in the index now, and those with a copy here that its host does not have."""
+    """`launch attach --all`: the runs now in the index, and those with a local copy that the host does not have."""
 
     kind: Literal["entered"] = "entered"
     runs: list[str]
@@ -46,8 +47,9 @@ class Entered(Shape):
 class BatchItem(Shape):
     """`launch batch`, a line for each change, and `launch batch status`, a line for each item.
 
-    `state` is that of its run where that is known here, `begun` before, else how far it is in the queue. `seen` is when its host was last heard.
-    `hours` and `gpu_hours` are of all its runs together, `cost` is in dollars, of what was rented for them. `values` are its values of the matrix.
+    `state` is that of its run if known here, `begun` before, else the item's state in the queue. `seen` is the time of its
+    host's last answer. `hours` and `gpu_hours` are the total of its runs; `cost` is that of the machines rented for them,
+    in dollars. `values` are its values of the matrix.
     """
 
     kind: Literal["item"] = "item"
@@ -67,7 +69,7 @@ class BatchItem(Shape):
 
 
 class BatchRow(Shape):
-    """`launch batch list`, a line for each batch: how many items are in each state, and the process that works it, null for none."""
+    """`launch batch list`, a line for each batch: the number of items in each state, and its worker process, null for none."""
 
     kind: Literal["batch"] = "batch"
     name: str
@@ -76,7 +78,7 @@ class BatchRow(Shape):
 
 
 class BestRun(Part):
-    """The best run of a batch, its value of the metric that decides, and the step where it had that."""
+    """The best run of a batch, its best value of the metric that decides, and the step of that value."""
 
     item: str
     run: str
@@ -86,9 +88,9 @@ class BestRun(Part):
 
 
 class BatchEnd(Shape):
-    """`launch batch`, the last line unless Ctrl-C left it: how many items are in each state, what all took, the best run, and the paths of what was written.
+    """`launch batch`, the last line unless Ctrl-C detaches: counts of items by state, totals, the best run, and written files.
 
-    `hours` and `gpu_hours` are of all runs together; `cost` is in dollars, null where nothing may be rented.
+    `hours` and `gpu_hours` are the total of all runs. `cost` is in dollars, null if the batch may not rent.
     """
 
     kind: Literal["batchend"] = "batchend"
@@ -104,7 +106,7 @@ class BatchEnd(Shape):
 
 
 class BatchRemoved(Shape):
-    """`launch batch rm`: how many runs of it stay, how many keep their code, and the files that were kept of it."""
+    """`launch batch rm`: the number of its runs, which stay, the number of runs that keep their code, and its kept files."""
 
     kind: Literal["batchremoved"] = "batchremoved"
     name: str
@@ -114,7 +116,7 @@ class BatchRemoved(Shape):
 
 
 class BatchPreviewed(Shape):
-    """`launch batch --dry-run`, a line for each item and host: the digest of its plan, and what the gate says."""
+    """`launch batch --dry-run`, a line for each item and host: the digest of its plan, and its findings."""
 
     kind: Literal["itemplan"] = "itemplan"
     name: str

@@ -1,4 +1,4 @@
-"""`verify` with --json."""
+"""`--json` output of `verify`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from launcher.verify.verification_report import LargestMicroBatch
 
 
 class VerifiedRung(Part):
-    """A rung, from 1: how its trial ended (`good`, or the class of a failure), what it measured, and what was not as planned.
+    """A rung, numbered from 1. `result` is `good` or the class of a failure; `measured` has the figures of its trial.
 
-    `differs` is null if nothing was seen of dtypes, autocast and scaler. `printed` are the last lines of one that failed.
+    `differs` lists the differences from the plan; it is null if dtypes, autocast and scaler were not observed. `printed` are the last lines of a failed trial.
     """
 
     rung: int
@@ -29,9 +29,10 @@ class VerifiedRung(Part):
 
 
 class VerificationShown(Shape):
-    """`launch verify`: the card, the rungs that were tried, and what follows.
+    """`launch verify`: the card, the tried rungs, and the conclusions.
 
-    `works`: a launch can begin with rung 1. `fastest` is a rung that goes before it. `problem` is what could not be removed.
+    `works`: a launch can begin with rung 1. `fastest` is a faster rung that later launches try before it. `problem` is the
+    reason if the run could not be removed from its host.
     """
 
     kind: Literal["verification"] = "verification"

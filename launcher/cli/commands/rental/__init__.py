@@ -1,1 +1,1 @@
-"""Verbs for rented machines: offers, extend, reconcile."""
+"""Commands for rented machines: offers, extend, reconcile."""

@@ -1,4 +1,4 @@
-"""extend: more time for the rented machine of a run."""
+"""extend: move the limit of a run's rental."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, RunWord, VerboseFlag
 
 MOST_HOURS = 24.0 * 365
-"""LONGEST_HOURS of a rental's settings, which are not loaded for the help."""
+"""LONGEST_HOURS of the rental settings, repeated here so that the help does not import them."""
 
 
 def extend(

@@ -1,4 +1,4 @@
-"""offers: what can be rented by the hour just now."""
+"""offers: list the instance types that can be rented."""
 
 from __future__ import annotations
 

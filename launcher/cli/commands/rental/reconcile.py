@@ -1,4 +1,4 @@
-"""reconcile: end what is rented and not needed, and bring home what its runs made."""
+"""reconcile: end rented machines that no run needs, after their runs' files are downloaded."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def _dismiss(word: str) -> None:
 
 
 def _moment(written: str) -> float:
-    """Return a time in seconds since 1970; without a zone it is this machine's. Raises UsageError."""
+    """Return a written time in seconds since 1970. Without a zone, it is local time. Raises UsageError."""
     from datetime import datetime
 
     from launcher.errors import UsageError
@@ -195,7 +195,7 @@ def _unreadable(reports: list[Reconciled]) -> list[str]:
 
 
 def _things(reports: list[Reconciled]) -> list[RentedThing]:
-    """Return what was ended, then what is there, as rows."""
+    """Return rows: first the ended instances, then launches without an instance, then the others."""
     rows = []
     for report in reports:
         of = functools.partial(_row, report.account)
@@ -222,7 +222,7 @@ def _row(
 
 
 def _cents(judged: JudgedRental) -> int | None:
-    """Return what a machine has cost; what it may have cost if nobody knows whether there is one."""
+    """Return a machine's cost so far; its possible cost if it is unknown whether the launch made a machine."""
     from launcher.rental.renting import RentalState
     from launcher.rental.service_clock import clock_of
 
@@ -231,7 +231,7 @@ def _cents(judged: JudgedRental) -> int | None:
     rental, now = judged.rental, clock_of(judged.rental.intent.provider).likely()
     is_unrecorded = (
         rental.state is RentalState.INTENT and judged.instance is not None
-    )  # listed, and not on record
+    )  # the account lists it; the ledger has no instance
     is_billed = judged.verdict == "unsettled" or is_unrecorded
     return rental.time_cents(now) if is_billed else rental.cents_at(now)
 
