@@ -13,7 +13,8 @@ from launcher.verify.verification_report import LargestMicroBatch
 class VerifiedRung(Part):
     """A rung, numbered from 1. `result` is `good` or the class of a failure; `measured` has the figures of its trial.
 
-    `differs` lists the differences from the plan; it is null if dtypes, autocast and scaler were not observed. `printed` are the last lines of a failed trial.
+    `differs` lists the differences from the plan; it is null if dtypes, autocast and scaler were not observed.
+    `printed` has the last lines of a failed trial.
     """
 
     rung: int
