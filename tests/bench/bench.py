@@ -525,7 +525,7 @@ def stream(client: Client, where: str, *words: str) -> Iterator[Figure]:
     delays.sort()
     for share in (50, 99):
         delay = delays[len(delays) * share // 100]
-        yield at_most(f"metric written to seen {where}, p{share}", [delay], 0.02)
+        yield at_most(f"metric written to seen {where}, p{share}", [delay], 0.1)
     client.script(FLOOD)
     rates = [_flood(client, *words) for _ in range(FLOODS)]
     rate = statistics.median(rates)

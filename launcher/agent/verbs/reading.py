@@ -17,10 +17,9 @@ from ..serving.client_connection import SILENCE_S
 from ..serving.requests import Refusal, RequestError, RunId, VerbReply, parse, refusal_of
 from ..serving.session import ClientSession, Verb
 
-POLL_S = 0.01
-REST = 4.0
-"""The pause after a look at all runs, as a multiple of the look's time: many runs then use a fifth of a core.
-"""
+POLL_S = 0.05
+REST = 9.0
+"""The pause after a look at all runs, as a multiple of the time of the look: many runs then use a tenth of a core."""
 
 
 class RunQuestion(NamedTuple):
