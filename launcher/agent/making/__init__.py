@@ -1,1 +1,1 @@
-"""Making of images and environments on this host."""
+"""Make images and environments on this host."""

@@ -1,13 +1,14 @@
-"""Environments for native runs: made once on this host, and filled by uv or pip in the steps of our Dockerfile.
+"""Environments for native runs, made once on this host.
 
-<root>/envs/<host-id>/<name>/
-  bin/python ...        scripts hold absolute paths, so an environment is made in its final place
-  environment.json      its packages, written last: a folder without this file is incomplete; see environment_seal.py
-  tmp/                  temporary files while it is made, on the same disk
+    <root>/envs/<host-id>/<name>/
+      bin/python ...        scripts hold absolute paths, so an environment is made in its final place
+      environment.json      its packages, written last: without it the folder is incomplete; see environment_seal.py
+      tmp/                  temporary files while it is made, on the same disk
 
-The host's id is in the path because a home may be shared between hosts, and an environment belongs to its host's Python.
-To make or remove an environment, a process holds the lock of its name. The programs that fill it hold the lock too, in
-case the agent is killed before they end.
+uv or pip fills them in the steps of the launcher's Dockerfile. The host's id is in the path because hosts may
+share a home, and an environment belongs to its host's Python. To make or remove an environment, a process
+holds the lock of its name. The programs that fill it hold the lock too, in case the agent is killed before
+they end.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _NOT_INHERITED = (
 
 
 class MakingError(Exception):
-    """A request for an environment that is invalid."""
+    """An invalid request for an environment."""
 
 
 def folder_of(root: str) -> str:
@@ -79,7 +80,11 @@ def is_whole(path: str) -> bool:
 
 
 class EnvironmentResult(TypedDict, total=False):
-    """How the making of an environment ended: the `step` that failed, and how; else its packages, and whether `uv` or `pip` filled it."""
+    """The outcome of making an environment.
+
+    After a failure it has the `step` that failed, and its exit status or signal. Otherwise it has the
+    packages, and `uv` or `pip`, the program that filled it.
+    """
 
     step: Optional[str]
     exit: Optional[int]
@@ -100,8 +105,8 @@ def make(
 
     `unimported` is the torch that need not be imported: its version, or "" for any. The payload is JSON,
     {"files": {name: base64}, "secrets": {name: base64}, "settings": {variable: value}}. Raises MakingError,
-    attending.CommandError, OSError, and what the wire raises when the client has gone. The caller removes an incomplete
-    environment.
+    attending.CommandError, OSError, and the wire's exceptions when the client is gone. The caller removes an
+    incomplete environment.
     """
     contents = strict_json.decode(payload)
     files, secrets = contents.get("files") or {}, contents.get("secrets") or {}
@@ -119,7 +124,7 @@ def make(
 
 
 class _EnvironmentBuild:
-    """An environment in the making: its folders, and how its steps are run."""
+    """An unfinished environment, and the steps that make it."""
 
     def __init__(
         self,
@@ -140,7 +145,7 @@ class _EnvironmentBuild:
     def make(
         self, options: environment_steps.EnvironmentOptions, unimported: Optional[str]
     ) -> EnvironmentResult:
-        """Run the steps and the checks; return the answer."""
+        """Run the steps and the checks. Return the outcome."""
         uv = environment_steps.uv_that_fills(self._folder, options.maker)
         if uv is not None:
             self._variables.update(environment_steps.cache_variables(self._path))
@@ -165,7 +170,7 @@ class _EnvironmentBuild:
         return self._attend(program, wire)
 
     def _import_torch(self) -> Tuple[attending.ProgramEnd, Optional[PackagesReport]]:
-        """Return how torch_check.py ended, and its report; None if there is none."""
+        """Run torch_check.py. Return how it ended, and its report; None if it printed none."""
         text = (pkgutil.get_data(__package__, "torch_check.py") or b"").decode()
         capture = _OutputCapture(self._wire, (1,))
         ended = self._run([python_of(self._path), "-I", "-c", text, torch_check.WITHOUT_CONFLICTS], capture)
@@ -174,7 +179,7 @@ class _EnvironmentBuild:
         return ended, strict_json.decode(reports[-1]) if ended["exit"] == 0 and reports else None
 
     def _conflicts(self, uv: Optional[str]) -> Optional[List[str]]:
-        """Return the packages that do not fit together; None if the check itself failed."""
+        """Return the packages that conflict; None if the check itself failed."""
         capture = _OutputCapture(self._wire, (1, 2))
         ended = self._run(environment_steps.check(self._path, uv), capture)
         if ended["exit"] == 0:
@@ -183,12 +188,15 @@ class _EnvironmentBuild:
 
 
 def _is_known(packages: PackagesReport, unimported: Optional[str]) -> bool:
-    """Whether an installed torch need not be imported: `unimported` is its version, or "" for any."""
+    """Whether the installed torch need not be imported: `unimported` is its version, or "" for any."""
     return unimported in ("", packages["torch"])
 
 
 def _variables(folder: str, given: dict[str, str]) -> dict[str, str]:
-    """Return the variables of every step: this host's, without those that redirect pip or Python, and the given ones."""
+    """Return the variables of every step.
+
+    They are this host's, without those that redirect pip or Python, and the given ones.
+    """
     variables = {
         name: value
         for name, value in os.environ.items()
@@ -198,7 +206,8 @@ def _variables(folder: str, given: dict[str, str]) -> dict[str, str]:
         PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_INPUT="1", PIP_PROGRESS_BAR="off", PIP_USER="0"
     )
     variables.update(given, UV_NO_PROGRESS="1", NO_COLOR="1")
-    # As pip: the best version of all indexes, and the certificates of the system (by their new name and the old one).
+    # As pip: the best version of all indexes, and the system's certificates (by the option's new and old
+    # name).
     variables.update(UV_INDEX_STRATEGY="unsafe-best-match", UV_SYSTEM_CERTS="1", UV_NATIVE_TLS="1")
     pip_conf, ca_bundle = (os.path.join(folder, name) for name in ("pip_conf", "ca_bundle"))
     if os.path.exists(pip_conf):
@@ -209,7 +218,7 @@ def _variables(folder: str, given: dict[str, str]) -> dict[str, str]:
 
 
 class _OutputCapture:
-    """A wire that captures some of a program's streams; everything else goes to the client."""
+    """A wire that captures some of a program's streams and sends everything else to the client."""
 
     def __init__(self, wire: Any, streams: Tuple[int, ...]) -> None:
         self._output = b""
@@ -221,7 +230,7 @@ class _OutputCapture:
 
     @property
     def text(self) -> str:
-        """What was captured."""
+        """The captured output."""
         return self._output.decode("utf-8", "replace")
 
     def write(self, message: JsonObject, payload: bytes = b"") -> None:
@@ -232,7 +241,10 @@ class _OutputCapture:
 
 
 def remove(path: str) -> None:
-    """Remove an environment if it exists. Its marker goes first, so that an interrupted removal leaves it incomplete."""
+    """Remove an environment if it exists.
+
+    Its marker is removed first: an interrupted removal leaves it incomplete.
+    """
     unseal(path)
     if os.path.isdir(path):
         shutil.rmtree(path)
@@ -253,7 +265,7 @@ def half_made(root: str) -> Iterator[str]:
 
 
 def remove_half_made(root: str, path: str) -> bool:
-    """Remove an incomplete environment unless a process holds it by now; return whether it is gone."""
+    """Remove an incomplete environment unless a process holds it by now. Return whether it is removed."""
     lock = Lock.take(lock_file(root, path), 0.0)
     if lock is None:
         return False

@@ -1,8 +1,10 @@
-"""The marker of a complete environment. It counts at once; after a crash of the host only if all files were on the disk.
+"""The marker of a complete environment.
 
-To write gigabytes to a disk takes longer than to install them. So `seal` writes the marker with the id of this boot, and a
-process of its own flushes the file system and then replaces the marker by one without it, while the run starts. A marker
-of another boot does not count: nobody knows which files the disk got before the host stopped.
+The marker is valid at once. After a crash of the host it is valid only if all files were on the disk. To
+write gigabytes to a disk takes longer than to install them. So `seal` writes the marker with the id of this
+boot, and while the run starts, a separate process flushes the file system and replaces the marker with one
+without the id. A marker with the id of another boot is invalid: it is unknown which files the disk got before
+the host stopped.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _BOOT = "boot"
 
 
 def main(arguments: list[str]) -> int:
-    """Settle an environment, at the lowest priority; return 0. We inherit its lock."""
+    """Settle an environment at the lowest priority, and return 0. This process inherits its lock."""
     os.nice(19)
     settle(os.path.abspath(arguments[0]))
     return 0
@@ -47,7 +49,7 @@ def seal(path: str, packages: PackagesReport) -> None:
 
 
 def start_settling(path: str, lock: Lock) -> None:
-    """Settle an environment in a process that holds its lock too; nobody waits for it."""
+    """Settle an environment in a background process that holds its lock too."""
     subprocess.Popen(
         [sys.executable, "-I", sys.argv[0], "settle", path],
         stdin=subprocess.DEVNULL,
@@ -73,7 +75,7 @@ def settle(path: str) -> None:
 
 
 def unseal(path: str) -> None:
-    """Take the marker from an environment, if it has one."""
+    """Remove the marker of an environment, if it has one."""
     if os.path.exists(_marker_of(path)):
         os.unlink(_marker_of(path))
 

@@ -1,7 +1,7 @@
 """The programs that make and fill an environment: uv where it can do all of it, else venv (or uv) and pip.
 
-uv does not read pip's settings. So pip fills the environment if pip is set up on this host in a way that the client's own
-settings do not replace: an index of the site, for example.
+uv does not read pip's settings. So pip fills the environment if this host's pip settings contain something
+that the client's own settings do not replace, for example an index of the site.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from typing import Iterator, List, NamedTuple, Optional, Tuple, TypedDict
 
 _FOUND_BY = ("index-url", "extra-index-url", "find-links", "no-index")
-"""The settings that say where pip looks for packages."""
+"""The settings that choose where pip looks for packages."""
 _MATTERS = (
     *_FOUND_BY,
     "proxy",
@@ -31,7 +31,7 @@ _USER_FILES = (".pip/pip.conf", ".config/pip/pip.conf")
 
 
 class MakerRecord(TypedDict, total=False):
-    """What makes an environment: `uv` or `venv`, by which program and interpreter; `uv` is the one that may fill it."""
+    """The maker of an environment: `uv` or `venv`, its program and interpreter, and the `uv` that may fill it."""
 
     kind: str
     program: str
@@ -40,7 +40,7 @@ class MakerRecord(TypedDict, total=False):
 
 
 class EnvironmentOptions(NamedTuple):
-    """The maker of an environment, the index that torch has of its own, and whether no index is asked at all."""
+    """The maker of an environment, torch's separate index, and whether to use no index at all."""
 
     maker: MakerRecord
     index_url: Optional[str] = None
@@ -52,7 +52,8 @@ def steps(
 ) -> Iterator[Tuple[str, List[str]]]:
     """Yield the name and command of each step: the empty environment, torch from its index, all requirements.
 
-    If torch has no index of its own, one step installs everything. `uv` is the program that fills it; None for pip.
+    If torch has no separate index, one step installs everything. `uv` is the program that fills it; None for
+    pip.
     """
     maker = options.maker
     program, interpreter = str(maker.get("program")), str(maker.get("interpreter"))
@@ -79,7 +80,7 @@ def steps(
 
 
 def check(path: str, uv: Optional[str]) -> List[str]:
-    """Return the command that checks whether the packages of an environment fit together."""
+    """Return the command that checks whether the packages of an environment conflict."""
     python = os.path.join(path, "bin", "python")
     return (
         [uv, "pip", "check", "--python", python] if uv is not None else [python, "-I", "-m", "pip", "check"]
@@ -87,14 +88,14 @@ def check(path: str, uv: Optional[str]) -> List[str]:
 
 
 def conflicts(output: str) -> List[str]:
-    """Return the conflicts that a check has printed, in the words of pip: the line begins with the package."""
+    """Return the conflicts that a check has printed, in pip's form: each line begins with the package."""
     lines = output.splitlines()
     of_uv = [found[1].replace("`", "") for found in map(_OF_UV.match, lines) if found]
     return (of_uv or [line for line in lines if _OF_PIP.match(line)])[:MOST_CONFLICTS]
 
 
 def uv_that_fills(folder: str, maker: MakerRecord) -> Optional[str]:
-    """Return the uv that the client names, unless this host's pip has settings of its own that uv would miss."""
+    """Return the client's uv, unless this host's pip has settings that uv would ignore."""
     uv = maker.get("uv")
     given = _options(os.path.join(folder, "pip_conf"))
     own = {option for file in _pip_files() for option in _options(file)}
@@ -106,9 +107,10 @@ def uv_that_fills(folder: str, maker: MakerRecord) -> Optional[str]:
 
 
 def cache_variables(path: str) -> dict[str, str]:
-    """Return the variable for uv's cache if its own is on another disk than an environment: a hard link needs the same.
+    """Return the variable for uv's cache if uv's default cache is on another disk than an environment.
 
-    What writes to the cache writes to the environments, so it does not lie in the root's `cache/`, which containers write to.
+    Hard links need both on one disk. A process that can write to the cache can change the environments, so it
+    is not in the root's `cache/`, to which containers can write.
     """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     own = os.environ.get("UV_CACHE_DIR") or os.path.join(home, "uv")
@@ -131,7 +133,7 @@ def _pip_files() -> List[str]:
 
 
 def _options(path: str) -> set[str]:
-    """Return the names of the options in a file of pip's settings; one that cannot be read has none."""
+    """Return the names of the options in a pip settings file; empty if it cannot be read."""
     parser = configparser.RawConfigParser(strict=False)
     try:
         parser.read(path, encoding="utf-8")

@@ -1,7 +1,7 @@
 """Build an image on this host with the engine's own program and BuildKit, which keeps secrets out of every layer.
 
-The client sends the build's context and its secrets, which are kept in a scratch folder. It receives the program's
-output as it is printed; the build ends if the client goes away.
+The client sends the build's context and its secrets, which are kept in a scratch folder. It receives the
+program's output while the build runs. The build ends if the client goes away.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ TAG = re.compile(r"[a-z0-9][a-z0-9._/-]{0,120}:[A-Za-z0-9_][A-Za-z0-9_.-]{0,120}
 
 
 class BuildError(Exception):
-    """A build request that is invalid."""
+    """An invalid build request."""
 
 
 def has_buildkit(engine: EngineRecord) -> bool:
-    """Return whether the engine's program has BuildKit: built in before docker 23, as its plugin buildx since."""
+    """Return whether the engine's program has BuildKit: built in before docker 23, the plugin buildx since."""
     program = engine.get("program")
     if not program:
         return False
@@ -48,10 +48,10 @@ class BuildRequest(NamedTuple):
 
 
 def build(request: BuildRequest, payload: bytes, wire: Any) -> attending.ProgramEnd:
-    """Build an image while the client listens; return how that ended.
+    """Build an image while the client listens. Return how the build ended.
 
-    The payload is JSON, {"files": {name: base64}, "secrets": {id:
-    base64}}. Raises BuildError, attending.CommandError, OSError, and what the wire raises when the client has gone.
+    The payload is JSON, {"files": {name: base64}, "secrets": {id: base64}}. Raises BuildError,
+    attending.CommandError, OSError, and the wire's exceptions when the client is gone.
     """
     contents = strict_json.decode(payload)
     files, secrets = contents.get("files") or {}, contents.get("secrets") or {}
@@ -98,7 +98,7 @@ def build(request: BuildRequest, payload: bytes, wire: Any) -> attending.Program
 
 
 def _output_of(words: list[str]) -> str | None:
-    """Return what a program prints, None if it fails."""
+    """Return the output of a program, None if it fails."""
     try:
         code, output, _ = deadline.run(words, ASK_S)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""Where the Python of an image compiles the agent to, and whether it has; see compiled_code.py."""
+"""The folder where an image's Python compiles the agent, and whether that is done; see compiled_code.py."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 
 
 def folder_of(agent: str, image: str) -> str:
-    """Return the folder for what an image compiles of a file of the agent; `image` is its id in hex."""
+    """Return the folder for an image's compiled code of a file of the agent. `image` is its id in hex."""
     return os.path.join(os.path.dirname(agent), "images", image)
 
 
 def is_compiled(agent: str, folder: str) -> bool:
-    """Whether a folder has something that was compiled of this very file of the agent. Raises OSError."""
+    """Whether a folder contains compiled code of exactly this file of the agent. Raises OSError."""
     since = os.stat(agent).st_mtime_ns
     with os.scandir(folder) as entries:
         return any(entry.stat(follow_symlinks=False).st_mtime_ns >= since for entry in entries)

@@ -1,4 +1,7 @@
-"""Read which torch an environment has from torch's own file `version.py`. To import torch takes seconds."""
+"""Read the torch version of an environment from torch's own file `version.py`.
+
+An import of torch takes seconds.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ MOST_BYTES = 1 << 16
 def installed_torch(path: str) -> Optional[PackagesReport]:
     """Return the report of torch_check.py for an environment. `architectures` is None: no text file lists them.
 
-    None if there is no such file, or if it lacks the version of torch or CUDA.
+    Returns None if the file is missing, or lacks the version of torch or CUDA.
     """
     found = glob.glob(
         os.path.join(glob.escape(path), "lib", "python*", "site-packages", "torch", "version.py")

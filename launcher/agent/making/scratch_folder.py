@@ -1,7 +1,7 @@
-"""Temporary folders for what a build is sent: its files and its secrets.
+"""Temporary folders for the files and secrets of a build.
 
-Only this user can read them. They are in memory if the host has /dev/shm, and are removed when the build ends. A folder
-whose agent was killed by SIGKILL is removed by the next build, or by a reboot.
+Only this user can read them. They are in memory if the host has /dev/shm, and are removed when the build
+ends. If an agent was killed by SIGKILL, the next build or a reboot removes its folder.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def scratch_folder() -> Iterator[str]:
 
 
 def new_folder() -> tuple[str, Lock]:
-    """Make a folder for one build, held by its lock, after removing dead ones."""
+    """Remove dead folders, then make a folder for one build, and lock it."""
     for path in dead_folders():
         shutil.rmtree(path, ignore_errors=True)
     parent, prefix = _parent_and_prefix()

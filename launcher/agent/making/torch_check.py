@@ -1,6 +1,7 @@
-"""Report the packages of a Python, without using a card. It checks an image or an environment before a run uses it.
+"""Report the packages of a Python, without using a card, to check an image or an environment before a run.
 
-This is a program of its own: the agent runs it with an environment's interpreter, and passes its text to an image.
+This is a separate program: the agent runs it with an environment's interpreter, and passes its text to an
+image.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the text runs on its own, on any Python
+if TYPE_CHECKING:  # the text runs without other modules of the launcher, on any Python
     from ..record.packages_report import PackagesReport
 
 
@@ -22,7 +23,7 @@ MOST_LINES = 20
 
 
 def main() -> int:
-    """Print one line: MARK, and a JSON object with python, torch, cuda, architectures, conflicts, and error; return 0."""
+    """Print MARK and a JSON object with python, torch, cuda, architectures, conflicts, and error; return 0."""
     report: PackagesReport = {
         "python": "%d.%d" % sys.version_info[:2],
         "torch": None,

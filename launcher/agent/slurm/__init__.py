@@ -1,1 +1,1 @@
-"""What runs inside a job of Slurm's: the script's process, and what it starts on each node."""
+"""The programs inside a Slurm job: the job script's process, and the processes that it starts on each node."""

@@ -1,6 +1,6 @@
 """The agent's verb `attended WORDS…`: a program on the login node that ends with the client that started it.
 
-An `srun` that waits for its job does not read what comes from its client, and would wait on without one.
+An `srun` that waits for its job does not read its input, and would keep waiting without a client.
 """
 
 from __future__ import annotations
@@ -13,11 +13,14 @@ from typing import List, Optional
 
 TURN_S = 0.2
 LEAVE_S = 5.0
-"""How long the program may take to end by itself once its client is gone, and then to take back what it has asked for."""
+"""How long the program may take to end once its client is gone, and then to cancel its requests."""
 
 
 def main(arguments: List[str]) -> int:
-    """Run a program with our own input and output until it ends, or nobody is at the other end; return its exit status."""
+    """Run a program with this process's input and output until it ends or the client is gone.
+
+    Return its exit status.
+    """
     child = subprocess.Popen(arguments)
     client = select.poll()
     client.register(0, select.POLLRDHUP)  # and POLLHUP, which is always reported

@@ -1,9 +1,10 @@
 """The agent's verb `job RUN`: the script of a run's job, from its start by Slurm to its end.
 
-It starts the run's agent as a step of the job, and again if that dies. Two signals mean two things. USR1, of the script alone,
-is ours: the job's time is nearly up, so the run saves and the job is started again; or a client has written a wish, which the
-agent is to read now. TERM is Slurm's: it has decided, by a cancel, a limit or for another job, so the run saves, and nothing is
-started again from here: that would bring back a job that was cancelled.
+It starts the run's agent as a step of the job, and again if the agent dies. Two signals have different
+meanings. USR1, sent only to the script, comes from the launcher: the job's time is nearly up, so the run
+saves and the job is started again; or a client has written a wish that the agent should read now. TERM comes
+from Slurm, which has decided by a cancel, a limit or for another job: the run saves, and the script starts
+nothing again, because that would bring back a cancelled job.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ if TYPE_CHECKING:
     from ..record.run_records import PreviousRecord
 
 MOST_FAILURES = 20
-"""Agents in a row that die: the node may be broken, and another one is Slurm's to give."""
+"""The most agents in a row that may die: the node may be broken, and only Slurm can assign another."""
 TURN_S = 1.0
 LEAVING_S = 600.0
-"""How long Slurm may take to end a job of which it has told a step to end: the longest grace that is usual."""
+"""How long Slurm may take to end a job after it has ended a step: the longest usual grace."""
 LOOK_S = 5.0
 MEMBERS_S = 1800.0
-"""How long the members of an agent that died may take to end, or Slurm to say so, before the job ends with them."""
+"""How long the members of a dead agent may take to end, or Slurm to confirm it, before the job ends with them."""
 _OTHER_CARDS = (
     "ask for these cards by `gres` or `constraint`; "
     "if you named a profile, --profile auto plans for all cards that the partition names"
@@ -51,7 +52,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def main(arguments: List[str]) -> int:
-    """Keep a run in this job until it has ended, or the job has; return the job's exit status."""
+    """Keep a run in this job until the run or the job has ended. Return the job's exit status."""
     run = Run(os.path.abspath(arguments[0]))
     job = os.environ.get("SLURM_JOB_ID", "")
     if not os.path.exists(run.plan):
@@ -61,7 +62,7 @@ def main(arguments: List[str]) -> int:
         _say("run %s has another job: there is nothing to do" % run.id)
         return 0
     complete_variables()
-    with contextlib.suppress(OSError):  # what Slurm says comes first
+    with contextlib.suppress(OSError):  # Slurm's own report takes precedence
         slurm_submission.erase_end(run)
     with contextlib.suppress(OSError):  # shows a later probe that nodes see this root
         os.makedirs(os.path.join(run.root, "hosts", process.host_id()), exist_ok=True)
@@ -76,7 +77,7 @@ def _say(words: str) -> None:
 
 
 def complete_variables() -> None:
-    """Set what a login would have set: the job inherits nothing."""
+    """Set the variables that a login would have set: the job inherits none."""
     user = pwd.getpwuid(os.getuid())
     given = {
         "HOME": user.pw_dir,
@@ -90,21 +91,21 @@ def complete_variables() -> None:
 
 
 class _Signals:
-    """The signals that came, and a descriptor that is ready once one has."""
+    """The received signals, and a descriptor that is ready once one has arrived."""
 
     def __init__(self, ready: int) -> None:
         self.ready = ready
         self.is_over = False
         """Slurm has decided that the job ends."""
         self.is_told = False
-        """The script was told that time is nearly up, or that there is a wish."""
+        """The script was notified that time is nearly up, or of a wish."""
 
     def has_any(self) -> bool:
-        """Whether either has come."""
+        """Whether either has arrived."""
         return self.is_over or self.is_told
 
     def pause(self, seconds: float) -> None:
-        """Wait, but not on once the job ends."""
+        """Wait, but no longer than until the job ends."""
         deadline = time.monotonic() + seconds
         while not self.is_over and (left := deadline - time.monotonic()) > 0:
             self.wait(left)
@@ -145,10 +146,11 @@ class _Keeping:
         self._settings = slurm_submission.settings_of(run)
 
     def keep(self) -> int:
-        """Start the run's agent until none is needed."""
+        """Start the run's agent until none is needed. Return the job's exit status."""
         if not self._has_its_card():
             return 0
-        # Where all that kept it was killed at once, Slurm may start the job again on the node where the training still runs.
+        # If all keepers of the run were killed at once, Slurm may start the job again on the node where the
+        # training still runs.
         ended = contact.end_leftovers(self._run, 0.0)
         if ended:
             pids = ", ".join(str(proof["pid"]) for proof in ended)
@@ -182,16 +184,16 @@ class _Keeping:
                 _say("the agent has died %d times in a row" % failures)
                 return 1
             words = tail_of(self._run.slurm_log, said_before)
-            # No grace: nobody records its steps.
+            # Without grace, because no process records its steps.
             proofs = contact.end_leftovers(self._run, 0.0)
             seen = {"keeper": {"exit": code, "signal": None, "ended": proofs, "said": words}}
             pause(back_off_s(failures), self._run, lambda: self._signals.is_over)
         return RESTART
 
     def _note_end(self) -> None:
-        """Put on record how Slurm ends this job, which it may forget; nothing if it will start the job again.
+        """Record how Slurm ends this job, which Slurm may forget; record nothing if it will start the job again.
 
-        What Slurm itself says later comes first.
+        A later report from Slurm itself takes precedence.
         """
         with contextlib.suppress(SlurmSilentError, OSError):
             text = ask([*slurm_jobs.SHOW, self._job]).text
@@ -199,7 +201,7 @@ class _Keeping:
                 slurm_submission.note_end(self._run, self._job, slurm_jobs.reason_of_end(text))
 
     def _has_its_card(self) -> bool:
-        """Whether the cards of this node are those that the plan was made for; the run has failed if they are not."""
+        """Whether the cards of this node match the plan. If they do not, the run has failed."""
         run = self._run
         try:
             allowed = [read_cards(one) for one in self._settings.get("cards") or ()]
@@ -216,13 +218,13 @@ class _Keeping:
         return True
 
     def _run_agent(self, seen: Optional[PreviousRecord]) -> int:
-        """Start the agent as a step of the job, attend to signals until it has ended, and return its exit status."""
+        """Start the agent as a step of the job, handle signals until it has ended, and return its exit status."""
         words = [sys.executable, "-I", sys.argv[0], "step", self._run.path]
-        # As a keeper's: they prove that the agent is ours, whatever is above it.
+        # As a keeper's variables do, they prove that the agent is the launcher's, whatever its ancestors are.
         own = {bearers.OF_RUN: read_text(self._run.token) or "", bearers.OF_KEEPER: "1"}
         variables = {**os.environ, **own, **handed_on(seen)}
         if (cpus := os.environ.get("SLURM_CPUS_PER_TASK")) is not None:
-            variables["SRUN_CPUS_PER_TASK"] = cpus  # since 22.05 srun takes no notice of the job's
+            variables["SRUN_CPUS_PER_TASK"] = cpus  # since 22.05 srun ignores the job's value
         step = subprocess.Popen([*STEP, *words], stdin=subprocess.DEVNULL, env=variables)
         passed: List[int] = []
         while step.poll() is None:
@@ -235,9 +237,10 @@ class _Keeping:
         return step.returncode if step.returncode >= 0 else 128 - step.returncode
 
     def _ended_beside_members(self) -> Optional[int]:
-        """End the members that an earlier agent has left; return the job's exit status if it ends first, None if an agent may start.
+        """End the members that an earlier agent has left.
 
-        A wish to stop ends the run without another agent: the job ends, and with it what is left of them.
+        Returns the job's exit status if the job ends first, and None if an agent may start. A wish to stop
+        ends the run without another agent: the job ends, and the remaining members with it.
         """
         while not self._end_members():
             if self._signals.is_over:
@@ -251,10 +254,11 @@ class _Keeping:
         return None
 
     def _end_members(self) -> bool:
-        """End the members that an earlier agent has left on any node of this job; return whether another agent may start.
+        """End the members that an earlier agent has left on any node of this job.
 
-        A member ends with its agent, but not if it is stopped: its ranks would train on beside the next attempt. So no agent
-        starts while a step of theirs is left, or while nobody can say. If that lasts, the job ends, and with it all of them.
+        Returns whether another agent may start. A member ends with its agent, unless it is stopped: then its
+        ranks would train beside the next attempt. So no agent starts while one of their steps remains, or
+        while that is unknown. If this lasts, the job ends, and all members with it.
         """
         if len(self._run.read_plan().get("nodes") or ()) <= 1:
             return True
@@ -274,15 +278,16 @@ class _Keeping:
         return not self._signals.is_over
 
     def _signal_agent(self, number: int) -> bool:
-        """Signal the agent, which is on this node; return whether it is there."""
+        """Signal the agent, which is on this node. Return whether it was found."""
         agent = agent_of(self._run)
         return agent is not None and process.send(agent, number)
 
     def _is_over_for_us(self) -> bool:
-        """Whether the job ends, after an agent that was asked to leave; if its time is up, it is started again.
+        """Whether the job ends, after an agent that was asked to leave.
 
-        An agent that Slurm itself has told to end waits here for the end of its job: one that ended early would count as
-        failed, and would not be started again.
+        If the job's time is up, it is started again. If Slurm itself has asked the agent to end, this waits
+        for the end of the job: a script that ended early would count as failed, and the job would not be
+        started again.
         """
         signals = self._signals
         if signals.is_told and not signals.is_over and self._run.read_wish() == "run":
@@ -299,7 +304,7 @@ class _Keeping:
         return signals.is_over
 
     def _is_being_ended(self) -> bool:
-        """Whether Slurm is about to end this job; True if it does not say."""
+        """Whether Slurm is about to end this job; true if Slurm does not answer."""
         try:
             text = ask([*slurm_jobs.SHOW, self._job]).text
         except SlurmSilentError:
@@ -318,4 +323,4 @@ STEP = (
     "--input=none",
     "--quiet",
 )
-"""Starts one process on the first node of the job, with all that the job has there."""
+"""Starts one process on the first node of the job, with all of the job's resources on that node."""

@@ -1,9 +1,9 @@
 """The agent's verb `member RUN NUMBER FIRST GRACE`: the part of an attempt on one node of several.
 
-It starts the command with this node's ranks, has the socket for its workers, and ends all of it. It writes down what they
-report and print in the node's folder, where the run's agent on node FIRST reads it, and follows that agent's orders, which
-are lines of its standard input. Once that has ended, it ends its command: the agent has died, or is out of reach. If it is
-killed itself, its guard ends the command.
+It starts the command with this node's ranks, opens the socket for its workers, and ends all of it. It writes
+their reports and output to the node's folder, where the run's agent on node FIRST reads them. It follows that
+agent's orders, which are lines of its standard input. When the input closes, the agent has died or is
+unreachable, and the member ends its command. If the member itself is killed, its guard ends the command.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from ..training.members import KILL, STACKS, STOP
 from ..training.variables import Rendezvous, by_us, interpreter_of, native_command, training_variables
 
 BEAT_S = 1.0
-"""So often a sign of life of a node's ranks is worth a line."""
+"""The least time between two recorded beats of a node's ranks."""
 NOT_FOUND = 127
 _MOST_ORDERS = 4096
 
 
 def main(arguments: List[str]) -> int:
-    """Run a node's part of an attempt; return its exit status, 0 for one that was ordered to end."""
+    """Run a node's part of an attempt. Return its exit status, 0 if it was ordered to end."""
     path, number, first, grace_s = arguments
     run = Run(os.path.abspath(path))
     process.become_subreaper()
@@ -52,7 +52,7 @@ def main(arguments: List[str]) -> int:
         signal.signal(ignored, signal.SIG_IGN)
     worker_folder.unpack(sys.argv[0])
     folder = run.folder(int(number))
-    # Steps that are made once this process is dead are not recorded.
+    # Steps made after this process's death are not recorded.
     with start_guard(folder.path, bearers.OF_ATTEMPT, 0.0) as guard:
         return _Member(run, folder, first, float(grace_s), terminations, guard.pid).run()
 
@@ -86,7 +86,7 @@ class _Member:
         self._is_killed = False
 
     def run(self) -> int:
-        """Start the command and attend to it until all that it started has ended; return the exit status."""
+        """Start the command and attend to it until all its descendants have ended. Return the exit status."""
         kills_before = oom.kills()
         with listening(self._run_of) as (listener, socket_path):
             start = self._start(socket_path)
@@ -115,7 +115,7 @@ class _Member:
         return 128 + number if number is not None else code or 0
 
     def _start(self, socket_path: str) -> CommandStart:
-        """Return what the command is started with on this node."""
+        """Return the start of the command on this node."""
         run, plan, record = self._run_of, self._plan, self._record
         runtime = record.get("runtime") or {}
         ranks = [int(node["ranks"]) for node in plan["nodes"]]
@@ -145,7 +145,7 @@ class _Member:
         before = words_of(run, plan, socket_path)
         python = PYTHON if before else interpreter_of(runtime)
         words = [*before, *native_command(command, python, by_us(plan, sum(ranks)))]
-        # One rank here is one of several, which torchrun starts.
+        # torchrun starts even a single rank of this node, because the attempt has several in total.
         return CommandStart(
             words,
             run.code,
@@ -157,7 +157,7 @@ class _Member:
         )
 
     def _attend(self, command: Command, listener: socket.socket) -> tuple[int, List[process.ProcessProof]]:
-        """Attend to the command; return its wait status, and what it left behind and could not be ended."""
+        """Attend to the command. Return its wait status, and the leftover processes that could not be ended."""
         notes = self._notes
         receiver = Receiver(notes.take_lines, notes.take_output, notes.finish_output, notes.flush)
         orders = os.fdopen(sys.stdin.fileno(), "rb", 0, closefd=False)
@@ -185,7 +185,7 @@ class _Member:
         return status, leftovers.remaining
 
     def _control(self, command: Command) -> None:
-        """Follow the orders; what was ordered before and is written by now is output."""
+        """Follow the orders. Stacks from an earlier order that are written by now go to the output."""
         stacks = command.take_stacks()
         if stacks:
             self._notes.take_output(stacks)
@@ -205,12 +205,12 @@ class _Member:
             self._report({"signalled": proofs})
 
     def _report(self, values: JsonObject) -> None:
-        """Report what happened on this node."""
+        """Report an event on this node."""
         self._notes.record({"node": node_name(), **values})
 
 
 class _NodeRecord:
-    """What a node's workers have reported and its command has printed, in the node's folder, without secrets."""
+    """The reports of a node's workers and the output of its command, in the node's folder, without secrets."""
 
     def __init__(self, node: Folder, redactor: secret.Redactor) -> None:
         self._redactor = redactor
@@ -220,12 +220,12 @@ class _NodeRecord:
         self._next_beat_s = 0.0
 
     def take_lines(self, lines: List[bytes]) -> None:
-        """Write down lines of workers."""
+        """Record lines of workers."""
         kept = [self._line_of(read_report(line)) for line in lines]
         self._append([line for line in kept if line])
 
     def _line_of(self, report: Report) -> bytes:
-        """Return a line as it is written down; empty for a beat soon after another one."""
+        """Return the line to record; empty for a beat soon after another one."""
         if report.event is None:
             return self._redactor.redact_bytes(report.line)
         if report.event["kind"] == "beat":
@@ -238,7 +238,7 @@ class _NodeRecord:
         return report.line
 
     def record(self, values: JsonObject) -> None:
-        """Write down what happened here."""
+        """Record an event on this node."""
         event = {"kind": "evidence", "rank": 0, "time": time.time(), "source": NODE}
         event["values"] = self._redactor.redact(values)
         self._append([strict_json.encode(event).encode()])
@@ -248,21 +248,21 @@ class _NodeRecord:
             self._reports.append(b"\n".join(lines) + b"\n")
 
     def take_output(self, piece: bytes) -> None:
-        """Write down what was printed."""
+        """Record output."""
         self._output.append(self._redaction.feed(piece))
 
     def finish_output(self) -> None:
-        """Write down what was held back of it."""
+        """Record the output that was held back."""
         self._output.append(self._redaction.finish())
 
     def flush(self) -> None:
-        """Write what waits for room on the disk."""
+        """Write the data that waits for room on the disk."""
         for file in (self._reports, self._output):
             file.flush()
 
     def close(self) -> None:
-        """Have all of it on the shared disk: the agent reads it on another machine."""
+        """Write all of it to the shared disk: the agent reads it on another machine."""
         self.flush()
         for file in (self._reports, self._output):
-            with contextlib.suppress(OSError):  # a full disk, which the appender has dealt with
+            with contextlib.suppress(OSError):  # a full disk, which the appender has handled
                 file.sync()

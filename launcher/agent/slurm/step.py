@@ -10,7 +10,10 @@ from ..training import attempts
 
 
 def main(arguments: List[str]) -> int:
-    """Make attempts of a run. What they start is the run's up to the step's process, which may adopt their orphans."""
+    """Make attempts of a run.
+
+    Slurm's step process may adopt the orphans of the attempts' processes, so it is recorded as the adopter.
+    """
     parent = process.find(os.getppid())
     if parent is not None:
         os.environ[bearers.OF_ADOPTER] = bearers.as_adopter(parent)
