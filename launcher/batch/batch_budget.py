@@ -1,4 +1,4 @@
-"""The budget of a batch for rented machines: max_cost over all of its runs, minus spent and reserved money."""
+"""The budget of a batch for rented machines: max_cost over all runs, minus spent and reserved money."""
 
 from __future__ import annotations
 

@@ -128,9 +128,7 @@ def _stop_all(queue: BatchQueue, before: Sequence[Item], *, now: bool) -> list[S
     places: defaultdict[tuple[str | None, ...], list[Item]] = defaultdict(list)
     for item in items:
         entry = index.find(item.run) if item.run else None
-        places[item.host, None if entry is None else entry.root].append(
-            item
-        )  # each rented machine counts as a place
+        places[item.host, None if entry is None else entry.root].append(item)  # one per rented machine
     stop = functools.partial(_stop_at_a_place, queue.name, now=now)
     with ThreadPoolExecutor(MOST_PLACES) as pool:
         found = {one.item.number: one for stopped in pool.map(stop, places.values()) for one in stopped}

@@ -1,7 +1,7 @@
-"""How bytes reach a host: links, channels to the agent, and the connection that is kept for the next command.
+"""The transport of bytes to a host: links, channels to the agent, and the persistent connection.
 
-`connecting.connect` is the front door: from a host to the `HostClient` in `client/`, which has a typed method for each request.
-Only `ssh/` imports fabric and paramiko; `http/` calls cloud services.
+`connecting.connect` is the entry point: it takes a host and returns the `HostClient` of `client/`, which has
+a typed method for each request. Only `ssh/` imports fabric and paramiko; `http/` calls cloud services.
 """
 
 FRONT_DOOR = (
@@ -23,4 +23,4 @@ FRONT_DOOR = (
     "ssh.ssh_files",
     "ssh.ssh_keys",
 )
-"""The modules that other rooms may import."""
+"""The modules that other packages may import."""

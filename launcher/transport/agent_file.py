@@ -1,4 +1,4 @@
-"""Packs launcher/agent into the one file that travels, named by its content, and the line that starts it."""
+"""Packs launcher/agent into one file to send, named by its content, and builds the command that starts it."""
 
 from __future__ import annotations
 
@@ -39,12 +39,15 @@ from launch_agent.main import main
 sys.exit(main(sys.argv[1:]))
 """
 
-# It refuses a root whose owner, mode or parents let another user change what runs there, by the rules of OpenSSH's safe_path:
-# with Debian's exception for a user's own group, and one for sticky folders such as /tmp, where nobody else can rename our entry.
-# A file of the agent that others could have opened for writing is replaced: it is one inode that only we ever wrote.
-# A disk that is full or read-only must not keep a client from stopping and removing runs: the agent runs from memory there.
-# Runs on the host, on any Python >= 3.8: takes the agent's file from standard input if the host does not
-# have it whole, then becomes `serve`. Its magic line begins a line of its own, after what a login printed. It reads with os.read, so that nothing of the requests behind it is swallowed. The root's id is the target of a link, which is made whole or not at all.
+# The boot program. It runs on the host, on any Python >= 3.8. It refuses a root whose owner, mode or parents
+# let another user change the code that runs there. The rules are those of OpenSSH's safe_path, with Debian's
+# exception for a user's own group, and one for sticky folders such as /tmp, where other users cannot rename
+# this user's entries. An agent file that others could have opened for writing is replaced: only this user has
+# ever written to the new inode. A full or read-only disk must not keep a client from stopping and removing
+# runs: the agent then runs from memory. If the host lacks the complete agent file, the program reads it from
+# standard input; then it becomes `serve`. Its magic line starts on a new line, after any output of the login.
+# It reads with os.read, so that it consumes no bytes of the requests behind the file. The root's id is the
+# target of a symbolic link, which is created atomically.
 _BOOT = """
 import errno, grp, hashlib, os, pwd, stat, sys
 root, digest = os.path.abspath(os.path.expanduser(sys.argv[1])), sys.argv[2]
@@ -131,7 +134,7 @@ os.umask(umask)
 if sys.argv[3:]: os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 os.execv(sys.executable, [sys.executable, "-I", path, "serve", root])
 """
-# One line, for a csh takes no line break between quotes.
+# One line, because csh allows no line break between quotes.
 _BOOT_LINE = f'import binascii; exec(binascii.a2b_base64("{base64.b64encode(_BOOT.encode()).decode()}"))'
 
 
@@ -143,14 +146,17 @@ class AgentFile(NamedTuple):
 
     @property
     def to_send(self) -> bytes:
-        """What a boot line reads that needs the file: the size of what follows in hex, and the file, compressed."""
+        """The input of a boot program that needs the file: the compressed size in hex, the compressed file."""
         packed = zlib.compress(self.data)
         return b"%08x%s" % (len(packed), packed)
 
 
 @cache
 def agent_file() -> AgentFile:
-    """Pack the agent, once: the same sources always give the same bytes. Each command does, so it is compressed only where it is sent."""
+    """Pack the agent, once per process. The same sources always give the same bytes.
+
+    Every command packs it, so it is compressed only when it is sent.
+    """
     folder = Path(agent.__file__).parent
     members = _members(folder, "launch_agent")
     members["__main__.py"] = _MAIN.encode()
@@ -166,14 +172,17 @@ def agent_file() -> AgentFile:
 
 
 def agent_stamp() -> str:
-    """Return what changes with the agent's sources: their sizes and times. Packing them takes twenty times as long."""
+    """Return a text that changes with the agent's sources: their sizes and times.
+
+    Packing the sources takes twenty times as long.
+    """
     folder = Path(agent.__file__).parent
     sources = (entry for place in (folder, _worker_folder(folder)) for entry in _sources(str(place)))
     return repr(sorted((entry.path, (state := entry.stat()).st_mtime_ns, state.st_size) for entry in sources))
 
 
 def _sources(folder: str) -> Iterator[os.DirEntry[str]]:
-    """Yield the Python files below a folder. By `os.scandir`, which takes a third of the time of `Path.rglob`."""
+    """Yield the Python files below a folder. `os.scandir` takes a third of the time of `Path.rglob`."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
@@ -200,25 +209,26 @@ def _read(path: str) -> bytes:
 
 
 def torch_check() -> str:
-    """Return the program that says what a Python has of torch; see agent/making/torch_check.py."""
+    """Return the program that reports a Python's torch; see agent/making/torch_check.py."""
     return (Path(agent.__file__).parent / "making" / "torch_check.py").read_text(encoding="utf-8")
 
 
 def boot_command(python: str, root: str) -> list[str]:
-    """Return the words that start the agent on an interpreter that is known."""
+    """Return the command that starts the agent with a known interpreter."""
     return [python, "-I", "-c", _BOOT_LINE, root, agent_file().digest]
 
 
 def shell_command(python: str | None, root: str) -> str:
-    """Return one line for a login shell: the first Python >= 3.8 found, or the one named, becomes the agent.
+    """Return one line for a login shell that starts the agent with the first Python >= 3.8, or the named one.
 
-    Where there is none, the last line names those that are too old, with their versions, and those that do not start, with
-    what they say. Every login shell reads it alike, a csh or fish too; what needs more than words is read by the host's
-    `sh`. Standard error is for what the login and the boot line say of an error: the agent itself is `mute`.
+    If none is found, its last output line lists the Pythons that are too old, with their versions, and those
+    that do not start, with their errors. The line contains only plain words, so that every login shell reads
+    it alike, csh and fish too; the host's `sh` interprets the rest. Standard error is reserved for errors of
+    the login and the boot line: the agent itself is `mute`.
     """
     boot = f'exec "$p" -I -c {shlex.quote(_BOOT_LINE)} "$0" {agent_file().digest} mute'
     names = " ".join(shlex.quote(name) for name in ([python] if python else PYTHONS))
-    # Without the login's PYTHONHOME, as the agent runs: a Python of 2 knows -E, and no -I.
+    # With -E, without the login's PYTHONHOME, as the agent runs. Python 2 knows -E but not -I.
     check = 'e=$("$p" -E -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>&1)'
     version = 'v=$("$p" -V 2>&1 </dev/null) && v="${v#Python }${e:+ ($e)}"'
     seen = f'if {version} || command -v "$p" >/dev/null; then f="$f, $p $v"; fi'
@@ -230,12 +240,12 @@ def shell_command(python: str | None, root: str) -> str:
 
 
 def shell_word(text: str) -> str:
-    """Quote a line as one word of any shell: a csh sees its history's `!` between quotes, a fish its backslash."""
+    """Quote a line as one word for any shell. csh expands `!` in quotes, fish interprets the backslash."""
     return "'" + re.sub(r"(['!\\])", r"'\\\1'", text) + "'"
 
 
 def _content_of(members: dict[str, bytes]) -> bytes:
-    """Say what the worker's folder is called, which is named by its content, and which files it has."""
+    """Return the name of the worker's folder, derived from its content, and its files, as JSON."""
     digest = hashlib.sha256()
     for name, data in members.items():
         digest.update(b"%s %d\n" % (name.encode(), len(data)))
@@ -245,7 +255,7 @@ def _content_of(members: dict[str, bytes]) -> bytes:
 
 
 def _worker_folder(folder: Path) -> Path:
-    """Return the worker's package: beside the agent in a checkout, at the top level in a wheel."""
+    """Return the folder of the worker's package: beside the agent in a checkout, at the top in a wheel."""
     for path in (folder.parent / "worker" / "launcher_worker", folder.parent.parent / "launcher_worker"):
         if (path / "__init__.py").is_file():
             return path

@@ -1,4 +1,4 @@
-"""What the client tells the agent while a program runs over there: that it is enough, or what is typed."""
+"""The client's input to the agent while a program runs on the host: the request to end it, or typed keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Window(NamedTuple):
 
 
 class Keyboard(Protocol):
-    """A terminal here, at which someone types for a program over there. `kind` is as in TERM."""
+    """A local terminal whose user types for a program on the host. `kind` is as in TERM."""
 
     kind: str
 
@@ -26,20 +26,20 @@ class Keyboard(Protocol):
         """Return the size of its window."""
 
     def read(self, wait_s: float) -> bytes:
-        """Return what was typed, waiting up to `wait_s` seconds for it."""
+        """Return the typed bytes, waiting up to `wait_s` seconds for them."""
 
 
 Company = Callable[[threading.Event], Iterator[bytes]]
-"""Yields the next words for the agent, often none, until the program is over, which the event says."""
+"""Yields the next messages to the agent, often empty, until the event reports the program's end."""
 
 
 def told(verb: str, **values: int) -> bytes:
-    """Return a message to the agent beside a program."""
+    """Return a message to the agent for the time while a program runs."""
     return json.dumps({"verb": verb, **values}).encode() + b"\n"
 
 
 def until(is_enough: Callable[[], bool]) -> Company:
-    """Tell the agent to end the program once it `is_enough`."""
+    """Ask the agent to end the program once it `is_enough`."""
 
     def words(is_over: threading.Event) -> Iterator[bytes]:
         is_said = False
@@ -52,7 +52,7 @@ def until(is_enough: Callable[[], bool]) -> Company:
 
 
 def typing(keyboard: Keyboard, first: Window) -> Company:
-    """Tell the agent what is typed, and each new size of the window; `first` is the one that it knows."""
+    """Send the agent the typed keys and each new window size. `first` is the size that the agent knows."""
 
     def words(is_over: threading.Event) -> Iterator[bytes]:
         known = first
@@ -67,4 +67,4 @@ def typing(keyboard: Keyboard, first: Window) -> Company:
 
 
 ONLY_LISTENING = until(lambda: False)
-"""Tell the agent nothing: it runs the program to its end."""
+"""Send the agent nothing: it runs the program to its end."""

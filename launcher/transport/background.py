@@ -1,7 +1,7 @@
-"""A process that outlasts this command and waits for the next one: how it begins, and the socket at which it listens.
+"""A process that outlives this command and serves the next ones: its start, and its socket.
 
-It has nothing of this command: no secret, and no descriptor. It is marked from before it begins until it listens, so that
-`launch hosts --close` misses none.
+It inherits nothing from this command, neither secrets nor descriptors. A marker file exists from before its
+start until it listens, so that `launch hosts --close` misses none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from launcher.transport import persistent_socket
 
 ALIVE_S = 2.0
-"""How long a process may take to accept a connection before it counts as busy."""
+"""The seconds that a process may take to accept a connection before it counts as busy."""
 
 _VARIABLES = re.compile(
     "HOME|TZ|LANG|LANGUAGE|LC_(?:ALL|ADDRESS|COLLATE|CTYPE|IDENTIFICATION|MEASUREMENT|MESSAGES|MONETARY|NAME"
@@ -33,11 +33,17 @@ _VARIABLES = re.compile(
     "|USER|LOGNAME|SHELL|PATH|TMPDIR|SSH_AUTH_SOCK|VIRTUAL_ENV"
     "|XDG_(?:RUNTIME_DIR|(?:CACHE|CONFIG|DATA|STATE)_HOME|(?:CONFIG|DATA)_DIRS)"
 )
-"""The variables that it gets, each by its name: those of the C library (ld.so(8), mallopt(3)), Python and our libraries, and of the user. A secret may be in any other."""
+"""The names of the variables that the process inherits. Any other variable may hold a secret.
+
+They are variables of the C library (ld.so(8), mallopt(3)), Python, its libraries, and the user.
+"""
 
 
 def begin(program: str, name: str, data: bytes, variables: Mapping[str, str]) -> None:
-    """Begin a program of ours, whose arguments are a name and its mark's path; the data are its input. This waits for nothing."""
+    """Start one of launcher's programs, with a name and its marker's path as arguments and `data` as input.
+
+    Return without waiting.
+    """
     kept = {name: value for name, value in os.environ.items() if _VARIABLES.fullmatch(name)}
     with contextlib.suppress(OSError), persistent_socket.new_mark() as (mark, descriptor):
         process = subprocess.Popen(
@@ -49,7 +55,7 @@ def begin(program: str, name: str, data: bytes, variables: Mapping[str, str]) ->
             env={**kept, **variables},
             start_new_session=True,
         )
-        process.returncode = 0  # nobody waits for it
+        process.returncode = 0  # no process waits for it
         os.write(descriptor, json.dumps([process.pid, name]).encode())
         assert process.stdin is not None  # noqa: S101 - it is a pipe
         with process.stdin:
@@ -57,10 +63,13 @@ def begin(program: str, name: str, data: bytes, variables: Mapping[str, str]) ->
 
 
 class Listener:
-    """A socket at which this process alone listens."""
+    """A socket at which only this process listens."""
 
     def __init__(self, path: Path, mark: Path) -> None:
-        """Listen at a path, and take away our mark. Raises OSError if another process has the path, or the mark is gone."""
+        """Listen at a path, and remove the marker.
+
+        Raises OSError if the path is taken or the marker is missing.
+        """
         self._path = path
         self.socket = socket.socket(socket.AF_UNIX)
         try:
@@ -77,20 +86,20 @@ class Listener:
             self.socket.close()
             raise
         try:
-            mark.unlink()  # from here on `hosts --close` finds the socket; if it has found the mark, this fails
+            mark.unlink()  # now `hosts --close` finds the socket; if it has found the marker, this fails
         except OSError:
             self.close()
             raise
 
     def is_ours(self) -> bool:
-        """Whether the path still leads here; it does not once somebody has removed the socket."""
+        """Whether the path still leads to this socket. False once the socket was removed."""
         try:
             return self._path.stat().st_ino == self._own
         except OSError:
             return False
 
     def close(self) -> None:
-        """Listen no longer, and take the socket away."""
+        """Stop listening, and remove the socket."""
         with _locked(self._path.parent):
             if self.is_ours():
                 self._path.unlink()
@@ -98,7 +107,7 @@ class Listener:
 
 
 def sweep() -> None:
-    """Take away the sockets and the marks of processes that were killed. Raises OSError if the folder is not there."""
+    """Remove the sockets and markers of killed processes. Raises OSError if the folder is missing."""
     with _locked(persistent_socket.socket_folder()):
         _sweep()
 
@@ -113,19 +122,19 @@ def _sweep() -> None:
 
 
 def is_answered(path: Path) -> bool:
-    """Whether somebody listens at a socket."""
+    """Whether a process listens at a socket."""
     try:
         persistent_socket.connect(path, ALIVE_S).close()
     except (FileNotFoundError, ConnectionRefusedError):
         return False
     except OSError:
-        pass  # its process is busy, or it is not ours to remove
+        pass  # its process is busy, or another user owns it
     return True
 
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock: one process at a time makes or removes sockets there."""
+    """Hold the folder's lock. One process at a time creates or removes sockets in it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

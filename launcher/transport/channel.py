@@ -1,6 +1,6 @@
 """The client's end of the channel to an agent: requests and replies, with a deadline on every wait.
 
-Only `agent_desk.py` speaks to it; everything else uses a `HostClient`.
+Only `agent_desk.py` uses it; all other code uses a `HostClient`.
 """
 
 from __future__ import annotations
@@ -33,70 +33,74 @@ MAX_CHUNK = 4 * 1024 * 1024
 MAX_NOISE = 64 * 1024
 MAX_SEEN = 500
 LEAST_RATE = 8192
-"""Bytes a second: what arrives more slowly than this counts against the deadline of all of it."""
+"""Bytes per second. Time at a lower rate counts against the deadline of the whole answer."""
 MOST_UNASKED = 16
-"""Messages that answer no question of ours, before the connection is given up; beside a program, one more each second."""
+"""The maximum number of unrequested messages. While a program runs, one more is allowed per second."""
 _LOG = logging.getLogger(__name__)
 _ROOT_ID = re.compile(r"[0-9a-f]{32}")
 
 
 class ByteStream(Protocol):
-    """A two-way stream of bytes, with a socket's manners."""
+    """A two-way stream of bytes that behaves like a socket."""
 
     def settimeout(self, timeout: float | None, /) -> None:
-        """Bound the waits of recv and sendall, in seconds."""
+        """Limit the waits of recv and sendall, in seconds."""
 
     def recv(self, size: int, /) -> bytes:
-        """Return some bytes; none at the end of the stream."""
+        """Return some bytes, or none at the end of the stream."""
 
     def sendall(self, data: bytes, /) -> None:
         """Send all bytes."""
 
     def close(self) -> None:
-        """Close the stream and what carries it."""
+        """Close the stream and its carrier."""
 
 
 class Socket(ByteStream, Protocol):
-    """A stream whose two directions end one by one, as a socket's do."""
+    """A stream whose two directions can be closed separately, like a socket's."""
 
     def shutdown(self, how: int, /) -> None:
-        """End what is received (SHUT_RD) or sent (SHUT_WR), or both (SHUT_RDWR)."""
+        """Close the receiving direction (SHUT_RD), the sending one (SHUT_WR), or both (SHUT_RDWR)."""
 
 
 class Opener(Protocol):
-    """A way to a host, by which streams to what runs there are opened beside what an agent is asked."""
+    """A connection to a host that can open streams to sockets, ports and programs, beside the agent."""
 
     @property
     def about(self) -> str:
         """How the host is reached, in a few words."""
 
     def by_hand(self, command: str) -> str:
-        """Return the line by which a person runs a shell's command on the host."""
+        """Return the command line by which a user runs a shell command on the host."""
 
     def open_socket(self, path: str) -> Socket:
-        """Open a stream to a Unix socket on the host. Raises RefusedStreamError, or HostError if the way is gone."""
+        """Open a stream to a Unix socket on the host.
+
+        Raises RefusedStreamError, or HostError for a lost connection.
+        """
 
     def open_port(self, port: int) -> Socket:
         """Open a stream to a TCP port of the host's loopback.
 
-        Raises NobodyListensError, RefusedStreamError if the host forbids it, or HostError if the way is gone.
+        Raises NobodyListensError, RefusedStreamError if the host forbids it, or HostError if the connection
+        is lost.
         """
 
     def open_program(self, words: Sequence[str]) -> Socket:
         """Open a stream to the standard input and output of a program on the host. Raises HostError."""
 
     def sever(self) -> None:
-        """Cut the connection as a failing network would: whoever is waiting for an answer gets an error."""
+        """Cut the connection as a failing network would. Threads that wait for an answer get an error."""
 
     def close(self) -> None:
-        """Hang up. Runs continue."""
+        """Close the connection. Runs continue."""
 
 
 class Passing:
-    """An opener that passes what it is asked on to another one."""
+    """An opener that forwards its calls to another one."""
 
     def __init__(self, opener: Opener) -> None:
-        """Pass everything on to this one."""
+        """Forward all calls to this one."""
         self._opener = opener
 
     @property
@@ -105,7 +109,7 @@ class Passing:
         return self._opener.about
 
     def by_hand(self, command: str) -> str:
-        """Return the line by which a person runs a shell's command on the host."""
+        """Return the command line by which a user runs a shell command on the host."""
         return self._opener.by_hand(command)
 
     def open_socket(self, path: str) -> Socket:
@@ -121,20 +125,23 @@ class Passing:
         return self._opener.open_program(words)
 
     def sever(self) -> None:
-        """Cut the connection without a farewell."""
+        """Cut the connection without closing it properly."""
         self._opener.sever()
 
     def close(self) -> None:
-        """Hang up. Runs continue."""
+        """Close the connection. Runs continue."""
         self._opener.close()
 
 
 class Link(ByteStream, Opener, Protocol):
-    """A stream to an agent, and the connection that it is on: `close` frees everything behind it."""
+    """A stream to an agent, together with its connection. `close` frees both."""
 
 
 class Patience:
-    """How long a host may take: `wait_s` for the next bytes; if `total_s` is given, so long for all, but for what it sends."""
+    """The time limits of an answer: `wait_s` for the next bytes, and `total_s`, if given, for all of them.
+
+    Received bytes extend `total_s`, by LEAST_RATE.
+    """
 
     def __init__(self, wait_s: float, total_s: float | None = None) -> None:
         self._wait_s = wait_s
@@ -143,16 +150,16 @@ class Patience:
         self.begin()
 
     def begin(self) -> None:
-        """Let the time begin now."""
+        """Start the clock."""
         self._began = time.monotonic()
 
     @property
     def seconds(self) -> float:
-        """The seconds since the beginning."""
+        """The seconds since the start."""
         return time.monotonic() - self._began
 
     def wait_s(self) -> float:
-        """Return how long to wait for the next bytes. Raises TimeoutError once the time for all is over."""
+        """Return the seconds to wait for the next bytes. Raises TimeoutError once the total time is over."""
         if self._total_s is None:
             return self._wait_s
         left = self._total_s + self._received / LEAST_RATE - self.seconds
@@ -161,12 +168,12 @@ class Patience:
         return min(self._wait_s, left)
 
     def count(self, size: int) -> None:
-        """Count bytes that have arrived."""
+        """Count received bytes."""
         self._received += size
 
 
 class AgentMessage(TypedDict, total=False):
-    """A line of an agent: an answer, with `ok` or `error`, or a piece of a stream; `size` bytes follow it."""
+    """A line of an agent: an answer, with `ok` or `error`, or a part of a stream. `size` bytes follow it."""
 
     id: int | None
     ok: JsonObject
@@ -185,7 +192,7 @@ class AgentReply:
 
 
 class Calls(Opener, Protocol):
-    """What a desk asks an agent through: a channel, or what chooses one of several."""
+    """The requests of a host client to an agent: over one channel, or over one of several."""
 
     @property
     def host(self) -> str:
@@ -193,17 +200,17 @@ class Calls(Opener, Protocol):
 
     @property
     def root_id(self) -> str:
-        """The random id of the host's root; empty if the host gives none."""
+        """The random id of the host's root. Empty if the host has none."""
 
     def call(
         self, verb: str, payload: bytes = b"", *, deadline_s: float = DEADLINE_S, **args: Any
     ) -> AgentReply:
-        """Ask for a verb and return the answer."""
+        """Send a request and return the answer."""
 
     def send_stream(
         self, verb: str, payload: bytes, fill: Callable[[IO[bytes]], None], **args: Any
     ) -> AgentReply:
-        """Ask for a verb that takes a stream after its request; `fill` writes it."""
+        """Send a request that is followed by a stream. `fill` writes the stream."""
 
     def receive_stream(
         self,
@@ -215,16 +222,16 @@ class Calls(Opener, Protocol):
         total_s: float | None = None,
         **args: Any,
     ) -> AgentReply:
-        """Ask for a verb that sends a stream before its answer; `take` reads it, all of it."""
+        """Send a request whose answer follows a stream. `take` must read the whole stream."""
 
     def execute(
         self, verb: str, payload: bytes, take: Callable[[int, bytes], None], company: Company, **args: Any
     ) -> AgentReply:
-        """Ask for a verb that runs a program; `take` gets what it prints."""
+        """Send a request that runs a program. `take` gets the program's output."""
 
 
 def refusal(host: str, error: Mapping[str, Any]) -> AgentError:
-    """Return the refusal of a host's agent as an error of ours."""
+    """Return an agent's refusal as an AgentError."""
     code, text = str(error.get("code")), printable(str(error.get("message")))
     more = error.get("values")
     known = more if isinstance(more, dict) else None
@@ -244,17 +251,17 @@ def _pass() -> None:
 
 
 class AgentChannel(Passing):
-    """The channel to an agent on a host. One request at a time; an idle channel sends pings by itself."""
+    """The channel to an agent on a host. One request at a time. An idle channel sends pings."""
 
     def __init__(self, host: str, link: Link) -> None:
-        """Take over a fresh link: pass over what a noisy login prints, hand the agent's file over if asked.
+        """Take over a new link. Skip the login's output, and send the agent's file if requested.
 
-        Raises HostError when no agent answers.
+        Raises HostError if no agent answers.
         """
         super().__init__(link)
         self.host = host
         self.root_id = ""
-        """The random id of the host's root, by which a run's root is known again."""
+        """The random id of the host's root, which identifies a run's root."""
         self._link = link
         self._rest = bytearray()
         self._patience = Patience(DEADLINE_S, GREETING_S)
@@ -280,7 +287,7 @@ class AgentChannel(Passing):
         self.close()
 
     def close(self) -> None:
-        """Hang up. The agent leaves, the runs go on."""
+        """Close the channel. The agent exits; runs continue."""
         self._is_closed.set()
         self._link.close()
 
@@ -293,10 +300,10 @@ class AgentChannel(Passing):
         sent: Callable[[], None] = _pass,
         **args: Any,
     ) -> AgentReply:
-        """Ask for a verb and return the answer; `sent` is called when all of the request is on its way.
+        """Send a request and return the answer. `sent` is called once the whole request is sent.
 
-        The deadline is for all of the answer; what comes faster than LEAST_RATE extends it. Raises AgentError when the agent
-        refuses, ConnectionLostError when the link ends or the deadline passes.
+        The deadline applies to the whole answer; bytes that arrive faster than LEAST_RATE extend it. Raises
+        AgentError if the agent refuses, ConnectionLostError if the link ends or the deadline passes.
         """
         began = time.monotonic()
         with self._lock, self._link_errors():
@@ -307,19 +314,19 @@ class AgentChannel(Passing):
         return reply
 
     def hasten(self) -> None:
-        """Have the agent answer at once what it waits with; for another thread than the one that has asked.
+        """Make the agent answer a waiting request at once. Call this from another thread than the request's.
 
-        A word that comes too late the agent takes for a request without an id.
+        If the message arrives too late, the agent takes it for a request without an id.
         """
-        with contextlib.suppress(OSError, HostError), self._sending:  # whoever has asked gets the error too
+        with contextlib.suppress(OSError, HostError), self._sending:  # the waiting request gets the error too
             self._link.sendall(told("ping"))
 
     def send_stream(
         self, verb: str, payload: bytes, fill: Callable[[IO[bytes]], None], **args: Any
     ) -> AgentReply:
-        """Ask for a verb that takes a stream after its request; `fill` writes it.
+        """Send a request that is followed by a stream. `fill` writes the stream.
 
-        When `fill` raises, the stream is torn: the link is closed, and the agent removes what it had of it.
+        If `fill` raises, the link is closed, and the agent removes the incomplete stream.
         """
         with self._lock, self._link_errors():
             self._request(verb, payload, args, Patience(DEADLINE_S, DEADLINE_S))
@@ -342,10 +349,12 @@ class AgentChannel(Passing):
         total_s: float | None = None,
         **args: Any,
     ) -> AgentReply:
-        """Ask for a verb that sends a stream before its answer; `take` reads it, all of it.
+        """Send a request whose answer follows a stream. `take` must read the whole stream.
 
-        `wait_s` is for its next bytes, `total_s` for all of it; what comes faster than LEAST_RATE extends that. Raises AgentError when the agent refuses, in the stream's place too, and MalformedAnswerError when the stream is longer
-        than `take` reads. What `take` raises comes out as it is.
+        `wait_s` limits the wait for the next bytes, `total_s` the whole time; bytes that arrive faster than
+        LEAST_RATE extend `total_s`. Raises AgentError if the agent refuses, before or during the stream.
+        Raises MalformedAnswerError if the stream is longer than `take` reads. Errors of `take` are raised
+        unchanged.
         """
         with self._lock:
             with self._link_errors():
@@ -366,11 +375,11 @@ class AgentChannel(Passing):
     def execute(
         self, verb: str, payload: bytes, take: Callable[[int, bytes], None], company: Company, **args: Any
     ) -> AgentReply:
-        """Ask for a verb that runs a program; `take` gets what it prints as (1 or 2, bytes) while it does.
+        """Send a request that runs a program. `take` gets its output as (1 or 2, bytes) while it runs.
 
-        `company` says what to tell the agent meanwhile. When this raises, the link is closed, and the agent ends the program.
-        Raises AgentError when the agent refuses, ConnectionLostError when the link ends or falls silent. What `take`
-        raises comes out as it is.
+        `company` yields the messages to the agent during that time. If this raises, the link is closed, and
+        the agent ends the program. Raises AgentError if the agent refuses, ConnectionLostError if the link
+        ends or is silent. Errors of `take` are raised unchanged.
         """
         with self._lock:
             with self._link_errors():
@@ -400,9 +409,9 @@ class AgentChannel(Passing):
                 raise
 
     def _tell(self, words: Iterator[bytes]) -> None:
-        """Tell the agent these words while its program runs, and now and then that we listen.
+        """Send the agent these messages while its program runs, and regular pings.
 
-        A word that comes too late the agent takes for a request without an id.
+        If a message arrives too late, the agent takes it for a request without an id.
         """
         next_ping = time.monotonic() + PING_S
         for said in words:
@@ -416,7 +425,7 @@ class AgentChannel(Passing):
             except (OSError, HostError):
                 return  # the next read finds the link broken, and reports it
 
-    # the wire
+    # The wire format
 
     def _greet(self) -> None:
         self._link.settimeout(DEADLINE_S)
@@ -442,7 +451,7 @@ class AgentChannel(Passing):
                 )
 
     def _magic(self) -> tuple[str, str]:
-        """Return the next word of the agent's boot line and what it says with it, skipping what a login prints."""
+        """Return the next word of the agent's boot program and its argument. Skip the login's output."""
         noise = 0
         while not (line := self._line()).startswith(MAGIC):
             noise += len(line) + 1
@@ -469,7 +478,7 @@ class AgentChannel(Passing):
             message, payload = self._message()
             if message.get("id", 0) is not None:
                 return self._unwrap(message, payload)
-            # to a word that `_tell` said too late
+            # the answer to a late message of `_tell`
         raise self._flooded()
 
     def _flooded(self) -> ConnectionLostError:
@@ -501,7 +510,7 @@ class AgentChannel(Passing):
         return message, self._exactly(size)
 
     def _chunk(self) -> bytes:
-        """Return the next piece of a stream; none at its end."""
+        """Return the next chunk of a stream, or none at its end."""
         with self._link_errors():
             message, payload = self._message(MAX_CHUNK)
         if "chunk" not in message:
@@ -539,7 +548,7 @@ class AgentChannel(Passing):
 
     @contextlib.contextmanager
     def _link_errors(self) -> Iterator[None]:
-        """The one place where a link's own errors become ours."""
+        """Turn a link's errors into ConnectionLostError. The only place that does."""
         try:
             yield
         except TimeoutError as error:
@@ -572,10 +581,10 @@ class Incoming(Protocol):
     """A stream of bytes that a host sends."""
 
     def read(self, size: int, /) -> bytes:
-        """Return so many bytes; fewer at the end of the stream."""
+        """Return this many bytes, or fewer at the end of the stream."""
 
     def read_some(self) -> bytes:
-        """Return the bytes that have come, at least one; none at the end of the stream."""
+        """Return the bytes that have arrived, at least one, or none at the end of the stream."""
 
 
 class _ChunkReader:

@@ -1,4 +1,4 @@
-"""The channels of one connection: those that its desks share, and those that a desk keeps while it prepares a run."""
+"""The channels of one connection: shared ones, and reserved ones of host clients that prepare a run."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from launcher.errors import AgentError, ConnectionLostError, RefusedStreamError
 from launcher.transport.channel import AgentChannel
 
 MOST = 4
-"""Channels at once. sshd allows 10 sessions by default (MaxSessions): there is one that reads runs, and programs may be started."""
+"""The maximum number of channels at a time.
+
+sshd allows 10 sessions by default (MaxSessions). One more session reads runs, and programs need some too.
+"""
 MOST_KEPT = 3
-"""Of them, those that are kept: the others always have one to share."""
+"""The maximum number of reserved channels, so that one is always left to share."""
 ENDING_S = 10.0
-"""How long a host may count a session that was closed."""
+"""The seconds for which a host may still count a closed session."""
 LOOK_S = 0.05
 
 
 class ChannelPool:
-    """Opens channels when they are needed, up to a limit, and keeps them for the next. Any thread may use it."""
+    """Opens channels on demand, up to a limit, and reuses them. Thread-safe."""
 
     def __init__(self, host: str, open_channel: Callable[[], AgentChannel]) -> None:
-        """Begin without a channel."""
+        """Start without a channel."""
         self._host = host
         self._open_channel = open_channel
         self._changed = threading.Condition()
@@ -37,7 +40,7 @@ class ChannelPool:
 
     @contextlib.contextmanager
     def shared(self) -> Iterator[AgentChannel]:
-        """Yield a channel for one call, waiting for a free one. One that broke is closed. Raises HostError."""
+        """Yield a channel for one call. Wait for a free one. Close it if it breaks. Raises HostError."""
         channel = self._take(lambda: True)
         try:
             yield channel
@@ -51,7 +54,10 @@ class ChannelPool:
             self._give_back(channel)
 
     def keep(self) -> AgentChannel:
-        """Return a channel for the caller alone, waiting for one, until `release` or `discard`. Raises HostError."""
+        """Reserve a channel for the caller, until `release` or `discard`.
+
+        Wait for a free one. Raises HostError.
+        """
 
         def may_keep() -> bool:
             return self._kept < max(1, min(MOST_KEPT, self._most - 1))
@@ -59,15 +65,15 @@ class ChannelPool:
         return self._take(may_keep, kept=1)
 
     def release(self, channel: AgentChannel) -> None:
-        """Share a kept channel again: its agent holds nothing for it any more."""
+        """Share a reserved channel again, after its agent has released everything it held."""
         self._give_back(channel, kept=1)
 
     def discard(self, channel: AgentChannel) -> None:
-        """Close a kept channel; its agent clears away what it holds."""
+        """Close a reserved channel. Its agent removes what it holds."""
         self._drop(channel, kept=1)
 
     def close(self) -> None:
-        """Close all channels; who waits for one, or uses one, gets ConnectionLostError."""
+        """Close all channels. Threads that wait for one, or use one, get ConnectionLostError."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -76,7 +82,7 @@ class ChannelPool:
             channel.close()
 
     def _take(self, may: Callable[[], bool], kept: int = 0) -> AgentChannel:
-        """Return a free channel, or a new one, once there `may` be one more."""
+        """Return a free channel, or a new one. Wait until `may` and the limit allow it."""
         while True:
             with self._changed:
                 self._changed.wait_for(

@@ -1,4 +1,4 @@
-"""From a machine, or the login node of a cluster, to its desk, or to a line for many desks."""
+"""Connect to a host, or the login node of a cluster: one host client, or a shared connection for many."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def connect(host: Host) -> HostClient:
-    """Connect to a machine and return its desk; close it, or use it in a `with`.
+    """Connect to a host and return its client. Close it, or use it as a context manager.
 
-    Raises HostError that says what to do.
+    Raises HostError with the action to take.
     """
     began = time.monotonic()
     desk = AgentClient(AgentChannel(host.name, _link(host)))
@@ -31,7 +31,10 @@ def connect(host: Host) -> HostClient:
 
 
 def open_line(host: Host) -> SharedConnection:
-    """Return a line to a host: one connection for many desks. It connects for the first desk; close it, or use it in a `with`."""
+    """Return a shared connection to a host, for many host clients.
+
+    It connects for the first client. Close it, or use it as a context manager.
+    """
     from launcher.transport.shared_connection import SharedConnection  # few commands follow many runs
 
     return SharedConnection(host, lambda: _connection(host), AgentClient)
@@ -54,7 +57,7 @@ def _connection(host: Host) -> Connection:
 
 
 def _over_ssh(host: Host) -> HeldConnection | SshConnection:
-    """Return the connection that is held for a host, or a new one."""
+    """Return the persistent connection to a host, or a new one."""
     from launcher.transport import persistent_connection  # none of this is needed on this machine
     from launcher.transport.ssh.ssh_config import hops
 

@@ -1,8 +1,9 @@
-"""The process that holds a connection to a host for the next commands, which `held.py` leaves behind.
+"""The background process that keeps a connection to a host open for later commands.
 
-It has a connection of its own, made without asking anybody. Each command asks it for streams over a Unix socket, to an agent of
-its own first, and it passes bytes on: nothing of them is kept. It ends by itself: after the host's `hold` seconds without a
-command, when the connection is lost, when its socket is removed, and after an hour in any case.
+`persistent_connection.py` starts it. It makes its own connection, without asking the user. Commands ask it
+over a Unix socket for streams, first of all to an agent of their own. It forwards bytes and stores none. It
+exits after the host's `hold` seconds without a command, when the connection is lost, when its socket is
+removed, and after an hour in any case.
 """
 
 from __future__ import annotations
@@ -29,23 +30,23 @@ from launcher.values.host import Host
 
 LOOK_S = 1.0
 ASKED_S = 10.0
-"""How long a client may take to say what it wants."""
+"""The seconds that a client may take to send its request."""
 MOST_AGE_S = 3600.0
-"""A connection takes no new commands after this time: a host's key is looked at again now and then."""
+"""The age in seconds after which a connection takes no new commands. Host keys are thus checked again."""
 AGENT_S = 90.0
-"""How long a login may take to begin an agent."""
+"""The seconds that a login may take to start an agent."""
 PIECE = 1 << 18
 
 
 def main() -> None:
-    """Hold a connection to the host on standard input. Whatever stands in the way, nothing is held."""
+    """Keep a connection open to the host on standard input. After any failure, exit without one."""
     core_dumps.turn_off()
     host = Host.model_validate_json(sys.stdin.buffer.read())
     mark = Path(sys.argv[2])
     with contextlib.suppress(LaunchError, OSError):
         _hold(host, mark)
     mark.unlink(missing_ok=True)
-    os._exit(0)  # threads may wait for what never comes
+    os._exit(0)  # threads may be blocked forever
 
 
 def _hold(host: Host, mark: Path) -> None:
@@ -60,7 +61,7 @@ def _hold(host: Host, mark: Path) -> None:
     try:
         holder = _Holder(host, connection, began)
         if connection.needs_person or persistent_socket.socket_of(host, hops(host)) != path:
-            return  # what the connection was checked by has changed meanwhile
+            return  # the settings that decided the route and the checks have changed
         os.chdir("/")
         listener = background.Listener(path, mark)
         try:
@@ -76,7 +77,7 @@ class _Holder:
     """A connection, and the clients that use it."""
 
     def __init__(self, host: Host, connection: SshConnection, began: float) -> None:
-        """Take over a connection that was made at a time of the monotonic clock."""
+        """Take over a connection. `began` is its start on the monotonic clock."""
         self._host = host
         self._connection = connection
         self._began = began
@@ -86,7 +87,7 @@ class _Holder:
         self._is_over = False
 
     def serve(self, listener: background.Listener) -> None:
-        """Serve clients until the time is up, the connection is lost, or the socket is no longer ours."""
+        """Serve clients until the time is up, the connection is lost, or the socket is another process's."""
         self._idle_since = time.monotonic()
         self._listener = listener.socket
         self._listener.setblocking(False)
@@ -95,26 +96,29 @@ class _Holder:
                 continue
             try:
                 client, _ = self._listener.accept()
-            except OSError:  # nobody is there: `_tell` has woken us
+            except OSError:  # no client: `_tell` has woken this thread
                 continue
             with self._lock:
                 self._users += 1
             threading.Thread(target=self._attend, args=(client,), daemon=True).start()
 
     def finish(self) -> None:
-        """Wait for the clients that are left, as long as the connection works."""
+        """Wait for the remaining clients, while the connection works."""
         while self._connection.is_open and self._users:
             time.sleep(LOOK_S / 10)
 
     def _left_s(self, besides: int = 0) -> float:
-        """Return for how long the connection is held, if nobody comes meanwhile; so many clients do not count."""
+        """Return the seconds for which the connection stays open without new clients.
+
+        Ignore `besides` clients.
+        """
         now = time.monotonic()
         with self._lock:
             since = now if self._users > besides else self._idle_since
         return min(since + self._host.hold, self._began + MOST_AGE_S) - now
 
     def _attend(self, client: socket.socket) -> None:
-        """Answer one client, and pass its bytes on until it or the host ends."""
+        """Answer one client, and forward its bytes until the client or the host ends."""
         is_user = False
         try:
             with client, contextlib.suppress(OSError, EOFError):
@@ -141,19 +145,19 @@ class _Holder:
                     self._idle_since = time.monotonic()
 
     def _tell(self, client: socket.socket, *, is_last: bool) -> None:
-        """Say what is held, and end if this `is_last`."""
+        """Report the state of the connection. With `is_last`, stop serving."""
         left_s = max(0.0, self._left_s(besides=1))
         with self._lock:
             users = self._users - 1
         values = {"host": self._host.name, "about": self._connection.about, "left_s": left_s}
         persistent_socket.say(client, **values, users=users, pid=os.getpid())
         if is_last:
-            os.dup(client.fileno())  # nobody closes it: the end of this process does, and tells the other end
+            os.dup(client.fileno())  # never closed, so that the exit of this process informs the client
             self._is_over = True
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes `serve`
 
     def _open(self, client: socket.socket, question: JsonObject) -> None:
-        """Open what a client asks for, and pass bytes on. Raises HostError."""
+        """Open the requested stream, and forward its bytes. Raises HostError."""
         connection, what = self._connection, question.get("open")
         if what == "agent":
             link = connection.open_link()
@@ -186,7 +190,10 @@ class _Holder:
 
 
 def _greeting(host: str, link: Socket) -> bytes:
-    """Return what a login says until its agent begins. Raises HostError, with the login's words if none does in time."""
+    """Return a login's output up to the agent's start. Raises HostError if no agent starts in time.
+
+    The error contains the output.
+    """
     deadline = time.monotonic() + AGENT_S
     said = b""
     while MAGIC not in said:
@@ -198,7 +205,7 @@ def _greeting(host: str, link: Socket) -> bytes:
 
 
 def _pass_on(client: socket.socket, stream: Socket) -> None:
-    """Pass bytes on in both directions until one side has ended, and close the host's."""
+    """Forward bytes in both directions until one side has ended, then close the host's stream."""
     stream.settimeout(None)
 
     def upward() -> None:
@@ -226,7 +233,7 @@ def _pass_on(client: socket.socket, stream: Socket) -> None:
 
 
 def _has_left(client: socket.socket, wait_s: float | None) -> bool:
-    """Whether a client has closed its end within the time, not only ended what it sends."""
+    """Whether a client has closed both directions within the time, and not only its sending one."""
     look = select.poll()
-    look.register(client, 0)  # with no events asked for, poll still reports a full hang-up
+    look.register(client, 0)  # with no events requested, poll still reports a full hang-up
     return bool(look.poll(None if wait_s is None else wait_s * 1000))

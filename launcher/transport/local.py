@@ -1,4 +1,4 @@
-"""This machine: the same agents over socket pairs instead of a wire."""
+"""This machine as a host: the same agents over socket pairs instead of a network."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ LEAVE_S = 5
 
 
 class LocalLink:
-    """An agent in a process of its own, in a session of its own: Ctrl-C here is not its affair."""
+    """An agent in its own process and session, so that Ctrl-C does not reach it."""
 
     def __init__(self, host: Host, variables: Mapping[str, str] | None = None) -> None:
-        """Start the agent, with the variables that its runs may have, and with these."""
+        """Start the agent, with the variables that its runs may inherit, and these."""
         self.about = "this machine"
         self._name = host.name
         self._programs: list[ProgramStream] = []
@@ -45,11 +45,11 @@ class LocalLink:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the agent has left, as far as that was looked at."""
+        """Whether the agent is known to have exited."""
         return self._process.returncode is not None
 
     def by_hand(self, command: str) -> str:
-        """Return the command as it is."""
+        """Return the command unchanged."""
         return command
 
     def open_socket(self, path: str) -> socket.socket:
@@ -61,7 +61,10 @@ class LocalLink:
         return _port(self._name, port)
 
     def open_program(self, words: Sequence[str]) -> ProgramStream:
-        """Open a stream to the standard input and output of a program, which ends with it. Raises HostError."""
+        """Open a stream to the standard input and output of a program, which ends with it.
+
+        Raises HostError.
+        """
         self._programs.append(ProgramStream(self._name, words))
         return self._programs[-1]
 
@@ -70,29 +73,32 @@ class LocalLink:
         self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Hang up; the agent leaves at once. One that does not is our own child, and is made to."""
+        """Close the connection.
+
+        The agent exits at once; otherwise this process terminates it, as its parent.
+        """
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # the agent has left before us
+            pass  # the agent has exited already
         self._socket.close()
-        for program in self._programs:  # whose stream is closed by now, or nobody's any more
+        for program in self._programs:  # their streams are closed or unused by now
             program.close()
         for insist in (self._process.terminate, self._process.kill, self._process.poll):
             try:
                 self._process.wait(LEAVE_S)
                 return
             except subprocess.TimeoutExpired:
-                insist()  # SIGTERM lets it clear away; one that is stopped hears only SIGKILL
+                insist()  # SIGTERM lets it clean up; a stopped process reacts only to SIGKILL
 
 
 class LocalConnection:
-    """This machine as what several agents are on. Any thread may use it."""
+    """This machine as a connection for several agents. Thread-safe."""
 
     about = "this machine"
 
     def __init__(self, host: Host, variables: Mapping[str, str] | None = None) -> None:
-        """Start nothing. Agents get the variables that the host's runs may have, and these."""
+        """Start no agent yet. Agents get the variables that the host's runs may inherit, and these."""
         self._host = host
         self._variables = variables
         self._lock = threading.Lock()
@@ -105,7 +111,10 @@ class LocalConnection:
         return not self._is_closed
 
     def open_link(self) -> LocalLink:
-        """Start one more agent, whose link ends alone. Raises ConnectionLostError if the connection is closed."""
+        """Start another agent, with a link that ends separately.
+
+        Raises ConnectionLostError on a closed connection.
+        """
         link = LocalLink(self._host, self._variables)
         with self._lock:
             if not self._is_closed:
@@ -116,7 +125,7 @@ class LocalConnection:
         raise ConnectionLostError(self._host.name, f"{self._host.name}: the connection was closed")
 
     def by_hand(self, command: str) -> str:
-        """Return the command as it is."""
+        """Return the command unchanged."""
         return command
 
     def open_socket(self, path: str) -> socket.socket:
@@ -128,7 +137,10 @@ class LocalConnection:
         return _port(self._host.name, port)
 
     def open_program(self, words: Sequence[str]) -> ProgramStream:
-        """Open a stream to the standard input and output of a program, which ends with it. Raises HostError."""
+        """Open a stream to the standard input and output of a program, which ends with it.
+
+        Raises HostError.
+        """
         return ProgramStream(self._host.name, words)
 
     def sever(self) -> None:
@@ -138,7 +150,7 @@ class LocalConnection:
                 link.sever()
 
     def close(self) -> None:
-        """Hang up on all agents, and wait until they have left."""
+        """Close the links to all agents, and wait for their exit."""
         for link in self._end():
             link.close()
 
@@ -152,7 +164,7 @@ class ProgramStream:
     """The stream to a program's standard input and output. The program ends with it."""
 
     def __init__(self, host: str, words: Sequence[str]) -> None:
-        """Start it, in a session of its own. Raises HostError."""
+        """Start the program in its own session. Raises HostError."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:

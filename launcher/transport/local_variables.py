@@ -1,4 +1,4 @@
-"""Which of this process's variables a run on this machine gets: those of the list, or all of them."""
+"""The variables of this process that a run on this machine inherits: those of a list, or all."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ LISTED = {
     "the engine": "DOCKER_HOST DOCKER_CONTEXT DOCKER_CONFIG DOCKER_CERT_PATH DOCKER_TLS_VERIFY DOCKER_API_VERSION BUILDX_* BUILDKIT_*",
     "Slurm": "SLURM_*",
 }
-"""The list, in shell patterns; case counts, except for the proxies. docs/hosts.md shows it."""
+"""The list, as shell patterns. Case matters, except for the proxies. docs/hosts.md shows it."""
 _OURS = "LAUNCH_"
-"""Between our own processes, such as the token of the run that starts another one; a training gets its own."""
+"""The prefix of variables between launcher's own processes, e.g. the token of a run that starts another one.
+
+A training gets its own values.
+"""
 _PLAIN = ("HF_TOKEN_PATH", "HF_HUB_DISABLE_IMPLICIT_TOKEN")
-"""Settings that are named like a credential and hold none."""
+"""Variables with a name like a credential's that hold none."""
 _CREDENTIAL = re.compile(
     r"(?:^|_)(?:TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASS|JWT|AUTH|CREDENTIAL)S?(?:_|$)", re.IGNORECASE
 )
@@ -38,12 +41,15 @@ _STARTS = tuple(word[:-1] for word in _WORDS if word.endswith("*"))
 
 
 def of_local_runs(host: Host, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return those of our variables that this machine's agent, and the runs that it starts, inherit."""
+    """Return the variables that this machine's agent, and the runs that it starts, inherit."""
     return {name: value for name, value in variables.items() if is_inherited(host, name)}
 
 
 def is_inherited(host: Host, name: str) -> bool:
-    """Whether a run on this machine inherits a variable: by the list, which no credential is on."""
+    """Whether a run on this machine inherits a variable.
+
+    By default: if the list has it and it is no credential.
+    """
     if host.variables == "inherit" or name in _PLAIN or name.startswith(_OURS):
         return True
     return (name in _NAMES or name.startswith(_STARTS)) and _CREDENTIAL.search(name) is None

@@ -1,4 +1,4 @@
-"""The agent's reading of a log, here on the client: one table for both."""
+"""The agent's diagnosis of logs, for the client. Both use one table."""
 
 from launcher.agent.diagnosis.diagnose import Diagnosis, ProcessEnd, diagnose
 from launcher.agent.diagnosis.failures import BY_NAME

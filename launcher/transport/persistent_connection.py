@@ -1,8 +1,9 @@
-"""The connections that are held between commands: this one's use of them, and what it leaves for the next.
+"""The persistent connections: their use by this command, and the start of one for the next command.
 
-At the end of a command that has connected to one host, a process in the background (`holder.py`) connects to it again, with the
-keys that need nobody, and keeps that connection for the next command. A second handshake of its own, rather than ours handed on,
-so that the first one is as it always was: prompts and errors belong to the command, and nothing of it outlives it.
+After a command that has connected to one host, a background process (`connection_server.py`) connects to it
+again, with the keys that need no user, and keeps that connection for the next command. It makes a second
+handshake, so that the command's own connection stays unaffected: prompts and errors belong to the command,
+and its connection ends with it.
 """
 
 from __future__ import annotations
@@ -31,25 +32,25 @@ from launcher.values.host import Host
 from launcher.values.public_result import public
 
 ASKED_S = 1.5
-"""How long a holder may take to say that it was asked; one that is stopped never does."""
+"""The seconds that a connection server may take to confirm a request. A stopped one never does."""
 READY_S = 5.0
-"""How long a held connection may take to show that it works; then a new one is made."""
+"""The seconds that a persistent connection may take to prove that it works. Otherwise a new one is made."""
 OPEN_S = 90.0
-"""How long it may take to open one more stream, once it is in use: an agent has to start."""
+"""The seconds that another stream may take to open on a working connection. An agent has to start."""
 LOCAL_S = 2.0
-"""How long a holder may take to say something of itself, and to end then."""
+"""The seconds that a connection server may take to report its state, and to exit afterwards."""
 KINDS = ("ConnectionLostError", "RefusedStreamError", "NobodyListensError", "UnreachableError", "HostError")
-"""The errors that a holder passes on."""
+"""The errors that a connection server forwards."""
 _LOG = logging.getLogger(__name__)
 _PROGRAM = "from launcher.transport.connection_server import main; main()"
 _WIPING = {"PYTHONMALLOC": "malloc", "MALLOC_PERTURB_": "85"}
-"""With these, glibc overwrites what a holder frees: what it has passed on is not in its memory any more."""
+"""With these variables, glibc overwrites freed memory, so that forwarded bytes do not stay in memory."""
 _spoken: dict[str, Host | None] = {}
-"""The hosts over SSH that this process has spoken to; None where nothing is to be left behind."""
+"""The hosts that this process has connected to over SSH. None: keep no connection to this host."""
 
 
 def find(host: Host, route: Sequence[Hop]) -> HeldConnection | None:
-    """Return the connection that is held for a host, if there is one and it works."""
+    """Return the persistent connection to a host, or None if it is missing or broken."""
     if not host.hold:
         return None
     path = persistent_socket.socket_of(host, route)
@@ -68,17 +69,20 @@ def find(host: Host, route: Sequence[Hop]) -> HeldConnection | None:
 
 
 def is_any() -> bool:
-    """Whether any connection is held, so that looking for one may be worth it."""
+    """Whether any persistent connection exists, which makes a search worthwhile."""
     return bool(persistent_socket.sockets())
 
 
 def note(host: Host, *, needs_person: bool) -> None:
-    """Note that this process has connected to a host by itself, and whether somebody had to do something for that."""
+    """Record that this process has connected to a host, and whether the user had to act for that."""
     _spoken[host.name] = host if host.hold and not needs_person else None
 
 
 def leave() -> None:
-    """Let a connection be held for the next command, if this one has spoken to a single host. This waits for nothing."""
+    """Start a persistent connection for the next command, if this command has used a single host.
+
+    Return without waiting.
+    """
     hosts = [*_spoken.values()]
     _spoken.clear()
     if len(hosts) != 1 or hosts[0] is None or not user_sockets.KNOWS_PEERS:
@@ -87,10 +91,10 @@ def leave() -> None:
 
 
 class HeldConnection:
-    """A connection that another process holds, with streams of our own on it. Any thread may use it."""
+    """This process's use of a connection that a connection server keeps. Thread-safe."""
 
     def __init__(self, host: str, path: Path) -> None:
-        """Start an agent on it, by which it shows that it works. Raises OSError or HostError."""
+        """Start an agent on it, to prove that it works. Raises OSError or HostError."""
         self._host = host
         self._path = path
         self._lock = threading.Lock()
@@ -123,15 +127,18 @@ class HeldConnection:
             return False
 
     def open_link(self) -> HeldLink:
-        """Start one more agent, whose link ends alone. Raises RefusedStreamError or ConnectionLostError."""
+        """Start another agent, whose link ends separately.
+
+        Raises RefusedStreamError or ConnectionLostError.
+        """
         return HeldLink(self, self._agent(), is_alone=False)
 
     def only_link(self) -> HeldLink:
-        """Return the link to an agent. Closing it closes our side of the connection."""
+        """Return the link to an agent. Closing it closes this process's side of the connection."""
         return HeldLink(self, self._agent(), is_alone=True)
 
     def by_hand(self, command: str) -> str:
-        """Return the shell command that runs a command there with ssh itself."""
+        """Return the shell command that runs a command on the host with ssh itself."""
         return f"{self._by_hand}{command}"
 
     def open_socket(self, path: str) -> socket.socket:
@@ -139,7 +146,10 @@ class HeldConnection:
         return self._open(open="socket", path=path)
 
     def open_port(self, port: int) -> socket.socket:
-        """Open a stream to a TCP port of the host's loopback. Raises NobodyListensError, RefusedStreamError or ConnectionLostError."""
+        """Open a stream to a TCP port of the host's loopback.
+
+        Raises NobodyListensError, RefusedStreamError or ConnectionLostError.
+        """
         return self._open(open="port", port=port)
 
     def open_program(self, words: Sequence[str]) -> socket.socket:
@@ -147,16 +157,16 @@ class HeldConnection:
         return self._open(open="program", words=list(words))
 
     def sever(self) -> None:
-        """Cut all our streams."""
+        """Cut all streams of this process."""
         self._cut()
 
     def close(self) -> None:
-        """Close all our streams. The connection itself is held for the next command."""
+        """Close all streams of this process. The connection itself stays open for the next command."""
         for stream in self._cut():
             stream.close()
 
     def _cut(self) -> list[socket.socket]:
-        """Cut all our streams, and return them."""
+        """Cut all streams of this process, and return them."""
         with self._lock:
             self._is_closed = True
             streams = [*self._streams]
@@ -172,7 +182,7 @@ class HeldConnection:
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Say that the connection broke, around what uses one of its streams. Why, only the holder knew."""
+        """Turn errors of a stream into ConnectionLostError. Only the connection server knows the cause."""
         try:
             yield
         except TimeoutError:
@@ -192,7 +202,7 @@ class HeldConnection:
             raise ConnectionLostError(self._host, words) from error
 
     def _ask(self, timeout_s: float, **question: Any) -> socket.socket:
-        """Ask for a stream, which is ours once that is answered. Raises OSError or HostError."""
+        """Request a stream. It is usable after `_answer`. Raises OSError or HostError."""
         stream = persistent_socket.connect(self._path, timeout_s)
         with self._lock:
             is_closed = self._is_closed
@@ -210,7 +220,10 @@ class HeldConnection:
         return stream
 
     def _answer(self, stream: socket.socket, timeout_s: float) -> JsonObject:
-        """Return what is said with a stream. The holder has to say at once that it was asked. Raises OSError or HostError."""
+        """Return the message that comes with a stream. Raises OSError or HostError.
+
+        The connection server must confirm the request at once.
+        """
         try:
             persistent_socket.hear(stream)
             stream.settimeout(timeout_s)
@@ -224,10 +237,10 @@ class HeldConnection:
 
 
 class HeldLink(Passing):
-    """An agent's stream on a held connection."""
+    """An agent's stream on a persistent connection."""
 
     def __init__(self, connection: HeldConnection, stream: socket.socket, *, is_alone: bool) -> None:
-        """Take over the stream. If it `is_alone`, the connection is closed with it."""
+        """Take over the stream. With `is_alone`, closing the link closes the connection."""
         super().__init__(connection)
         self._connection = connection
         self._stream = stream
@@ -245,7 +258,7 @@ class HeldLink(Passing):
             self._stream.sendall(data)
 
     def close(self) -> None:
-        """Hang up: the agent leaves."""
+        """Close the link. The agent exits."""
         with contextlib.suppress(OSError):  # another thread may be reading from it
             self._stream.shutdown(socket.SHUT_RDWR)
         self._stream.close()
@@ -255,7 +268,10 @@ class HeldLink(Passing):
 
 @public("HeldRow")
 class HeldState(NamedTuple):
-    """A connection that process `pid` holds for the next command: for `left_s` seconds more, if `users` do not use it just now."""
+    """A connection that process `pid` keeps for later commands.
+
+    It stays open for `left_s` more seconds, unless one of its `users` is active.
+    """
 
     host: str
     about: str
@@ -265,19 +281,22 @@ class HeldState(NamedTuple):
 
 
 class Closing(NamedTuple):
-    """What `close_all` has ended: connections that were held, and the hosts to which one was just being made."""
+    """The result of `close_all`: the closed connections, and the hosts with a connection in preparation."""
 
     held: list[HeldState]
     opening: list[str]
 
 
 def states() -> list[HeldState]:
-    """Return the connections that are held for this user, by host."""
+    """Return this user's persistent connections, by host."""
     return sorted(filter(_is_held, filter(None, map(_state, persistent_socket.sockets()))))
 
 
 def close_all() -> Closing:
-    """Hold no connection any longer, and return when the processes have ended that held one. One that is in use ends with its commands."""
+    """Close all persistent connections, and wait until their processes have exited.
+
+    A connection in use ends with its commands.
+    """
     opening = sorted(filter(None, map(_give_up, persistent_socket.marks())))
     closed = [*filter(None, map(_close, persistent_socket.sockets()))]
     with contextlib.suppress(OSError):
@@ -286,26 +305,29 @@ def close_all() -> Closing:
 
 
 def _is_held(state: HeldState) -> bool:
-    """Whether it is a connection. A process that stands by, which older versions left, has no host."""
+    """Whether it is a connection. Older versions left a standby process, which has no host."""
     return bool(state.host)
 
 
 def _state(path: Path) -> HeldState | None:
-    """Ask a holder about itself; None if it does not answer."""
+    """Ask a connection server for its state. Return None if it does not answer."""
     with contextlib.suppress(OSError), persistent_socket.connect(path, LOCAL_S) as stream:
         return _told(stream, ask="state")
     return None
 
 
 def _close(path: Path) -> HeldState | None:
-    """Have a holder end, and wait for that if nobody uses it; None if nobody listens there. One that does not end is killed."""
+    """Make a connection server exit. If it is unused, wait for its exit, and kill it if it does not exit.
+
+    Return its state, or None if no process listens at the socket.
+    """
     try:
         with persistent_socket.connect(path, LOCAL_S) as stream:
             pid, state = user_sockets.check_peer(stream), None
             try:
                 state = _told(stream, ask="close")
                 if state is not None and not state.users:
-                    stream.recv(1)  # its end ends the stream
+                    stream.recv(1)  # its exit ends the stream
             except TimeoutError:
                 state = state or HeldState(_host_of(pid), "", 0.0, 0, pid)
                 _kill(pid)
@@ -316,12 +338,12 @@ def _close(path: Path) -> HeldState | None:
 
 
 def _host_of(pid: int) -> str:
-    """Return the name of a holder's host, which `leave` has put on its command line."""
+    """Return the name of a connection server's host, from the command line that `leave` gave it."""
     return printable(Path(f"/proc/{pid}/cmdline").read_text().split("\0")[4])
 
 
 def _told(stream: socket.socket, **question: Any) -> HeldState | None:
-    """Return what a holder says of itself; None if that is nonsense. Raises OSError."""
+    """Return a connection server's report of its state, or None if it is malformed. Raises OSError."""
     persistent_socket.say(stream, **question)
     said = persistent_socket.hear(stream)
     try:
@@ -332,7 +354,10 @@ def _told(stream: socket.socket, **question: Any) -> HeldState | None:
 
 
 def _give_up(mark: Path) -> str | None:
-    """End the process that makes a connection, and return the host's name; None if it listens already, or has ended."""
+    """Kill the process that prepares a connection. Return its host's name.
+
+    Return None if it listens already, or has ended.
+    """
     try:
         descriptor = os.open(mark, os.O_RDWR | os.O_NOFOLLOW)
         try:
@@ -349,7 +374,10 @@ def _give_up(mark: Path) -> str | None:
 
 
 def _drop(path: Path) -> None:
-    """Take away the socket of a holder that does not answer: it ends with the commands that use it. One that is stopped ends now."""
+    """Remove the socket of a connection server that does not answer. It ends with the commands that use it.
+
+    Kill it if it is stopped.
+    """
     with contextlib.suppress(OSError):
         with persistent_socket.connect(path, LOCAL_S) as stream:
             pid = user_sockets.check_peer(stream)
@@ -359,7 +387,7 @@ def _drop(path: Path) -> None:
 
 
 def _kill(pid: int) -> None:
-    """Kill a process of ours, and wait for its end, for a while."""
+    """Kill a process of this user. Wait up to LOCAL_S for its end."""
     with contextlib.suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)
         try:
@@ -370,7 +398,7 @@ def _kill(pid: int) -> None:
 
 
 def _error(host: str, said: JsonObject) -> HostError:
-    """Return an error that a holder passes on."""
+    """Return an error that a connection server forwards."""
     kind = said["error"] if said["error"] in KINDS else "HostError"
     error: HostError = getattr(errors, kind)(host, str(said.get("message")))
     return error

@@ -1,8 +1,8 @@
-"""The sockets of held connections: where they are, who may use them, and what is said over them first.
+"""The sockets of persistent connections: their paths, their permissions, and the first messages over them.
 
-Each is named by a digest of all that decides where its connection leads and whether it may be made: the host's table, what
-ssh's configuration says of each hop, the known_hosts files, the keys, this version and its agent. Whatever of that changes,
-the next command looks for another name, and connects anew.
+The name of each is a digest of everything that decides the connection's target and its permission: the host's
+table, ssh's configuration of each hop, the known_hosts files, the keys, this version and its agent. After any
+change the next command looks for another name, and connects anew.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from launcher.values.host import Host
 
 WAY = ("name", "address", "port", "user", "identity_file", "known_hosts", "root", "python", "hold")
-"""What of a host's table decides where its connection leads, and how long it is held."""
+"""The fields of a host's table that decide the connection's target and its lifetime."""
 MOST_SAID = 64 * 1024
 MOST_PATH = 100
-"""Bytes of a socket's path; systems allow 104 to 108."""
+"""The maximum bytes of a socket's path. Systems allow 104 to 108."""
 _OPENING = "opening-"
 _SIZE = struct.Struct(">I")
 
 
 def socket_folder() -> Path:
-    """Return the folder of this user's sockets, which may not be there yet."""
+    """Return the folder of this user's sockets. It may not exist yet."""
     return Path(user_sockets.folder())
 
 
 def sockets() -> list[Path]:
-    """Return the sockets in the folder, checked. An unsafe folder has none."""
+    """Return the sockets in the folder, after a check of its permissions. An unsafe folder has none."""
     folder = socket_folder()
     try:
         user_sockets.check_folder(str(folder))
@@ -54,7 +54,7 @@ def sockets() -> list[Path]:
 
 
 def marks() -> list[Path]:
-    """Return the marks of the connections that are being made, checked as `sockets` are."""
+    """Return the markers of connections in preparation, after the same check."""
     folder = socket_folder()
     try:
         user_sockets.check_folder(str(folder))
@@ -65,9 +65,10 @@ def marks() -> list[Path]:
 
 @contextlib.contextmanager
 def new_mark() -> Iterator[tuple[Path, int]]:
-    """Make a mark, and yield it with its locked descriptor. It stays locked as long as a process has that. Raises OSError.
+    """Create a marker, and yield its path and its locked descriptor. Raises OSError.
 
-    A mark is there from before its process begins until that one listens, so that `launch hosts --close` misses no connection.
+    The marker stays locked while a process has the descriptor. It exists from before the process starts until
+    the process listens, so that `launch hosts --close` misses no connection.
     """
     folder = socket_folder()
     with contextlib.suppress(FileExistsError):
@@ -83,7 +84,7 @@ def new_mark() -> Iterator[tuple[Path, int]]:
 
 
 def is_locked(descriptor: int) -> bool:
-    """Whether the process of a mark lives, by another descriptor of it."""
+    """Whether the process of a marker is alive. `descriptor` is a second descriptor of the marker."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -92,11 +93,11 @@ def is_locked(descriptor: int) -> bool:
 
 
 def is_alive(mark: Path) -> bool:
-    """Whether the process of a mark lives, as far as can be seen."""
+    """Whether the process of a marker may be alive."""
     try:
         descriptor = os.open(mark, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:
-        return True  # it listens already, or it is not ours to judge
+        return True  # it listens already, or another user owns the marker
     try:
         return is_locked(descriptor)
     finally:
@@ -118,7 +119,7 @@ def connect(path: Path, timeout_s: float) -> socket.socket:
 
 
 def say(stream: socket.socket, **values: Any) -> None:
-    """Say something before the raw bytes begin. Raises OSError."""
+    """Send a message before the raw bytes. Raises OSError."""
     data = json.dumps(values).encode()
     stream.sendall(_SIZE.pack(len(data)) + data)
 
@@ -138,7 +139,7 @@ def hear(stream: socket.socket) -> JsonObject:
 
 
 def exactly(stream: socket.socket, size: int) -> bytes:
-    """Read so many bytes, and none of what follows. Raises OSError."""
+    """Read exactly this many bytes. Raises OSError."""
     pieces = []
     while size:
         piece = stream.recv(size)
@@ -150,9 +151,9 @@ def exactly(stream: socket.socket, size: int) -> bytes:
 
 
 def socket_of(host: Host, route: Sequence[Hop]) -> Path | None:
-    """Return the path of the socket for a host by this route; None if nothing may be held for it.
+    """Return the path of the socket for a host by this route, or None if no connection may be kept.
 
-    Nothing is if a program says which keys are known: it may say something else next time.
+    That is the case if a program supplies the known keys, since its output may change.
     """
     if any(hop.known_hosts_command for hop in route):
         return None

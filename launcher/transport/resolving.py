@@ -14,7 +14,7 @@ class SilentResolverError(OSError):
 
 
 def resolve(address: str, port: int, deadline: float) -> list[Any]:
-    """Return the answer of `getaddrinfo`, from a thread that is abandoned at the deadline (of the monotonic clock).
+    """Return the result of `getaddrinfo`, from a thread that is abandoned at the deadline (monotonic clock).
 
     The C library allows five seconds for each server, attempt and search domain, and cannot be interrupted.
     """

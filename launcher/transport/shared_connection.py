@@ -1,18 +1,20 @@
-"""A shared connection to a host, on which many desks may be open at once.
+"""A shared connection to a host, on which many host clients may be open at once.
 
     with open_line(host) as line:
-        with line.desk() as desk:
-            desk.runs.summaries()
+        with line.desk() as client:
+            client.runs.summaries()
 
-The connection is made for the first desk. What desks ask goes over few channels of it, each with an agent of its own:
+The connection is made for the first client. The requests of all clients use few channels, each with its own
+agent:
 
-- `runs.read` that waits for news: one channel for all desks, over which one thread asks about all runs at once;
-- a desk that prepares a run, holds a lock, or resumes a run keeps a channel until its agent holds nothing for it any more;
-- everything else borrows one of the channels that all desks share, for one call.
+- `runs.read` that waits for news: one channel for all clients; one thread asks about all runs at once;
+- a client that prepares a run, holds a lock, or resumes a run: a reserved channel, until its agent holds
+  nothing for it;
+- every other request: one of the shared channels, for one call.
 
-A shared connection may be used by any thread, and so may `sever` and `close` of a desk. Otherwise a desk is for one thread at a time, as
-any desk is. When the connection breaks, every call of all its desks raises ConnectionLostError, and the next `desk`
-connects again: once, however many threads ask for one.
+A shared connection is thread-safe, and so are `sever` and `close` of a host client. Otherwise a client is for
+one thread at a time. When the connection breaks, every call of all its clients raises ConnectionLostError,
+and the next `desk` connects again: once, even if many threads ask for one.
 """
 
 from __future__ import annotations
@@ -44,26 +46,32 @@ from launcher.transport.client.run_reading import JoinedReader, LoneReader, Read
 from launcher.values.host import Host
 
 HOLDING = ("create", "hold", "resume")
-"""Verbs after which an agent may hold something that ends with its channel."""
+"""Verbs after which an agent may hold an object that ends with its channel."""
 LETTING_GO = ("start", "await", "hold", "resume", "seal_environment")
-"""Verbs after which it may hold nothing any more."""
+"""Verbs after which the agent may no longer hold such an object."""
 JUST_NOW_S = 0.5
-"""An attempt to connect that failed just now stands for those who ask right after: many lose the link together."""
+"""For this many seconds a failed attempt to connect counts for other threads too.
+
+Many threads often lose the link together.
+"""
 
 
 class Connection(Opener, Protocol):
-    """A connection to a host, with an agent behind each link: `close` closes them too. Any thread may use it."""
+    """A connection to a host, with an agent behind each link. `close` closes the links too. Thread-safe."""
 
     @property
     def is_open(self) -> bool:
         """Whether it is neither closed nor lost."""
 
     def open_link(self) -> Link:
-        """Start one more agent, whose link ends alone. Raises RefusedStreamError if the host starts no more of them."""
+        """Start another agent, with a link that ends separately.
+
+        Raises RefusedStreamError if the host allows no more.
+        """
 
 
 class SharedConnection:
-    """One connection to a host, for many desks; see above."""
+    """One connection to a host, for many host clients; see the module's docstring."""
 
     def __init__(
         self,
@@ -71,7 +79,7 @@ class SharedConnection:
         connect: Callable[[], Connection],
         make_desk: Callable[[LineCalls, Reader], HostClient],
     ) -> None:
-        """Connect to nothing yet. `make_desk` makes a desk that asks through what it is given, and reads runs by the other."""
+        """Make no connection yet. `make_desk` creates a host client from its calls and its reader."""
         self.host = host.name
         self._way = host.way
         self._connect = connect
@@ -90,20 +98,23 @@ class SharedConnection:
         self.close()
 
     def desk(self) -> HostClient:
-        """Return a new desk; close it, or use it in a `with`. Connects if there is no connection, or it was lost.
+        """Return a new host client. Connect if necessary. Close it, or use it as a context manager.
 
-        Raises HostError that says what to do.
+        Raises HostError with the action to take.
         """
         circuit = self._connected()
         calls = LineCalls(circuit)
         return self._make_desk(calls, _DeskReader(calls, circuit.reader))
 
     def leads_to(self, host: Host) -> bool:
-        """Whether a host is this connection's: it may be one of the same name that has moved, or that is reached otherwise."""
+        """Whether this connection leads to a host.
+
+        A host of the same name may have another address or route.
+        """
         return host.way == self._way
 
     def close(self) -> None:
-        """Close the connection, and with it all desks. Runs continue."""
+        """Close the connection and all its host clients. Runs continue."""
         with self._lock:
             self._is_closed = True
             attempt = self._attempt
@@ -111,7 +122,7 @@ class SharedConnection:
             attempt.result().close()
 
     def _connected(self) -> _Circuit:
-        """Return the open connection. One thread makes it, and the others wait for the outcome."""
+        """Return the open connection. One thread makes it; the others wait for the result."""
         with self._lock:
             attempt, before = self._attempt, None
             if self._is_closed:
@@ -120,26 +131,26 @@ class SharedConnection:
             if is_ours:
                 before, self._attempt = attempt, Future()
             attempt = self._attempt
-        assert attempt is not None  # noqa: S101 - it was just made, if there was none
+        assert attempt is not None  # noqa: S101 - it was just made, if it was None
         if is_ours:
             self._make(attempt, before)
         return attempt.result()
 
     def _is_over(self, attempt: Future[_Circuit]) -> bool:
-        """Whether an attempt that has ended counts no more: its connection is lost, or it failed a while ago."""
+        """Whether a finished attempt is obsolete: its connection is lost, or it failed a while ago."""
         if attempt.exception() is not None:
             return time.monotonic() - self._failed_at > JUST_NOW_S
         return not attempt.result().connection.is_open
 
     def _make(self, attempt: Future[_Circuit], before: Future[_Circuit] | None) -> None:
-        """Connect, and end the attempt. What is left of the connection before is freed."""
+        """Connect, and finish the attempt. Close the previous connection."""
         try:
             if before is not None and before.exception() is None:
                 before.result().close()
             circuit = _Circuit(self.host, self._connect())
         except BaseException as error:
             self._failed_at = time.monotonic()
-            # Ctrl-C is this thread's: the others try by themselves.
+            # Ctrl-C belongs to this thread: the others try themselves.
             is_known = isinstance(error, Exception)
             attempt.set_exception(
                 error if is_known else ConnectionLostError(self.host, f"{self.host}: interrupted")
@@ -158,10 +169,10 @@ class SharedConnection:
 
 
 class _Circuit:
-    """One connection, its channels, and its root: a root that was exchanged meanwhile is not the same host any more."""
+    """One connection, its channels, and its root. A host whose root was replaced counts as another host."""
 
     def __init__(self, host: str, connection: Connection) -> None:
-        """Take over a fresh connection, and start the agent that reads runs. Raises HostError."""
+        """Take over a new connection, and start the agent that reads runs. Raises HostError."""
         self.host = host
         self.connection = connection
         self.root_id: str | None = None
@@ -175,7 +186,7 @@ class _Circuit:
         self.pool = ChannelPool(host, self._open_channel)
 
     def close(self) -> None:
-        """Hang up. The connection goes first: nothing waits for a link that is stuck."""
+        """Close the connection first, so that closing the rest does not wait for a stuck link."""
         self.connection.close()
         self.reader.close()
         self.pool.close()
@@ -190,10 +201,10 @@ class _Circuit:
 
 
 class LineCalls(Passing):
-    """What one desk of a shared connection asks through: a channel that it keeps, or those that all desks share."""
+    """The calls of one host client on a shared connection: over its reserved channel, or a shared one."""
 
     def __init__(self, circuit: _Circuit) -> None:
-        """Keep no channel yet."""
+        """Reserve no channel yet."""
         super().__init__(circuit.connection)
         self._circuit = circuit
         self._kept: AgentChannel | None = None
@@ -208,20 +219,20 @@ class LineCalls(Passing):
 
     @property
     def root_id(self) -> str:
-        """The random id of the host's root; empty if the host gives none."""
+        """The random id of the host's root. Empty if the host has none."""
         return self._circuit.root_id or ""
 
     def call(
         self, verb: str, payload: bytes = b"", *, deadline_s: float = DEADLINE_S, **args: Any
     ) -> AgentReply:
-        """Ask for a verb and return the answer."""
+        """Send a request and return the answer."""
         with self._channel_for(verb) as channel:
             return channel.call(verb, payload, deadline_s=deadline_s, **args)
 
     def send_stream(
         self, verb: str, payload: bytes, fill: Callable[[IO[bytes]], None], **args: Any
     ) -> AgentReply:
-        """Ask for a verb that takes a stream after its request; `fill` writes it."""
+        """Send a request that is followed by a stream. `fill` writes the stream."""
         with self._channel_for(verb) as channel:
             return channel.send_stream(verb, payload, fill, **args)
 
@@ -235,31 +246,31 @@ class LineCalls(Passing):
         total_s: float | None = None,
         **args: Any,
     ) -> AgentReply:
-        """Ask for a verb that sends a stream before its answer; `take` reads it, all of it."""
+        """Send a request whose answer follows a stream. `take` must read the whole stream."""
         with self._channel_for(verb) as channel:
             return channel.receive_stream(verb, take, payload, wait_s=wait_s, total_s=total_s, **args)
 
     def execute(
         self, verb: str, payload: bytes, take: Callable[[int, bytes], None], company: Company, **args: Any
     ) -> AgentReply:
-        """Ask for a verb that runs a program; `take` gets what it prints."""
+        """Send a request that runs a program. `take` gets the program's output."""
         with self._channel_for(verb) as channel:
             return channel.execute(verb, payload, take, company, **args)
 
     def open_socket(self, path: str) -> Socket:
-        """Open a stream to a Unix socket on the host, which ends with the desk."""
+        """Open a stream to a Unix socket on the host. It ends with the host client."""
         return self._noted(super().open_socket(path))
 
     def open_port(self, port: int) -> Socket:
-        """Open a stream to a TCP port of the host's loopback, which ends with the desk."""
+        """Open a stream to a TCP port of the host's loopback. It ends with the host client."""
         return self._noted(super().open_port(port))
 
     def open_program(self, words: Sequence[str]) -> Socket:
-        """Open a stream to a program on the host, which ends with the desk."""
+        """Open a stream to a program on the host. It ends with the host client."""
         return self._noted(super().open_program(words))
 
     def close(self) -> None:
-        """Close what is this desk's: the channel that it keeps, and its streams."""
+        """Close this client's reserved channel and its streams."""
         with self._lock:
             self._is_closed = True
             kept, self._kept = self._kept, None
@@ -279,7 +290,7 @@ class LineCalls(Passing):
 
     @contextlib.contextmanager
     def _channel_for(self, verb: str) -> Iterator[AgentChannel]:
-        """Yield the channel for a call: the one that is kept, and for what is not HOLDING a shared one if there is none."""
+        """Yield the channel for a call: the reserved one, or a shared one for verbs outside HOLDING."""
         with self._lock:
             if self._is_closed:
                 raise self._hung_up()
@@ -307,7 +318,10 @@ class LineCalls(Passing):
         raise self._hung_up()
 
     def _let_go(self, channel: AgentChannel) -> None:
-        """Share the channel that was kept, if its agent holds nothing any more. A broken one stays until the desk is closed."""
+        """Share the reserved channel again if its agent holds nothing.
+
+        Keep a broken one until the client is closed.
+        """
         try:
             if channel.call("holds").values.get("holds") is not False:
                 return
@@ -323,7 +337,7 @@ class LineCalls(Passing):
 
 
 class _DeskReader:
-    """Reads runs for one desk. What waits for news is joined with what the other desks wait for."""
+    """Reads runs for one host client. Requests that wait for news are joined with those of other clients."""
 
     def __init__(self, calls: LineCalls, joined: JoinedReader) -> None:
         self._lone = LoneReader(calls)

@@ -1,4 +1,4 @@
-"""Connect to an address over TCP within a deadline, whichever of its addresses answers first in their order."""
+"""Connect to a host name over TCP within a deadline. Try its addresses in order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Carrier(NamedTuple):
 
 
 def dial(address: str, port: int, deadline: float) -> Carrier:
-    """Connect by the deadline (of the monotonic clock). Raises TimeoutError, SilentResolverError or OSError."""
+    """Connect by the deadline (monotonic clock). Raises TimeoutError, SilentResolverError or OSError."""
     addresses = resolve(address, port, deadline)
     problem: OSError | None = None
     for number, (family, kind, protocol, _, place) in enumerate(addresses):

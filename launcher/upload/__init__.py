@@ -1,7 +1,7 @@
-"""What travels to a host: the files of a code folder, what is left out of it and why, and their digests.
+"""The upload to a host: the files of a code folder, the excluded files with their reasons, and the digests.
 
-`loading.load` is the front door: it walks the folder before any host is asked.
-`upload_record` and `excluded_files` keep with a run what was sent for it.
+`loading.load` is the entry point: it walks the folder before any host is contacted. `upload_record` and
+`excluded_files` store with a run what was sent for it.
 """
 
 FRONT_DOOR = (
@@ -16,4 +16,4 @@ FRONT_DOOR = (
     "upload_history",
     "upload_record",
 )
-"""The modules that other rooms may import."""
+"""The modules that other packages may import."""

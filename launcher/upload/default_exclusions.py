@@ -1,4 +1,4 @@
-"""What never travels unless a `.launchignore` includes it by name: credentials, private keys, environments, caches."""
+"""The default exclusions, unless a `.launchignore` includes them by name: credentials, keys, caches."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from launcher.base import untrusted_json
 from launcher.values.upload_selection import Why
 
 ROOT_ID = "root-id"
-"""What a folder has in which an agent keeps runs: a root (see `transport/agent_file.py`)."""
+"""The file that marks a root, the folder in which an agent keeps runs (see `transport/agent_file.py`)."""
 SAMPLE = 64_000
-"""Bytes at either end of a file that are read for a key. A file of twice as many is read whole, the middle of a larger one is not."""
+"""The bytes at either end of a file that are searched for a key. A file of up to twice as many is read whole.
+
+The middle of a larger file is not read.
+"""
 
 _MARK = rb"-{4,5} ?BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)? ?-{4,5}"
 _BEGINS_WITH_KEY = re.compile(rb"\s*" + _MARK)
-_HOLDS_KEY = re.compile(  # what only quotes the first line of a key has no line of base64 behind it
+_HOLDS_KEY = re.compile(  # a file that only quotes a key's first line has no base64 line after it
     rb"^[ \t]*" + _MARK + rb"[ \t]*\r?\n(?:[\w-]+:[^\n]*\n|[ \t]*\r?\n)*[ \t]*[A-Za-z0-9+/=]{8,}[ \t]*\r?$",
     re.MULTILINE,
 )
@@ -34,7 +37,7 @@ _DER = re.compile(
     rb"|\x02\x01\x03\x30(?:\x82..|\x81?.)\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x07)",  # PKCS 12 (RFC 7292)
     re.DOTALL,
 )
-"""How a private key in DER begins. A certificate, or a public key, begins otherwise."""
+"""The first bytes of a private key in DER. A certificate or a public key begins otherwise."""
 _BYTE_ORDER_MARK = re.compile(rb"\xef\xbb\xbf|\xff\xfe|\xfe\xff")
 _JSON_OBJECT = re.compile(rb"\s*\{")
 _TOKEN_KEYS = (b"refresh_token", b"refreshToken", b"service_account")
@@ -49,7 +52,7 @@ _SECRET_FILES = frozenset((
     ".histfile", ".history", ".htpasswd", ".rhistory", ".zhistory", "application_default_credentials.json", "credentials.json",
     "fish_history", "kubeconfig", "netrc", "pip.conf", "pip.ini", "rclone.conf",
 ))  # fmt: skip
-"""Names of files only: a folder `netrc/` is somebody's code."""
+"""Names that are secrets only as files: a folder `netrc/` is code."""
 _SECRET_SHAPES = re.compile(
     r"adc(?:[-_.\d].*)?\.json|client_secret.*\.json|\..+_history|\.authinfo(?:\.gpg)?|\.?vault[-_]pass(?:word)?(?:\.txt)?|\.secrets(?:\..+)?"
 )
@@ -62,7 +65,7 @@ _SECRET_BELOW = {
     "huggingface": ("token", "stored_tokens"),
     ".streamlit": ("secrets.toml",),
 }
-"""Names that are secrets in a folder of a certain name."""
+"""Names that are secrets in a folder of a given name."""
 _SECRET_STARTS = (".env",)
 _SECRET_ENDS = (".env", ".kubeconfig", ".ovpn", ".tfstate", ".tfstate.backup", ".tfvars", ".tfvars.json")
 _KEY_STARTS = ("id_rsa", "id_ed25519", "id_ecdsa", "id_dsa")
@@ -73,8 +76,8 @@ _FOLDERS = {"__pycache__": Why.CACHE, "wandb": Why.TRACKER}
 
 
 def of_name(name: str, folder: str, *, is_folder: bool) -> Why | None:
-    """Return why a file or folder of this name, in a folder of the name `folder`, does not travel; None if it does."""
-    name = name.lower()  # macOS does not tell `.ENV` from `.env`
+    """Return why a file or folder is excluded by its name, in a folder named `folder`. None if it is not."""
+    name = name.lower()  # macOS does not distinguish `.ENV` and `.env`
     if name.startswith(_KEY_STARTS) or name.endswith(_KEY_ENDS):
         return Why.KEY_NAME
     if _is_for_credentials(name, folder) or name.startswith(_SECRET_STARTS):
@@ -89,7 +92,7 @@ def of_name(name: str, folder: str, *, is_folder: bool) -> Why | None:
 
 
 def credentials_folder(path: str) -> str | None:
-    """Return the name of the first folder on an absolute path that is for credentials, for example `.ssh`."""
+    """Return the name of the first credentials folder on an absolute path, for example `.ssh`, or None."""
     parts = path.split(os.sep)
     return next((name for above, name in pairwise(parts) if _is_for_credentials(name.lower(), above)), None)
 
@@ -106,7 +109,10 @@ def secrets_among(names: Iterable[str]) -> list[str]:
 
 
 def sample(file: IO[bytes], size: int) -> bytes:
-    """Return what is searched of a file of `size` bytes: all of it, or SAMPLE bytes at either end. Raises OSError."""
+    """Return the searched part of a file of `size` bytes: all of it, or SAMPLE bytes at either end.
+
+    Raises OSError.
+    """
     file.seek(0)
     if size <= 2 * SAMPLE:
         return file.read(2 * SAMPLE)
@@ -116,9 +122,10 @@ def sample(file: IO[bytes], size: int) -> bytes:
 
 
 def holds_private_key(content: bytes) -> bool:
-    """Return whether the sample of a file is a private key, or a token as cloud services write it into a JSON file.
+    """Return whether the sample of a file is a private key, or a cloud service's token in a JSON file.
 
-    A key is in PEM, which may have lines before it, in the formats of PuTTY or age, or in DER. Text may be UTF-8 or UTF-16.
+    A key is in PEM, possibly after other lines, in the formats of PuTTY or age, or in DER. Text may be UTF-8
+    or UTF-16.
     """
     if _DER.match(content) is not None:
         return True
@@ -126,7 +133,7 @@ def holds_private_key(content: bytes) -> bool:
     text = content[mark.end() :] if mark is not None else content
     if b"\0" in text[:2]:
         text = text.replace(b"\0", b"")  # UTF-16
-    # To look for words first is ten times as fast as the expressions.
+    # A substring search first is ten times as fast as the expressions alone.
     if b" PRIVATE KEY" in text and any(
         (_BEGINS_WITH_KEY.match(text), _HOLDS_KEY.search(text), _JSON_HOLDS_KEY.match(text))
     ):
@@ -143,7 +150,7 @@ def holds_private_key(content: bytes) -> bool:
 
 
 def _is_token_file(text: bytes) -> bool:
-    """Whether a text is one JSON object with a token in it. A data set of many, one a line, is not."""
+    """Whether a text is one JSON object with a token. A data set with one object per line is not."""
     try:
         value = untrusted_json.decode(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""A cache of what was found in files, valid while size, times and inode are unchanged: unchanged files are not read again.
+"""A cache of file digests, valid while size, times and inode are unchanged, so that files are read only once.
 
 It holds the SHA-256 of each file, and whether it is a private key.
 """
@@ -22,25 +22,31 @@ from launcher.base.whole_file import write_whole
 from launcher.upload.default_exclusions import SAMPLE, holds_private_key, sample
 
 FIELDS = 6
-"""Size, two times and inode of a file as it was read, whether it is a private key, and its SHA-256."""
+"""The number of fields of a file: size, two times and inode as read, is it a private key, SHA-256."""
 RULES = 2
-"""Counts up when more files are taken for keys, so that those which were judged before are judged again."""
+"""The version of the rules for private keys.
+
+Increase it when the rules change, so that files are checked again.
+"""
 _RULES_KEY = ""  # no path is empty
 PIECE = 1 << 18
 LATELY_S = 1.0
-"""For how long after a walk has begun its look at a file counts: nobody launches and changes a file in the same second."""
-SETTLED_NS = 2_000_000_000  # a file changed twice within its file system's clock tick looks the same: too young to trust
+"""The seconds after the start of a walk for which its file status counts.
+
+A user does not change a file so soon.
+"""
+SETTLED_NS = 2_000_000_000  # a file changed twice within a clock tick looks unchanged: too recent
 
 
 class Known(NamedTuple):
-    """What was found in a file."""
+    """The cached results for a file."""
 
     sha256: str
     is_private_key: bool
 
 
 class Looked(NamedTuple):
-    """What a manifest says of a file: its SHA-256, its size in bytes and its permission bits."""
+    """The manifest's data about a file: its SHA-256, its size in bytes and its permission bits."""
 
     sha256: str | None
     size: int
@@ -48,10 +54,10 @@ class Looked(NamedTuple):
 
 
 class Digests:
-    """The digests of one folder's files, kept in ~/.cache/launch between launches."""
+    """The digests of one folder's files, stored in ~/.cache/launch between launches."""
 
     def __init__(self, folder: Path) -> None:
-        """Load the digests of a folder. A cache file that cannot be read is ignored."""
+        """Load the digests of a folder. An unreadable cache file is ignored."""
         name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]
         self._file = Unix("launch").user_cache_path / "digests" / f"{name}.json"
         self._known = read_json(self._file)
@@ -66,7 +72,7 @@ class Digests:
         self._began = time.monotonic()
 
     def known(self, path: str, status: os.stat_result) -> Known | None:
-        """Return what is known of a file with this status; None if it has changed since it was read, or was never read."""
+        """Return the results for a file with this status. None if it has changed since, or was never read."""
         known = self._seen.get(path) or self._known.get(path)
         if isinstance(known, list) and len(known) == FIELDS and _is_of(known, status):
             self._seen[path] = known
@@ -76,14 +82,17 @@ class Digests:
         return young[1] if young is not None and young[0] == _look(status) else None
 
     def lately(self, path: str) -> Looked | None:
-        """Return what was seen of a file within LATELY_S; None of any other file."""
+        """Return the data about a file that was checked within LATELY_S, else None."""
         mode = self._modes.get(path)
         if mode is None or time.monotonic() - self._began > LATELY_S:
             return None
         return Looked(self._seen[path][-1], self._seen[path][0], mode)
 
     def read(self, path: str, advance: Callable[[int], None]) -> tuple[Known, os.stat_result]:
-        """Read a file; return what it holds and its status. `advance` gets the bytes of each piece. Raises OSError."""
+        """Read a file.
+
+        Return its results and its status. `advance` gets the bytes of each piece. Raises OSError.
+        """
         hashing, start = hashlib.sha256(), b""
         with open(open_regular(path, os.O_RDONLY), "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
@@ -102,7 +111,10 @@ class Digests:
         return known, status
 
     def is_private_key(self, path: str, status: os.stat_result) -> bool:
-        """Return whether a file is a private key. Only one that has changed is read, a large one in part. What cannot be read is not."""
+        """Return whether a file is a private key. Only a changed file is read, a large one in part.
+
+        False for an unreadable file.
+        """
         if (known := self.known(path, status)) is not None:
             return known.is_private_key
         try:
@@ -114,14 +126,17 @@ class Digests:
             return False
 
     def _judge(self, path: str, file: IO[bytes], status: os.stat_result) -> bool:
-        """Return whether a large file is a private key. It is asked twice: where a folder is walked, and where files are hashed."""
+        """Return whether a large file is a private key.
+
+        The result is kept between the walk and the hashing.
+        """
         judged = self._judged.get(path)
         if judged is None or judged[0] != _look(status):
             judged = self._judged[path] = _look(status), holds_private_key(sample(file, status.st_size))
         return judged[1]
 
     def save(self) -> None:
-        """Save the digests that were requested and drop the others. A failing disk costs only time."""
+        """Save the digests that were requested and drop the others. A failed write costs only time."""
         if not self._has_news and len(self._seen) == len(self._known):
             return
         self._has_news = False
@@ -130,7 +145,7 @@ class Digests:
 
 
 def _is_of(known: list[int], status: os.stat_result) -> bool:
-    """Whether a file has this status still: as `_look` would say, without two lists for each file."""
+    """Whether a file still has this status. Like `_look`, without two lists per file."""
     return (
         known[0] == status.st_size
         and known[1] == status.st_mtime_ns

@@ -1,4 +1,7 @@
-"""What a launch did not send: kept with its mirror, to explain a file that the script does not find on the host."""
+"""The files that a launch did not send, stored with the local copy.
+
+They explain a file missing on the host.
+"""
 
 from __future__ import annotations
 
@@ -19,14 +22,14 @@ _IN_CODE = re.compile(r"^.*/runs/[^/]+/(?:work/)?code/")
 
 
 def remember(files: RunFiles, cargo: Cargo) -> None:
-    """Write what a cargo leaves out into a run's folder, unless that is nothing. Raises OSError."""
+    """Write the list of excluded files to a run's folder, unless it is empty. Raises OSError."""
     left_out = [[entry.path, entry.why.value] for entry in cargo.left_out[:MOST_PATHS] if entry.key is None]
     if left_out:
         files.write(NAME, json.dumps({"version": 1, "left_out": left_out}).encode())
 
 
 def explained(files: RunFiles, evidence: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the evidence of a failure, with better words if its line names a file that this client did not send."""
+    """Return a failure's evidence, with a better message if its line names a file that was not sent."""
     if evidence.get("class") not in _CLASSES:
         return evidence
     for entry in _entries(files.read_json(NAME)):
@@ -44,7 +47,7 @@ def _entries(record: Mapping[str, Any]) -> list[LeftOut]:
 
 
 def _paths(line: str) -> list[str]:
-    """Return the paths that a line quotes, below the code's folder."""
+    """Return the paths that a line quotes, relative to the code folder."""
     quoted = (next(filter(None, found.groups())) for found in _QUOTED.finditer(line))
     return [posixpath.normpath(_IN_CODE.sub("", path)) for path in quoted]
 

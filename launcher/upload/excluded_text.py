@@ -1,4 +1,4 @@
-"""What is left out of a cargo, in words."""
+"""The excluded files of an upload, in words."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from launcher.values.upload_selection import Cargo, LeftOut, Size, Why
 
 MOST_NAMED = 6
 FEW = 3
-"""So many are named whatever their size."""
+"""Up to this many exclusions are all named, whatever their size."""
 _SPOKEN_FOR = (Why.CREDENTIALS, Why.KEY_NAME, Why.ENVIRONMENT)
-"""What a name like `.env`, `id_rsa` or `.venv/` says by itself."""
+"""The reasons that a name like `.env`, `id_rsa` or `.venv/` makes clear."""
 WORTH_NAMING = 1_000_000
-"""Bytes of what is left out from which its size is named. What git or a rule leaves out and is smaller is only counted."""
+"""The minimum bytes for naming an exclusion's size. Smaller exclusions by git or a rule are only counted."""
 
 
 def left_out_line(cargo: Cargo) -> str:
-    """Return what was left out in one line, secrets and the largest first: `.env, .venv/ (1.2 GB)`. Empty if there is nothing."""
+    """Return the exclusions in one line, secrets and the largest first: `.env, .venv/ (1.2 GB)`.
+
+    Empty if nothing was excluded.
+    """
     worth = [one for one in cargo.left_out if not one.why.is_routine]
     named = sorted((one for one in worth if len(worth) <= FEW or _is_worth_naming(one)), key=_rank)
     words = [_short(one) for one in named[:MOST_NAMED]]
@@ -42,7 +45,7 @@ def _short(one: LeftOut) -> str:
 
 
 def path_of(one: LeftOut) -> str:
-    """Return how a path that was left out is shown."""
+    """Return an excluded path as shown to the user."""
     return f"{one.key} {one.path}" if one.key else one.path
 
 
@@ -52,7 +55,7 @@ def size_words(size: Size) -> str:
 
 
 def surprises(cargo: Cargo) -> Iterable[str]:
-    """Yield what a user may count on and does not travel, for example links that lead out of the folder."""
+    """Yield exclusions that the user may not expect, for example links that lead out of the folder."""
     for one in cargo.left_out:
         if one.why.is_surprising:
             link = f" -> {one.link}" if one.link is not None else ""

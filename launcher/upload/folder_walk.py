@@ -1,6 +1,6 @@
-"""Walk a folder that travels: the entries that go to the host, and what is left out and why.
+"""Walk a folder to upload. Return the entries to send, and the excluded ones with their reasons.
 
-A `.launchignore` has the first word, then our own list, then git.
+A `.launchignore` has priority, then the default exclusions, then git.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from launcher.values.upload_selection import LeftOut, Size, Why
 MOST_FILES = 200_000
 MOST_DEEP = 300
 MOST_COUNTED = 5_000
-"""Entries of a folder that is left out whose sizes are added up."""
+"""The maximum number of entries of an excluded folder whose sizes are added up."""
 
 
 class WalkedFile(NamedTuple):
-    """A file here, and its path on the host below the run: `code/…` or `data/…`.
+    """A local file, and its path on the host relative to the run: `code/…` or `data/…`.
 
-    A link has its target in `link`, an empty folder its permission bits in `folder`.
+    `link` is the target of a link, `folder` the permission bits of an empty folder.
     """
 
     path: str
@@ -44,15 +44,16 @@ class WalkedFile(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The path as it is shown: below the code folder, or `data/…`."""
+        """The path as shown to the user: relative to the code folder, or `data/…`."""
         return self.path.removeprefix("code/")
 
 
 class Mode(NamedTuple):
-    """How a folder is walked: what git ignores in it; whether a rule included it, so that git is not asked.
+    """How a folder is walked: the paths that git ignores in it, and the rules that apply.
 
-    `rules` are those of each `.launchignore` that counts, the innermost first.
-    `only_included`: the folder does not travel, only what a rule includes in it. `by_path`: only rules that lead there count.
+    `rules` are those of each `.launchignore` that applies, the innermost first. `is_included`: a rule
+    included the folder, so git's rules are ignored. `only_included`: the folder is excluded, except for
+    entries that a rule includes. `by_path`: only rules with the folder's path count.
     """
 
     ignored: frozenset[str]
@@ -67,7 +68,7 @@ _WHY = {IgnoreVerdict.OUT: Why.RULE, IgnoreVerdict.IN_BY_NAME: None}
 
 
 class FolderWalk:
-    """The walk of one folder, which is `top` on the host. `hidden` are absolute paths that do not travel."""
+    """The walk of one folder, named `top` on the host. `hidden` are absolute paths to exclude."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class FolderWalk:
             )  # of a submodule, or a repository in this one
             mode = mode._replace(ignored=mode.ignored | {where + name for name in ignored})
         if where and any(item.name == FILE for item in items):
-            # As with git, one in a folder that is left out includes nothing.
+            # As with git, a file in an excluded folder includes nothing.
             inner = read_rules(Path(self._base + where), inner=where, may_include=not mode.only_included)
             mode = mode._replace(rules=(*([inner] if inner else []), *mode.rules))
         before = len(self.entries) + len(self._links)
@@ -130,7 +131,7 @@ class FolderWalk:
 
     def _take_folder(self, item: os.DirEntry[str], where: str, parent: str, mode: Mode) -> None:
         path = where + item.name
-        # Whatever a rule says: a root grows with each launch.
+        # Whatever the rules are: a root grows with each launch.
         if os.path.lexists(f"{self._base}{path}/{ROOT_ID}"):
             if not mode.only_included:
                 self._leave(f"{path}/", Why.ROOT)
@@ -145,7 +146,8 @@ class FolderWalk:
             self._leave(f"{path}/", why, size)
         if not any(rules.includes for rules in mode.rules):
             return
-        # A rule like `!*.py` does not lead into an environment, or into what git ignores; one with its path does.
+        # A rule like `!*.py` does not apply inside an environment or git-ignored folders; one with the path
+        # does.
         plain_why = self._why(item, f"{path}/", parent, None, mode)
         is_secret = plain_why is not None and plain_why.is_secret
         by_path = mode.by_path or plain_why is not None
@@ -182,7 +184,7 @@ class FolderWalk:
             self._leave(path, why, Size(status.st_size))
 
     def _note_included(self, name: str, parent: str, path: str, status: os.stat_result) -> None:
-        """Remember a credential that travels because a rule names it."""
+        """Record a credential that is sent because a rule names it."""
         why = of_name(name, parent, is_folder=False)
         if self._digests.is_private_key(self._base + path, status):
             why = Why.PRIVATE_KEY
@@ -200,7 +202,10 @@ class FolderWalk:
     def _why(
         self, item: os.DirEntry[str], path: str, parent: str, verdict: IgnoreVerdict | None, mode: Mode
     ) -> Why | None:
-        """Return why an entry does not travel by our own list, or by git's unless a rule includes it; None if it does."""
+        """Return why an entry is excluded: by the default exclusions, or by git unless a rule includes it.
+
+        Or None.
+        """
         is_folder = path.endswith("/")
         if self._hidden and (hidden := self._hidden.get(self._base + path.rstrip("/"))) is not None:
             return hidden
@@ -215,10 +220,10 @@ class FolderWalk:
     def _leave(self, path: str, why: Why, size: Size | None = None, link: str | None = None) -> None:
         self.left_out.append(LeftOut(path, why, size, link, self._key))
 
-    # links
+    # Links
 
     def _take_links(self) -> None:
-        """Take the links that lead to what travels. One that leads nowhere travels as well, as it is."""
+        """Take the links whose targets are sent. A link to a missing target is sent too, as it is."""
         if not self._links:
             return
         travelling = {
@@ -245,7 +250,7 @@ class FolderWalk:
                 )
 
     def _there(self, path: str) -> str:
-        """Return where an absolute path of this folder lies on the host."""
+        """Return the path on the host of an absolute path in this folder."""
         return os.path.normpath(f"{self._top}/{path[len(self._base) :]}")
 
 
@@ -262,7 +267,7 @@ def _parents(path: str) -> Iterator[str]:
 
 
 def _size(folder: str) -> Size:
-    """Add up the files below a folder that is left out; of very many, the first ones."""
+    """Add up the sizes of the files below an excluded folder, up to MOST_COUNTED entries."""
     total = count = 0
     folders = [folder]
     while folders:

@@ -1,6 +1,7 @@
-"""The code of a batch: kept as it was for the first item, so that an edit meanwhile changes no item.
+"""The code of a batch, frozen at the first item, so that later edits change no item.
 
-Small files are copied beside the queue. A larger one is known by its SHA-256, and an item that would get another is refused.
+Small files are copied beside the queue. For a larger one the SHA-256 is stored, and an item whose file has
+changed is refused.
 """
 
 from __future__ import annotations
@@ -26,31 +27,35 @@ from launcher.upload.loading import Load
 FOLDER = "code"
 INDEX = "index.json"
 GENERATION = "generation.json"
-"""How often a person has asked for new code: earlier copies stay, since a run that had them may need them to go on elsewhere."""
+"""The number of times the user asked for new code.
+
+Earlier copies stay, for runs that may be resumed elsewhere.
+"""
 MOST_COPIED = 10_000_000
-"""Bytes of a file that is copied."""
+"""The maximum bytes of a file that is copied."""
 
 
 class _Kept(NamedTuple):
-    """An entry as it was, and the SHA-256 of a file."""
+    """A frozen entry, and the SHA-256 of a file."""
 
     entry: WalkedFile
     sha256: str | None
 
 
 class FrozenCode:
-    """The code of a batch, below its folder. It may be used by several threads of one process."""
+    """The code of a batch, below its folder. Thread-safe within one process."""
 
     def __init__(self, batch: Path, tell: Callable[[str], None]) -> None:
-        """Keep the code of the batch in this folder; `tell` hears once which files have changed since."""
+        """Freeze the code of the batch in this folder. `tell` receives each changed file once."""
         self._files, self.batch, self._tell = _files(batch), batch.name, tell
         self._lock = threading.Lock()
         self._told: set[str] = set()
 
     def of_batch(self, load: Load, job_file: Path | None = None) -> Load:
-        """Return what an item sends: the code of the batch, and the data as it is now. The first one decides on the code.
+        """Return an item's upload: the batch's code, and the present data. The first call freezes the code.
 
-        Raises RefusedError if a large file, or the job's own, has changed, and RunError where the disk refuses.
+        Raises RefusedError if a large file, or the job's own file, has changed, and RunError if the disk
+        fails.
         """
         code = load.cargo.folder
         with self._lock:
@@ -111,14 +116,14 @@ def _changed(batch: str) -> str:
 
 
 def forget(batch: Path) -> None:
-    """Let the next item of a batch decide on its code. Raises OSError."""
+    """Let the next item of a batch freeze new code. Raises OSError."""
     files = _files(batch)
     if files.is_folder():
         files.write(GENERATION, json.dumps({"generation": _generation(files) + 1}).encode())
 
 
 def _files(batch: Path) -> RunFiles:
-    """Return the files of a batch's code: no folder below that of the runs may be a link."""
+    """Return the files of a batch's code. No folder below the runs folder may be a link."""
     return RunFiles(batch / FOLDER, batch.parent.parent)
 
 
@@ -128,7 +133,7 @@ def _generation(files: RunFiles) -> int:
 
 
 def _keep(load: Load, files: RunFiles, folder: str) -> None:
-    """Copy the code, and write down what it is; the index comes last. Raises OSError."""
+    """Copy the code, and write its index last. Raises OSError."""
     files.remove_tree(folder)
     known = tree.manifest(load.tree, load.digests, lambda _: None)
     found = []
@@ -168,7 +173,7 @@ def _is_same(now: tree.PathRecord, entry: WalkedFile, sha256: str | None) -> boo
 
 
 def _is_our_output(path: str) -> bool:
-    """Whether a file is where this command's own output goes, as with `launch batch FILE >out.txt`."""
+    """Whether a file receives this command's own output, as with `launch batch FILE >out.txt`."""
     with contextlib.suppress(OSError):
         status = os.stat(path)
         return any(os.path.samestat(status, os.fstat(number)) for number in (1, 2))

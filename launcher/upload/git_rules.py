@@ -1,4 +1,4 @@
-"""What git says of a folder: what it ignores there, and which commit is checked out."""
+"""Git's information about a folder: the ignored files, and the current commit."""
 
 from __future__ import annotations
 
@@ -15,26 +15,31 @@ _BINDING = {
     *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES"),
 }
 _SETTINGS = {"core.fsmonitor": "", "core.hooksPath": os.devnull, "safe.bareRepository": "explicit"}
-"""A repository may be someone else's, and its settings name programs. An empty `core.fsmonitor` is none for every git."""
+"""A repository may be a stranger's, and its settings can name programs.
+
+An empty `core.fsmonitor` disables it in every version of git.
+"""
 _VARIABLES = {
     "LC_ALL": "C",
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
-    # An object that is missing would be fetched, by a program that the repository's settings may name.
+    # A missing object would be fetched, by a program that the repository's settings may name.
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_ALLOW_PROTOCOL": "none",
 }
 ANSWER_S = 10.0
 _BOUNDED = 'ulimit -v 2097152 2>/dev/null; exec "$@"'
-"""git holds a whole .gitignore in memory. macOS has no such limit."""
+"""A memory limit, since git holds a whole .gitignore in memory. macOS has no such limit."""
 _LIST = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
 
 
 def ignored_by_git(folder: Path) -> frozenset[str] | None:
-    """Return the files and folders below a folder that git ignores; folders end with `/`, what is in them is not listed.
+    """Return the paths below a folder that git ignores.
 
-    None if git has no say: the folder is not in a work tree, git is missing, or git ignores the whole folder, for naming it
-    is a request for it. Raises UsageError if git fails in a work tree, or is silent for ANSWER_S: ignored files would be sent.
+    Folders end with `/`, and their contents are not listed. None if git does not apply: the folder is not in
+    a work tree, git is missing, or git ignores the whole folder, which the user named on purpose. Raises
+    UsageError if git fails in a work tree, or does not answer within ANSWER_S, since ignored files would be
+    sent otherwise.
     """
     _refuse_bare(folder)
     if shutil.which("git") is None:
@@ -49,7 +54,7 @@ def ignored_by_git(folder: Path) -> frozenset[str] | None:
         raise UsageError(f"git did not list {folder} within {ANSWER_S:g} s\n  {mend}") from None
     finally:
         for process in (listing, asking):
-            process.kill()  # one that has ended is not affected
+            process.kill()  # no effect on one that has ended
             process.communicate()
     is_top = (folder / ".git").exists()  # its own ignore rules do not cover the folder itself
     if not is_top and asking.returncode == 0:
@@ -64,7 +69,7 @@ def ignored_by_git(folder: Path) -> frozenset[str] | None:
 
 
 def commit_of(folder: Path) -> str | None:
-    """Return the first 12 digits of the commit that is checked out in a folder with a `.git`; None if git does not say it."""
+    """Return the first 12 digits of the current commit of a folder with a `.git`, or None if git fails."""
     if shutil.which("git") is None:
         return None
     process = _git(folder, "rev-parse", "--short=12", "HEAD")
@@ -79,9 +84,9 @@ def commit_of(folder: Path) -> str | None:
 
 
 def _refuse_bare(folder: Path) -> None:
-    """Raise UsageError if git would take a folder from here upwards for a bare repository: its settings would come with the files.
+    """Raise UsageError if this folder or a parent looks like a bare repository to git.
 
-    git itself refuses only since 2.38.
+    Its settings would come with the files. Git itself refuses it only since 2.38.
     """
     for above in (folder.absolute(), *folder.absolute().parents):
         if os.path.lexists(above / ".git"):
@@ -94,13 +99,16 @@ def _refuse_bare(folder: Path) -> None:
 
 
 def _top_of(folder: Path) -> Path | None:
-    """Return the folder here or above with a `.git`: if git then knows no repository, that is broken, as after its main one has moved."""
+    """Return the nearest folder with a `.git`, from this one upwards.
+
+    If git finds no repository there, that is broken, e.g. because its main repository has moved.
+    """
     folder = folder.absolute()
     return next((above for above in (folder, *folder.parents) if os.path.lexists(above / ".git")), None)
 
 
 def _without_parents(names: list[str]) -> list[str]:
-    """Leave out folders of which git lists the contents too: a rule speaks of those, not of the folder."""
+    """Leave out folders whose contents git lists too: the rule is about the contents, not the folder."""
     return [
         name
         for name, following in pairwise([*names, ""])
@@ -109,12 +117,15 @@ def _without_parents(names: list[str]) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return the variables without those by which a hook, or an alias of git, is bound to another repository."""
+    """Return the variables without those that bind a hook, or a git alias, to another repository."""
     return {name: value for name, value in os.environ.items() if name not in _BINDING}
 
 
 def _work_tree(folder: Path) -> dict[str, str]:
-    """Return the variable that makes the work tree the folder that the `.git` is in: a repository's own setting may name another one."""
+    """Return the variable that sets the work tree to the folder of the `.git`.
+
+    A repository's own setting may name another one.
+    """
     top = _top_of(folder)
     return {"GIT_WORK_TREE": str(top)} if top is not None and (top / ".git").is_dir() else {}
 

@@ -1,4 +1,4 @@
-"""The rules of a `.launchignore`: gitignore's syntax; a pattern leaves out, `!pattern` includes."""
+"""The rules of a `.launchignore`, in gitignore's syntax: a pattern excludes, `!pattern` includes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 FILE = ".launchignore"
 _EVERYTHING = ("*", "/*", "**", "/**")
 _NAMED_ENDINGS = {f"*{ending}" for ending in SECRET_ENDS}
-"""Only secrets have these endings, so a rule that names one means secrets."""
+"""Only secrets have these endings, so a rule that names one refers to secrets."""
 
 
 class IgnoreVerdict(enum.Enum):
-    """What the rules say of a path: it stays, it travels, or it travels and a rule speaks of its name, not of `*`."""
+    """A verdict on a path: excluded, included, or included by a rule that names it and not just `*`."""
 
     OUT = enum.auto()
     IN = enum.auto()
@@ -31,10 +31,11 @@ class IgnoreVerdict(enum.Enum):
 
 
 class LaunchIgnore:
-    """The rules of one file. A rule speaks of a path that it matches, not of what lies below that path.
+    """The rules of one file. A rule applies to paths that it matches, not to paths below them.
 
-    Paths are relative to the folder that travels. `prefix` is that folder below the one of the file, with a `/` at its end;
-    `inner` is the one of the file below that folder, likewise. Without `may_include` the rules only leave out.
+    Paths are relative to the uploaded folder. `prefix` is that folder relative to the file's folder, with a
+    `/` at its end; `inner` is the file's folder relative to that folder, likewise. Without `may_include` the
+    rules only exclude.
     """
 
     def __init__(
@@ -54,16 +55,16 @@ class LaunchIgnore:
 
     @property
     def includes(self) -> bool:
-        """Whether a rule includes something."""
+        """Whether any rule includes paths."""
         return bool(self._includes)
 
     @property
     def names_what_is_needed(self) -> bool:
-        """Whether nothing travels but what a rule includes: one leaves out `*`."""
+        """Whether only included paths are sent, because a rule excludes `*`."""
         return self._leaves_out_the_rest and self.includes
 
     def verdict(self, path: str, *, is_folder: bool) -> IgnoreVerdict | None:
-        """Return what the last rule that matches a path says; None if none does."""
+        """Return the verdict of the last rule that matches a path, or None."""
         path = self._prefix + path[self._inner :]
         parent = path.rpartition("/")[0] + "/"
         named = f"{path}/" if is_folder else path
@@ -71,7 +72,7 @@ class LaunchIgnore:
             if pattern.match_file(named) is None:
                 continue
             if parent != "/" and pattern.match_file(parent) is not None:
-                continue  # it is the folder above that the rule speaks of
+                continue  # the rule matches the parent folder
             if pattern.include:
                 return IgnoreVerdict.OUT
             if not self._may_include:
@@ -80,9 +81,9 @@ class LaunchIgnore:
         return None
 
     def leads_below(self, folder: str, *, by_name: bool = False) -> bool:
-        """Return whether a rule includes something below this folder by its path, as `!data/raw/a.csv` does for `data`.
+        """Return whether a rule's path includes a path below this folder, as `!data/raw/a.csv` does for `data`.
 
-        With `by_name` it has to name the folder itself: `!*/*` does not lead into `.ssh`.
+        With `by_name` it must name the folder itself: `!*/*` does not apply to `.ssh`.
         """
         parts = (self._prefix + folder[self._inner :]).split("/")
         rules = [rule.strip().strip("/").split("/") for rule in self._includes]
@@ -90,9 +91,9 @@ class LaunchIgnore:
 
 
 def rules_for(folder: Path, top: Path) -> list[LaunchIgnore]:
-    """Return the rules for a folder that travels: its own, then those of the folders above it up to `top`, if it lies in that.
+    """Return the rules for an uploaded folder: its own, then its parents' up to `top`, if it lies in that.
 
-    Raises BadFileError for rules that cannot be read.
+    Raises BadFileError for unreadable rules.
     """
     around = (
         read_rules(above, f"{folder.relative_to(above).as_posix()}/")
@@ -105,9 +106,9 @@ def rules_for(folder: Path, top: Path) -> list[LaunchIgnore]:
 def read_rules(
     folder: Path, prefix: str = "", inner: str = "", *, may_include: bool = True
 ) -> LaunchIgnore | None:
-    """Return the rules of a folder; None without a `.launchignore`. Raises BadFileError for one that cannot be read.
+    """Return the rules of a folder, or None without a `.launchignore`.
 
-    The other values are those of LaunchIgnore.
+    Raises BadFileError for an unreadable one. The other arguments are those of LaunchIgnore.
     """
     path = folder / FILE
     try:
@@ -129,7 +130,10 @@ def read_rules(
 
 
 def _names(rule: str) -> bool:
-    """Return whether a rule names something: `*`, `**`, `*.*`, `.*` and `[a-z]*` do not, nor does a mere ending, `*.json`."""
+    """Return whether a rule contains a name.
+
+    `*`, `**`, `*.*`, `.*`, `[a-z]*` and an ending `*.json` do not.
+    """
     name = rule.rstrip("/").rpartition("/")[2].lstrip("!")
     if name.startswith("*") and name not in _NAMED_ENDINGS:
         return False
@@ -137,7 +141,10 @@ def _names(rule: str) -> bool:
 
 
 def _leads(rule: list[str], folder: list[str]) -> bool:
-    """Return whether the parts of a rule go through a folder. A rule for any folder, like `**/a.csv`, leads into none."""
+    """Return whether a rule's path goes through a folder.
+
+    A rule for any folder, like `**/a.csv`, goes through none.
+    """
     if rule[0] == "**":
         return False
     for part, name in zip(rule, folder, strict=False):

@@ -1,4 +1,4 @@
-"""Load a launch: find what travels, before anything is asked of the host."""
+"""Load a launch: determine its upload, before the host is contacted."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from launcher.values.plan import Finding
 from launcher.values.upload_selection import Cargo, JobSource, Why
 
 MOST_NAMED = 5
-"""The largest files that a cargo names."""
+"""The number of largest files to name."""
 
 
 class Load(NamedTuple):
-    """What a launch sends, file by file, and the same in figures."""
+    """The upload of a launch, file by file, and its totals."""
 
     tree: CodeTree
     cargo: Cargo
@@ -32,11 +32,10 @@ class Load(NamedTuple):
 
 
 def load(task: resolve.Task, env_files: Iterable[str] = (), lookup: Lookup | None = None) -> Load:
-    """Collect what a task sends; nothing if a path of it is refused, the cargo says so. A path that does not exist is skipped.
+    """Collect the upload of a task. It is empty, with findings, if one of the task's paths is refused.
 
-    `env_files` are those of the command line: they stay here.
-
-    Raises UsageError for what cannot be read.
+    A missing path is skipped. `env_files` are those of the command line: they are not sent. Raises UsageError
+    for an unreadable file.
     """
     sources = [JobSource(key, written, source(written)) for key, written in values_of(task.job)]
     paths = {one.key: task.locate(one.key, one.source.value) for one in sources if one.source.kind == "local"}
@@ -49,7 +48,10 @@ def load(task: resolve.Task, env_files: Iterable[str] = (), lookup: Lookup | Non
 
 
 def _hidden(env_files: Iterable[str], lookup: Lookup) -> dict[str, Why]:
-    """Return the paths that do not travel wherever they lie: our records, and files that hosts' tables or a command line name."""
+    """Return the paths that are excluded everywhere.
+
+    These are the local copies, and files that hosts' tables or the command line name.
+    """
     hidden = {str(runs_folder()): Why.RUNS}
     for file in env_files:
         hidden |= dict.fromkeys(_spellings(file), Why.ENV_FILE)

@@ -1,4 +1,4 @@
-"""Judge the paths that a job names outright, its code, model and data, by the rules that hold inside the code folder."""
+"""Check the code, model and data paths that a job names, by the rules that apply inside the code folder."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from launcher.values.upload_selection import Why
 def refusals(
     task: Task, local: Mapping[str, Path], hidden: Mapping[str, Why], digests: Digests
 ) -> Iterator[Finding]:
-    """Yield why the code folder, and what lies here by the keys of the job, is not sent; one reason each.
+    """Yield the reason why each refused path is not sent: the code folder, and the job's local paths, by key.
 
-    `hidden` are absolute paths that do not travel. Raises BadFileError for a `.launchignore` that cannot be read.
+    `hidden` are absolute paths to exclude. Raises BadFileError for an unreadable `.launchignore`.
     """
     found = refusal(task.code, "the folder that would travel")
     if found is None and task.job.code is not None:
@@ -40,7 +40,7 @@ def refusals(
 
 
 def _secret(task: Task, key: str, path: Path, hidden: Mapping[str, Why], digests: Digests) -> Finding | None:
-    """Return the refusal of a credential, which a `.launchignore` may include by its name."""
+    """Return the refusal of a credential. A `.launchignore` may include it by its name."""
     real = os.path.realpath(path)
     why = _why(os.path.abspath(path), hidden) or _why(real, hidden)
     if why is None:
@@ -72,7 +72,10 @@ def _is_included(path: Path, code: Path) -> bool:
 
 
 def _link_out(task: Task, key: str, path: Path) -> Finding | None:
-    """Return the refusal of a path that leads out of the project by a link in it. A link elsewhere is the user's own."""
+    """Return the refusal of a path that leaves the project through a link.
+
+    A link outside it is the user's choice.
+    """
     folders = {Path.cwd(), task.folder_of(key), *(() if key == "code" else (task.code,))}
     project = tuple({top for folder in folders for top in _tops(folder)})
     link = _first_link_out(path, project)
@@ -84,7 +87,10 @@ def _link_out(task: Task, key: str, path: Path) -> Finding | None:
 
 
 def refuse_link_out(path: Path) -> None:
-    """Raise BadFileError if a path in the project of the working directory leads out of it by a link: what is read there is shown, and sent."""
+    """Raise BadFileError if a path in the current project leaves it through a link.
+
+    The content of such a file would be shown and sent.
+    """
     if _first_link_out(path.absolute(), tuple(_tops(Path.cwd()))) is not None:
         raise BadFileError(
             f"{path}: is a link out of the project, to {os.path.realpath(path)}\n  copy the file here"
@@ -102,7 +108,7 @@ def _first_link_out(path: Path, project: tuple[str, ...]) -> str | None:
 
 
 def _tops(folder: Path) -> Iterator[str]:
-    """Yield a folder, and the top of the git work tree that it lies in. A home, or one above it, is no project."""
+    """Yield a folder, and the top of its git work tree. A home, or a parent of one, is no project."""
     folder = folder.resolve()
     work_tree = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
     for top in (str(folder), str(work_tree)):

@@ -1,4 +1,4 @@
-"""Folders that are nobody's project: the home, the system's, a root, those for credentials. They are refused before they are read."""
+"""Folders that are refused before they are read: the home, system folders, roots, credentials folders."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _MEND_OF_HOME = f"{_MEND}, or name what it needs in {FILE}: `*`, then `!train.py
 
 
 def refusal(folder: Path, what: str, mend: str = _MEND) -> Finding | None:
-    """Return why a folder, or a file by the folder that it lies in, is not sent; None if it may be.
+    """Return why a folder, or a file because of its folder, is not sent. None if it may be sent.
 
-    `what` names it: `the folder that would travel`.
+    `what` names it in the message: `the folder that would travel`.
     """
     path = os.path.realpath(folder)
     for home in homes():
@@ -66,7 +66,7 @@ def _names_what_is_needed(folder: Path) -> bool:
 
 
 def homes() -> set[str]:
-    """Return the user's home, as HOME says and as the system knows it."""
+    """Return the user's home, according to HOME and to the system."""
     homes = {os.path.expanduser("~")}
     try:
         homes.add(pwd.getpwuid(os.getuid()).pw_dir)

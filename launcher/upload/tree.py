@@ -17,11 +17,11 @@ from launcher.upload.launch_ignore import rules_for
 from launcher.values.upload_selection import LeftOut, Why
 
 CHUNK = 1 << 17
-"""Bytes sent at once: small enough to show progress on a slow link."""
+"""The bytes sent at once: few enough to show progress on a slow link."""
 
 
 class SizedFile(NamedTuple):
-    """A file to send: its name to show, where it lies here, and its size in bytes when it was hashed."""
+    """A file to send: its displayed name, its local path, and its size in bytes when it was hashed."""
 
     name: str
     source: str
@@ -29,7 +29,7 @@ class SizedFile(NamedTuple):
 
 
 class CodeTree(NamedTuple):
-    """All entries, sorted by path, what was left out and why, and the credentials that a rule includes by name."""
+    """All entries by path, the exclusions with reasons, and the credentials that a rule includes by name."""
 
     entries: list[WalkedFile]
     left_out: list[LeftOut]
@@ -37,10 +37,10 @@ class CodeTree(NamedTuple):
 
 
 def collect(code: Path, local: Mapping[str, Path], hidden: Mapping[str, Why], digests: Digests) -> CodeTree:
-    """Return what is shipped: the code folder, and the model and data that lie here, by their keys in the job.
+    """Return the upload: the code folder, and the local model and data, by their keys in the job.
 
-    `hidden` are absolute paths that do not travel. What a key names does, wherever it lies: `named_paths` has judged it before.
-    Raises UsageError for what cannot be read.
+    `hidden` are absolute paths to exclude. A path that a key names is sent in any case: `named_paths` has
+    checked it. Raises UsageError for an unreadable file.
     """
     walk = FolderWalk(code, "code", None, rules_for(code, code), hidden, digests)
     walk.run(use_git=True)
@@ -68,7 +68,11 @@ def _named_file(top: str, path: str) -> WalkedFile:
 
 
 class PathRecord(TypedDict, total=False):
-    """What a path must be on the host: a file with its SHA-256 (empty until it is read), size and mode, a link to a target, or an empty folder of a mode."""
+    """The required state of a path on the host.
+
+    A file has its SHA-256 (empty until it is read), size and mode; a link its target; an empty folder its
+    mode.
+    """
 
     sha256: str
     size: int
@@ -78,10 +82,10 @@ class PathRecord(TypedDict, total=False):
 
 
 def manifest(tree: CodeTree, digests: Digests, show: Callable[[Moved], None]) -> dict[str, PathRecord]:
-    """Return what each path must be on the host.
+    """Return the required state of each path on the host.
 
-    Files that changed are read, in a second pass: `show` learns how far that has come. Raises UsageError for one that
-    cannot be read.
+    Changed files are read in a second pass; `show` receives its progress. Raises UsageError for an unreadable
+    file.
     """
     found: dict[str, PathRecord] = {}
     unread: list[WalkedFile] = []
@@ -112,7 +116,7 @@ def _file(looked: Looked) -> PathRecord:
 
 
 def _look(path: str, digests: Digests) -> Looked:
-    """Look at a file; it has no digest if it must be read. Raises UsageError."""
+    """Return a file's data, without a digest if the file must be read. Raises UsageError."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -126,9 +130,10 @@ def _unreadable(path: str, error: OSError) -> UsageError:
 
 
 def write_files(sources: Sequence[SizedFile], sink: IO[bytes], meter: Meter) -> None:
-    """Write files one behind the other, each as long as it was (in bytes) when it was hashed.
+    """Write files one after the other, each with its size in bytes when it was hashed.
 
-    A file that changes meanwhile is caught by its hash on the host; one that shrinks or vanishes raises UsageError.
+    If a file changes during the upload, its hash on the host reveals that. If it shrinks or vanishes,
+    UsageError is raised.
     """
     waiting: list[bytes] = []
     size = 0
@@ -146,7 +151,10 @@ def write_files(sources: Sequence[SizedFile], sink: IO[bytes], meter: Meter) -> 
 
 
 def _pieces(path: str, left: int) -> Iterator[bytes]:
-    """Yield `left` bytes of a file. Separate from the sink, whose OSError must not be reported as the file's."""
+    """Yield `left` bytes of a file.
+
+    Separate from the sink, whose OSError must not be reported as the file's.
+    """
     try:
         with open(open_regular(path, os.O_RDONLY), "rb", buffering=0) as file:
             while left:

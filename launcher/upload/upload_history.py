@@ -1,4 +1,4 @@
-"""What was shipped to a host from a folder before: only what is new and much is asked about."""
+"""The contents sent to a host from a folder before, so that only large new uploads need a confirmation."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from launcher.values.upload_selection import Cargo
 MOST_BYTES = 200_000_000
 MOST_FILES = 20_000
 KEPT_S = 90 * 86_400
-"""Seconds after which what was shipped, and never again, is forgotten."""
+"""The seconds after which a content that was not sent again is forgotten."""
 MOST_NAMED = 3
 WORTH_NAMING = 1_000_000
 _DIGITS = 16
-"""Digits of a SHA-256 that are kept: enough to know a file again, and nothing depends on it but a question."""
+"""The number of stored digits of a SHA-256: enough to recognize a file, and only a question depends on it."""
 
 
 class _New(NamedTuple):
-    """The files that the host has not had from this folder: their number, bytes, and the largest with their sizes."""
+    """The files new to the host: their number, their bytes, and the largest ones with their sizes."""
 
     files: int
     bytes: int
@@ -42,15 +42,15 @@ class _New(NamedTuple):
 
 
 def is_large(what: Cargo | _New) -> bool:
-    """Return whether so many files, or bytes, are sent only if the user wants it."""
+    """Return whether the upload is so large that the user must confirm it."""
     return what.bytes > MOST_BYTES or what.files > MOST_FILES
 
 
 class ShippedBefore:
-    """The contents that a host was sent from a folder, kept in ~/.cache/launch."""
+    """The contents that a host has received from a folder, stored in ~/.cache/launch."""
 
     def __init__(self, code: Path, host: Host) -> None:
-        """Load the record. A file that cannot be read counts as empty."""
+        """Load the record. An unreadable file counts as empty."""
         name = hashlib.sha256(os.fsencode(f"{code}\0{host.name}\0{host.address}\0{host.root}")).hexdigest()[
             :32
         ]
@@ -58,7 +58,7 @@ class ShippedBefore:
         self._host = host.name
 
     def question(self, load: Load) -> Finding | None:
-        """Return the finding that much is new to the host; None if it is little."""
+        """Return the finding that a large part of a load is new to the host, or None."""
         if not is_large(load.cargo):
             return None
         new = self._new(load)
@@ -75,16 +75,19 @@ class ShippedBefore:
         return Finding(level="refuse", code="large-cargo", message="\n  ".join(lines), mend=mend)
 
     def _new(self, load: Load) -> _New:
-        """Return what is new. A file whose digest is not known is read, unless the host has had nothing from here."""
+        """Return the new files.
+
+        A file without a digest is read, unless the host has received nothing from here.
+        """
         known, sources = read_json(self._file), set()
         new: list[tuple[str, int]] = []
         for entry in load.tree.entries:
             if not entry.is_file or entry.source in sources:
                 continue
             sources.add(entry.source)
-            with contextlib.suppress(OSError):  # one that has just vanished is named when it is read
+            with contextlib.suppress(OSError):  # one that has just vanished is reported when it is read
                 found = load.digests.known(entry.source, os.stat(entry.source))
-                if found is None and known:  # it is very young, or it changed
+                if found is None and known:  # it is too recent, or it changed
                     found, _ = load.digests.read(entry.source, lambda _count: None)
                 if found is None or found.sha256[:_DIGITS] not in known:
                     new.append((entry.name, entry.size))
@@ -92,7 +95,7 @@ class ShippedBefore:
         return _New(len(new), sum(size for _, size in new), largest)
 
     def record(self, entries: Iterable[PathRecord]) -> None:
-        """Record the entries of a manifest that the host has now. A failing disk costs only a question."""
+        """Record the entries of a manifest that the host now has. A failed write costs only a question."""
         now = int(time.time())
         kept = {
             digest: at

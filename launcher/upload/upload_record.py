@@ -1,7 +1,7 @@
-"""What was sent for a run: each path with its content, and where that content lay here.
+"""The record of a run's upload: each path with its content, and the local source of that content.
 
-It is kept beside the run's mirror. So the same code and data can be sent to another host while the first one does not
-answer, and are known to be the same.
+It is stored beside the local copy. With it, the same code and data can be sent to another host while the
+first one does not answer, and be verified.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from launcher.upload.tree import CodeTree, SizedFile
 
 NAME = "sent.json.gz"
 KEPT = ".sent"
-"""Beside the record: files that lie nowhere else here any more, by their SHA-256."""
+"""The folder beside the record for files whose other local copies are gone, by their SHA-256."""
 Manifest = dict[str, dict[str, str | int]]
 _SHA256 = re.compile("[0-9a-f]{64}")
 _PARTS = TypeAdapter(tuple[Manifest, dict[str, str]], config=ConfigDict(defer_build=True))
 
 
 class Sent(NamedTuple):
-    """The manifest that a host got, and a file here for each content, by its SHA-256."""
+    """The manifest that a host received, and a local file for each content, by its SHA-256."""
 
     manifest: Mapping[str, Mapping[str, Any]]
     sources: Mapping[str, str]
@@ -46,14 +46,14 @@ class Sent(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Files here that are as they were sent, by their SHA-256, and the paths of those that are not."""
+    """Local files that are unchanged since the upload, by their SHA-256, and the paths of the others."""
 
     files: dict[str, SizedFile]
     changed: list[str]
 
 
 def sent(collected: CodeTree, manifest: Mapping[str, Mapping[str, Any]]) -> Sent:
-    """Return what is on record of a tree that was sent with this manifest."""
+    """Return the record of a tree that was sent with this manifest."""
     sources = {
         str(manifest[entry.path]["sha256"]): os.path.abspath(entry.source)
         for entry in collected.entries
@@ -63,23 +63,26 @@ def sent(collected: CodeTree, manifest: Mapping[str, Mapping[str, Any]]) -> Sent
 
 
 def write(mirror: Mirror, record: Sent) -> None:
-    """Keep the record beside a mirror. Raises OSError."""
+    """Store the record beside a local copy. Raises OSError."""
     text = json.dumps([record.manifest, record.sources], separators=(",", ":"))
     mirror.records.write(NAME, gzip.compress(text.encode(), compresslevel=1, mtime=0))
 
 
 def read(mirror: Mirror) -> Sent | None:
-    """Return what was sent for a run; None if this client has no such record."""
+    """Return the record of a run's upload, or None if this client has none."""
     try:
         with mirror.records.open(NAME, most=MOST_BYTES) as packed, gzip.open(packed) as file:
-            data = file.read(MOST_BYTES)  # a longer one is cut off, and no JSON then
+            data = file.read(MOST_BYTES)  # a longer one is cut off and is then invalid JSON
         return Sent(*_PARTS.validate_json(data, strict=True))
     except (OSError, EOFError, zlib.error, ValidationError):
         return None
 
 
 def keep(mirror: Mirror, folder: Path) -> int:
-    """Put what was sent for a run, and lies below a folder that is about to go, beside its mirror; return how many files. Raises OSError."""
+    """Save a run's sent files from a folder about to be deleted, beside its local copy. Return their number.
+
+    Raises OSError.
+    """
     record = read(mirror)
     if record is None:
         return 0
@@ -100,7 +103,7 @@ def keep(mirror: Mirror, folder: Path) -> int:
 
 
 def _link(source: RunFiles, path: Path, files: RunFiles, place: str) -> None:
-    """Give a file another name; where its file system has no links, copy it. Raises OSError."""
+    """Give a file another name. Copy it if its file system has no links. Raises OSError."""
     files.remove(place)
     try:
         with opened_folder(parent_of(source.at(path))) as here, opened_folder(files.at(KEPT)) as there:
@@ -112,7 +115,7 @@ def _link(source: RunFiles, path: Path, files: RunFiles, place: str) -> None:
 
 
 def copy(mirror: Mirror, child: Mirror) -> None:
-    """Give a run the record of the one that it continues with the same code and data. Raises OSError."""
+    """Copy a run's record to the run that continues it with the same code and data. Raises OSError."""
     if mirror.records.is_file(NAME):
         child.records.write(NAME, mirror.records.read(NAME))
     if mirror.files.is_folder(KEPT):
@@ -120,7 +123,7 @@ def copy(mirror: Mirror, child: Mirror) -> None:
 
 
 def find(record: Sent, wanted: Collection[str]) -> Found:
-    """Look here for contents, by their SHA-256. Each file is read."""
+    """Search for contents locally, by their SHA-256. Each file is read."""
     paths = {str(entry["sha256"]): path for path, entry in record.manifest.items() if "sha256" in entry}
     sizes = record.sizes
     files: dict[str, SizedFile] = {}

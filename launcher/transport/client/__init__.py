@@ -1,5 +1,5 @@
-"""The client of a host's agent: a typed method for each request, and the reading of runs by cursor.
+"""The client of a host's agent: a typed method for each request, and reading runs by cursor.
 
-`desk.HostClient` is the interface, `agent_desk.AgentClient` the one in front of an agent.
-A service without a wire has a desk of its own, in `backends/spool`.
+`desk.HostClient` is the interface, `agent_desk.AgentClient` its implementation for an agent. Services without
+a connection have another implementation, in `backends/spool`.
 """

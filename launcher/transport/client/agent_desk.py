@@ -1,4 +1,7 @@
-"""The desk of a host with an agent. It alone names the agent's verbs; see `desk.py` for what each method does."""
+"""The client of a host with an agent.
+
+Only this module names the agent's verbs; see `desk.py` for the methods.
+"""
 
 from __future__ import annotations
 
@@ -59,32 +62,38 @@ if TYPE_CHECKING:
 
 SHORT_S = 60.0
 LISTING_S = 300.0
-"""How long a host may take to list its runs, in seconds: the first time, each is read."""
+"""The seconds that a host may take to list its runs. The first time, it reads each run."""
 SENDING_S = 600.0
 DISK_S = 600.0
-"""How long a host may take to write, check or remove much data, in seconds."""
+"""The seconds that a host may take to write, check or remove much data."""
 SWEEP_S = 60.0
 INHERIT_S = 3600.0
-"""How long a host may take to check a checkpoint, in seconds: it reads all of it."""
+"""The seconds that a host may take to check a checkpoint, which it reads completely."""
 MAX_LINE = 1 << 16
-"""Bytes of a line about a file or a run."""
+"""The maximum bytes of a line about a file or a run."""
 MAX_LINES = 128 << 20
-"""Bytes of all lines of a list: 200,000 files with paths of 500 characters."""
+"""The maximum bytes of all lines of a list: 200,000 files with paths of 500 characters."""
 MOST_SIGNS = 50
-"""Signs of life each second, and so many before the first: an agent gives one."""
+"""The maximum number of progress messages per second, with the same number in advance.
+
+An agent sends one per second.
+"""
 Value = TypeVar("Value", bound=BaseModel)
 Line = TypeVar("Line")
 
 
 _READ = TypeAdapter(Annotated[int, Field(ge=0)], config=ConfigDict(defer_build=True))
-"""A sign of life: how many bytes the agent has read."""
+"""A progress message: the number of bytes that the agent has read."""
 
 
 class AgentClient(Passing):
-    """The desk of an agent at the other end of a channel."""
+    """The client of an agent at the other end of a channel."""
 
     def __init__(self, channel: Calls, reader: Reader | None = None) -> None:
-        """Speak over this channel, and close it at the end. `reader` reads runs, by default over this channel too."""
+        """Use this channel, and close it at the end.
+
+        `reader` reads runs, by default over the same channel.
+        """
         super().__init__(channel)
         self._channel = channel
         self._reader = reader or LoneReader(channel)
@@ -100,7 +109,7 @@ class AgentClient(Passing):
 
     @property
     def root_id(self) -> str:
-        """The random id of the host's root; empty if the host gives none."""
+        """The random id of the host's root. Empty if the host has none."""
         return self._channel.root_id
 
     def __enter__(self) -> Self:
@@ -143,7 +152,7 @@ class _VerbGroup:
         self._channel = channel
 
     def _ask(self, kind: type[Value], verb: str, payload: bytes = b"", **args: Any) -> Value:
-        """Ask for a verb and return its answer as a value of a kind."""
+        """Send a request and return its answer as a value of a type."""
         return self._as(kind, verb, self._channel.call(verb, payload, **args))
 
     def _as(self, kind: type[Value], verb: str, reply: AgentReply) -> Value:
@@ -161,7 +170,10 @@ class _VerbGroup:
         total_s: float | None = None,
         **args: Any,
     ) -> AgentReply:
-        """Ask for a verb that sends JSON lines before its answer; `take` gets each. `wait_s` and `total_s` are as for a stream."""
+        """Send a request whose answer follows JSON lines. `take` gets each line.
+
+        `wait_s` and `total_s` are those of a stream.
+        """
         count = size = signs = 0
         began = time.monotonic()
 
@@ -197,7 +209,7 @@ class _VerbGroup:
 
 
 class _Runs(_VerbGroup):
-    """The runs of a host, by its agent."""
+    """The runs of a host, through its agent."""
 
     def __init__(self, channel: Calls, reader: Reader) -> None:
         super().__init__(channel)
@@ -351,15 +363,15 @@ def _split(stream: Incoming) -> Iterator[bytes]:
 
 
 UNSAFE_NAME = "its name has control characters; rename it there"
-"""Why a file of a run has no place here: whoever lists it later would have a terminal obey its name."""
+"""The reason for leaving out a run's file: when a later list shows its name, the terminal would obey it."""
 
 
 class _LineTooLongError(Exception):
-    """Raised for a line without end."""
+    """Raised for a line without an end."""
 
 
 class _Preparation(_VerbGroup):
-    """A run that is being prepared, by the agent."""
+    """A run in preparation, through the agent."""
 
     def create(
         self,
@@ -513,7 +525,7 @@ class _Making(_VerbGroup):
 
 
 class _Upkeep(_VerbGroup):
-    """Sweeping and garbage collection, by the agent."""
+    """Cleanup and garbage collection, through the agent."""
 
     def sweep(self, runs: Collection[str], *, dry_run: bool) -> Sweep:
         return self._ask(Sweep, "sweep", dry_run=dry_run, runs=sorted(runs), deadline_s=SWEEP_S)
@@ -606,12 +618,12 @@ def _unheard(_count: int) -> None:
 
 
 def _each(kind: TypeAdapter[Line], take: Callable[[Line], None]) -> Callable[[bytes], None]:
-    """Return a function that reads a line as a value of a kind, which `take` gets."""
+    """Return a function that parses a line as a value of a type and passes it to `take`."""
     return lambda line: take(kind.validate_json(line, strict=True))
 
 
 def _summary(line: bytes) -> Summary | None:
-    """Return a line about a run, without the fields that are malformed; `None` if what remains is not a summary."""
+    """Return a summary from a line, without its malformed fields. `None` if the rest is not a summary."""
     with contextlib.suppress(ValidationError):
         return Summary.model_validate_json(line, strict=True)
     with contextlib.suppress(ValueError, RecursionError):
@@ -620,7 +632,10 @@ def _summary(line: bytes) -> Summary | None:
 
 
 def _typed(kind: type[Value], reply: AgentReply, host: str, what: str) -> Value:
-    """Return a reply's values as a value of a kind: the one place where a malformed answer becomes an error of ours."""
+    """Return a reply's values as a value of a type.
+
+    Only this function raises MalformedAnswerError for values.
+    """
     try:
         return build(kind, reply.values, file=what)
     except (BadFileError, RecursionError) as error:

@@ -1,11 +1,11 @@
-"""A desk is what the client talks to: a typed method for each thing that can be asked of a host.
+"""The interface of a host client: a typed method for each request to a host.
 
-An SSH host has an agent behind its desk (`agent_desk.py`). The methods are grouped by what they concern:
-`desk.runs` for recorded runs, `desk.preparation` for a run that is being prepared, `desk.making` for environments
-and images, `desk.upkeep` for sweeping and garbage. Example: `connect(host).runs.summaries()`.
+For an SSH host, the implementation uses an agent (`agent_desk.py`). The methods are grouped by subject:
+`runs` for recorded runs, `preparation` for a run in preparation, `making` for environments and images,
+`upkeep` for cleanup and garbage collection. Example: `connect(host).runs.summaries()`.
 
-Every method raises AgentError if the agent refuses, ConnectionLostError if the connection ends or the deadline passes,
-and MalformedAnswerError if the answer is not of the declared type.
+Every method raises AgentError if the agent refuses, ConnectionLostError if the connection ends or the
+deadline passes, and MalformedAnswerError if the answer is not of the declared type.
 """
 
 from __future__ import annotations
@@ -42,108 +42,122 @@ if TYPE_CHECKING:
     from launcher.values.software.packages import KnownImage
 
 Printed = Callable[[int, bytes], None]
-"""Takes a piece of a program's output: 1 for standard output or 2 for standard error, and the bytes."""
+"""Takes a part of a program's output: 1 for standard output or 2 for standard error, and the bytes."""
 
 
 Heard = Callable[[int], None]
-"""Gets the number of bytes that the host has read so far, while it reads what a run wrote."""
+"""Takes the number of bytes that the host has read so far, while it reads a run's files."""
 
 
 class RunList(Protocol):
-    """The runs that a host has on record."""
+    """The recorded runs of a host."""
 
     def summaries(
         self, *runs: str, like: str | None = None, states: Sequence[str] = (), most: int | None = None
     ) -> list[Summary]:
-        """Return a line about each of these runs, or about the runs of the host, the newest `most` first.
+        """Return a summary of each of these runs, or of the host's newest `most` runs, newest first.
 
-        `like` is the start of an id or of its last part; only runs in one of the `states` count. Malformed lines are left out.
+        `like` is the start of an id or of its last part. With `states`, only runs in one of them count.
+        Malformed lines are left out.
         """
 
     def heard_before(self, *runs: str) -> list[Summary]:
-        """Return what was last heard of these runs, of those that a place without a wire keeps on record here."""
+        """Return the last known summaries of these runs.
+
+        A backend without a connection to its runs records them locally; others return none.
+        """
 
     def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> AgentReply:
-        """Return what is new of a run since the cursors in `request`, waiting up to `wait_s` seconds for news."""
+        """Return the news of a run since the cursors in `request`. Wait up to `wait_s` seconds for them."""
 
     def wish(self, run: str, wish: str, *, force: bool = False) -> str | None:
-        """Ask a run to `stop` or `cancel`. A run that nobody holds is ended by the agent.
+        """Ask a run to `stop` or `cancel`. The agent ends a run that no process holds.
 
-        With `force`, an agent that does not answer is killed, with its training. Return why the host's disk refuses to
-        record the wish or the end: a key of DISK_WORDS, or other words; `None` if it does not. The run is stopped all
-        the same.
+        With `force`, an agent that does not answer is killed, with its training. Return the reason if the
+        host's disk cannot record the request or the end: a key of DISK_WORDS, or other words; otherwise
+        `None`. The run is stopped in any case.
         """
 
     def resume(self, run: str, by: str, secrets: Mapping[str, str] | None = None) -> ResumedRun:
         """Resume an interrupted or waiting run: end its leftovers, lease its cards again and start its keeper.
 
-        `by` names this client for others. `secrets` replace those that the host has. A container is not started; the answer
-        has a `place` then.
+        `by` names this client for others. `secrets` replace the secrets on the host. A container is not
+        started; the answer then has a `place`.
         """
 
     def await_agent(self, run: str, wait_s: float) -> bool:
-        """Wait for the agent of a run that was handed over; return whether it has appeared."""
+        """Wait for the agent of a run that was handed over. Return whether it has appeared."""
 
     def remaining(self, run: str) -> list[str]:
-        """Return what is still there of a run that has ended, a line for each process or lease."""
+        """Return the remains of an ended run, a line for each process or lease."""
 
     def location(self, run: str) -> RunLocation:
-        """Return where a run lies, and as which user it runs."""
+        """Return the location of a run, and the user that runs it."""
 
     def entrance(self, run: str) -> list[str]:
-        """Return the words of a program of the host that is an agent where a run's processes are.
+        """Return the command of a program on the host that acts as an agent beside the run's processes.
 
-        Raises AgentError `no-job` while its job does not run, `silent` if nobody can say.
+        Raises AgentError `no-job` while its job does not run, and `silent` if its state is unknown.
         """
 
     def execute(
         self, run: str, command: Sequence[str], take: Printed, is_enough: Callable[[], bool]
     ) -> CommandEnd:
-        """Run a command beside a run; `take` gets its output as it appears. Once `is_enough`, the command is ended."""
+        """Run a command beside a run.
+
+        `take` gets its output as it appears. End the command once it `is_enough`.
+        """
 
     def interact(self, run: str, command: Sequence[str], take: Printed, keyboard: Keyboard) -> CommandEnd:
-        """Run a command, by default the user's shell, on a terminal beside a run; it gets what is typed at `keyboard`."""
+        """Run a command on a terminal beside a run, by default the user's shell. `keyboard` is its input."""
 
     def outputs(self, run: str, heard: Heard, *, every_file: bool = False) -> Outputs:
-        """Return what a run wrote, without digests. `every_file`: the patterns of its job do not count."""
+        """Return the files that a run wrote, without digests.
+
+        With `every_file`, ignore the job's patterns.
+        """
 
     def manifest(self, run: str, paths: Sequence[str], heard: Heard) -> Manifest:
         """Read files of a run and return their digests."""
 
     def checkpoint(self, run: str, which: str) -> SealedCheckpoint:
-        """Return the `best`, the `last` or a numbered checkpoint of a run. Raises AgentError `no-checkpoint` without it."""
+        """Return the `best`, the `last` or a numbered checkpoint of a run.
+
+        Raises AgentError `no-checkpoint` if it does not exist.
+        """
 
     def outlook(self, run: str) -> Outlook:
         """Return whether a run can be moved, and where it has been moved to."""
 
     def move(self, run: str, target: MovedTo, instead: Sequence[str] = ()) -> MovedTo:
-        """Record that a run, which has ended, goes on elsewhere; return what is on record: an earlier move stands.
+        """Record that an ended run continues elsewhere. Return the recorded target: an earlier move is kept.
 
-        `instead` are successors that never began: one of them on record gives way.
+        `instead` are successors that never began. A recorded one of them is replaced.
         """
 
     def tree(self, run: str) -> bytes:
         """Return the manifest of a run's code and data as they were sent, as JSON."""
 
     def contents(self, run: str, files: Sequence[str], take: Callable[[Incoming], None]) -> None:
-        """Send files of a run as they were sent to it, by their SHA-256, one after the other."""
+        """Receive files of a run as they were sent to it, by their SHA-256, one after the other."""
 
     def send(self, run: str, files: Sequence[tuple[str, int, int]], take: Callable[[Incoming], None]) -> None:
-        """Send files of a run one after the other, given as (path, first byte, size of the whole); `take` reads them.
+        """Receive files of a run, one after the other, given as (path, first byte, total size).
 
-        Raises AgentError `changed` if a file is gone or has become shorter.
+        `take` reads them. Raises AgentError `changed` if a file is gone or has become shorter.
         """
 
     def remove(self, run: str, held: Mapping[str, str], lose: Loss, heard: Heard) -> Freed:
-        """Remove a run that has ended, if nothing is lost but what `lose` names.
+        """Remove an ended run, if nothing is lost except what `lose` allows.
 
-        `held` are the SHA-256 of the files that are safe here, by their paths. Raises AgentError `last-copies`, whose values
-        are a LastCopies. With `all`, a run whose engine does not answer is stopped first.
+        `held` maps the paths of the files with a safe local copy to their SHA-256. Raises AgentError
+        `last-copies`, whose values are a LastCopies. With `all`, a run whose engine does not answer is
+        stopped first.
         """
 
 
 class Preparation(Protocol):
-    """A run that is being prepared. Until it is started or handed over, it is removed when the connection ends."""
+    """A run in preparation. Until it is started or handed over, it is removed when the connection ends."""
 
     def create(
         self,
@@ -157,33 +171,42 @@ class Preparation(Protocol):
         *,
         queues: bool,
     ) -> PreparedRun:
-        """Make a run's folder with its plan, and lease `count` of the cards `gpus` (UUIDs), or all of them.
+        """Create a run's folder with its plan, and lease `count` of the cards `gpus` (UUIDs), or all of them.
 
-        Without `gpus` whoever starts it gives it its cards. The run may move to any card of `any_of` later. Raises AgentError `card-leased` if the cards are taken; a client
-        that `queues` keeps its place in the line. Raises AgentError `run-exists` for an id that is taken,
-        `forgone` for one that was given up.
+        Without `gpus` the run's starter assigns its cards. The run may later move to any card of `any_of`.
+        Raises AgentError `card-leased` if the cards are taken; a client that `queues` keeps its place in the
+        line. Raises AgentError `run-exists` for an existing id, and `forgone` for an abandoned one.
         """
 
     def check_sources(self, plan: Plan) -> None:
-        """Have the host look for what a plan names on it by path. Raises AgentError `no-source`."""
+        """Check that the paths on the host in a plan exist. Raises AgentError `no-source`."""
 
     def lacking(self, manifest: Mapping[str, Any]) -> list[str]:
-        """Return the SHA-256 of the files of a tree that the host would have to be sent. Nothing is made there."""
+        """Return the SHA-256 of the files of a tree that the host lacks. Create nothing there."""
 
     def forgo(self, run: str) -> bool:
-        """Have the host never make a run of this id, and remove what is half-made of it; return False if it has begun."""
+        """Prevent the host from creating a run of this id, and remove its incomplete parts.
+
+        False if it has begun.
+        """
 
     def offer(self, run: str, manifest: Mapping[str, Any]) -> list[str]:
-        """Offer a tree; return the SHA-256 of the files that the host lacks. If it lacks none, the tree is in place."""
+        """Offer a tree.
+
+        Return the SHA-256 of the files that the host lacks. If it lacks none, the tree is in place.
+        """
 
     def ship(self, run: str, files: Sequence[str], write: Callable[[IO[bytes]], None]) -> list[str]:
-        """Send files (SHA-256), which `write` writes one after the other; return those that are still missing."""
+        """Send files (SHA-256), which `write` writes one after the other. Return the files still missing."""
 
     def offer_checkpoint(self, run: str, parent: str, checkpoint: SealedCheckpoint) -> list[str]:
-        """Offer a prepared run the checkpoint of its parent on another host; return the SHA-256 of the files to send."""
+        """Offer a prepared run the checkpoint of its parent on another host.
+
+        Return the SHA-256 of the files to send.
+        """
 
     def ship_checkpoint(self, run: str, files: Sequence[str], write: Callable[[IO[bytes]], None]) -> None:
-        """Send the missing files of the checkpoint that was offered; it is in place, whole, when this returns."""
+        """Send the missing files of the offered checkpoint. It is complete and in place when this returns."""
 
     def inherit(self, run: str, parent: str, requested_keys: Sequence[str]) -> Inheritance:
         """Give a run the code, the data and the newest checkpoint of a run on the same host.
@@ -192,29 +215,32 @@ class Preparation(Protocol):
         """
 
     def entrust(self, run: str, secrets: Mapping[str, str]) -> None:
-        """Put the values of a run's secrets on the host, readable by this user's processes only."""
+        """Store the values of a run's secrets on the host, readable only by this user's processes."""
 
     def start(self, run: str) -> str | None:
-        """Start a run's keeper on the host; return when its agent has begun the first attempt.
+        """Start a run's keeper on the host. Return when its agent has begun the first attempt.
 
-        On a cluster a job is submitted instead, whose id is returned.
+        On a cluster, submit a job and return its id.
         """
 
     def hand_over(self, run: str) -> None:
-        """Leave a run to what the client starts next: it is not removed with the connection any more."""
+        """Leave a run to the process that the client starts next.
+
+        The end of the connection no longer removes it.
+        """
 
     def take_back(self, run: str) -> bool:
-        """Take back a run that could not begin; return whether it will be removed with the connection."""
+        """Take back a run that could not begin. Return whether the end of the connection will remove it."""
 
 
 class Making(Protocol):
-    """Environments and images that are made on the host."""
+    """The creation of environments and images on the host."""
 
     def hold(self, lock: str) -> HeldLock:
-        """Take a lock of the host by name, without waiting. It is released with the connection."""
+        """Take a named lock of the host, without waiting. The end of the connection releases it."""
 
     def let_go(self, lock: str) -> None:
-        """Release a lock. An environment that was made under it and not sealed is removed."""
+        """Release a lock. An environment that was created under it and not sealed is removed."""
 
     def has_buildkit(self, engine: EngineWay) -> bool:
         """Return whether the host can build images with BuildKit."""
@@ -230,16 +256,16 @@ class Making(Protocol):
         network: str | None,
         arguments: Mapping[str, str],
     ) -> CommandEnd:
-        """Build an image with BuildKit; `take` gets what the builder prints."""
+        """Build an image with BuildKit. `take` gets the builder's output."""
 
     def known_of(self, image: str) -> KnownImage:
-        """Return what the host knows of an image, by its id."""
+        """Return the host's data about an image, by its id."""
 
     def record_packages(self, image: str, packages: bytes) -> None:
-        """Put the packages of an image on record, as the JSON that its Python printed."""
+        """Record the packages of an image, as the JSON that its Python printed."""
 
     def has_environment(self, name: str) -> bool:
-        """Return whether an environment is there and whole."""
+        """Return whether an environment exists and is complete."""
 
     def make_environment(
         self,
@@ -252,30 +278,30 @@ class Making(Protocol):
         no_index: bool,
         unimported: str | None,
     ) -> MadeEnvironment:
-        """Make an environment, whose lock this connection holds; `take` gets what pip or uv prints.
+        """Create an environment, whose lock this connection holds. `take` gets the output of pip or uv.
 
-        `unimported` is the torch that need not be imported to check it: its version, "" for any.
+        `unimported` is the torch whose import is skipped in the check: its version, "" for any.
         """
 
     def seal_environment(self, name: str) -> None:
-        """Put an environment that was made on this connection into use."""
+        """Put an environment that was created on this connection into use."""
 
 
 class HostUpkeep(Protocol):
-    """Sweeping and garbage collection."""
+    """Cleanup and garbage collection."""
 
     def sweep(self, runs: Collection[str], *, dry_run: bool) -> Sweep:
-        """End and remove what ended runs have left; also return how long ago each of `runs` ended."""
+        """End and remove the leftovers of ended runs. Also return how long ago each of `runs` ended."""
 
     def collect_garbage(self, heard: Heard, *, dry_run: bool) -> Garbage:
-        """Remove what no run of the host names; `heard` gets the number of runs that were read so far."""
+        """Remove what no run of the host refers to. `heard` gets the number of runs read so far."""
 
     def root_label(self) -> str:
-        """Return the label of what belongs to this host's root: the host's id and the root's path."""
+        """Return the label of the resources of this host's root: the host's id and the root's path."""
 
 
 class HostClient(Opener, Protocol):
-    """A host that answers. Use it in a `with`."""
+    """A connection to a host that answers. Use it as a context manager."""
 
     @property
     def host(self) -> str:
@@ -283,15 +309,15 @@ class HostClient(Opener, Protocol):
 
     @property
     def root_id(self) -> str:
-        """The random id of the host's root; empty if the host gives none."""
+        """The random id of the host's root. Empty if the host has none."""
 
     @property
     def runs(self) -> RunList:
-        """The runs that the host has on record."""
+        """The recorded runs of the host."""
 
     @property
     def preparation(self) -> Preparation:
-        """Runs that are being prepared."""
+        """Runs in preparation."""
 
     @property
     def making(self) -> Making:
@@ -299,7 +325,7 @@ class HostClient(Opener, Protocol):
 
     @property
     def upkeep(self) -> HostUpkeep:
-        """Sweeping and garbage collection."""
+        """Cleanup and garbage collection."""
 
     def probe(
         self,
@@ -311,10 +337,14 @@ class HostClient(Opener, Protocol):
         model_keys: Sequence[str] = (),
         slurm: bool = False,
     ) -> Facts:
-        """Return the host's facts. `packages` are looked for in the job's interpreter, `model_keys` in its model's config, its cluster with `slurm`."""
+        """Return the host's facts.
+
+        `packages` are looked up in the job's interpreter, `model_keys` in its model's config. With `slurm`,
+        the facts of its cluster are included.
+        """
 
     def __enter__(self) -> Self:
-        """Return the desk itself."""
+        """Return the client itself."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -1,4 +1,4 @@
-"""What is new in runs: an agent is asked about one run, or about those of many threads by one request at a time."""
+"""Read the news of runs: one run per request, or the runs of many threads in one request at a time."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ from launcher.transport.channel import DEADLINE_S, AgentChannel, AgentReply, Cal
 from launcher.values.base import Record
 
 READ_S = 10.0
-"""How much later than the requested wait a reading may arrive before the link counts as lost."""
+"""The seconds by which an answer may exceed the requested wait before the link counts as lost."""
 PACE_S = 0.01
-"""The least time between two requests, for each run that is asked about: 50 runs are asked about twice a second."""
+"""The minimum seconds between two requests, per run in a request: 50 runs are asked about twice a second."""
 
 
 class Reader(Protocol):
-    """Reads what is new in runs."""
+    """Reads the news of runs."""
 
     def read(self, run: str, request: Mapping[str, Any], wait_s: float | None) -> AgentReply:
-        """Return what is new of a run since the cursors in `request`, waiting up to `wait_s` seconds for news."""
+        """Return the news of a run since the cursors in `request`. Wait up to `wait_s` seconds for them."""
 
 
 class LoneReader:
-    """Asks about one run by a request of its own."""
+    """Asks about one run, with its own request."""
 
     def __init__(self, channel: Calls) -> None:
         """Ask over this channel."""
         self._channel = channel
 
     def read(self, run: str, request: Mapping[str, Any], wait_s: float | None) -> AgentReply:
-        """Return what is new of a run. Raises AgentError, ConnectionLostError or MalformedAnswerError."""
+        """Return the news of a run. Raises AgentError, ConnectionLostError or MalformedAnswerError."""
         until = time.monotonic() + (wait_s or 0.0)
         while True:
             left_s = max(0.0, until - time.monotonic())
@@ -63,7 +63,7 @@ class LoneReader:
 
 
 class _QuestionAnswer(Record):
-    """What the line of an answer says of one question: a refusal, or the sizes of its part of the payload."""
+    """An answer to one question: a refusal, or the sizes of its part of the payload."""
 
     question: Annotated[int, Field(ge=0)]
     values: Annotated[int, Field(ge=0)] = 0
@@ -76,9 +76,9 @@ class _Answers(Record):
 
 
 def answers(host: str, reply: AgentReply, count: int) -> dict[int, AgentReply | HostError]:
-    """Return an agent's answers by the numbers of the `count` questions; one without an answer has no news yet.
+    """Return an agent's answers by the numbers of the `count` questions. A question without news has none.
 
-    Raises MalformedAnswerError if they cannot be told apart.
+    Raises MalformedAnswerError if the answers cannot be told apart.
     """
     try:
         lines = _Answers.model_validate(reply.values, strict=True).answers
@@ -115,7 +115,7 @@ def _reply(host: str, values: bytes, payload: bytes) -> AgentReply | HostError:
 
 
 class _Asked:
-    """A question that a thread waits with."""
+    """A question whose thread waits for an answer."""
 
     def __init__(self, run: str, request: Mapping[str, Any], wait_s: float) -> None:
         self._question = {"run": run, **request}
@@ -123,15 +123,15 @@ class _Asked:
         self.answer: Future[AgentReply] = Future()
 
     def left_s(self) -> float:
-        """Return how long it may still wait for news."""
+        """Return the seconds for which it may still wait for news."""
         return max(0.0, self._until - time.monotonic())
 
     def question(self) -> JsonObject:
-        """Return the question as it is asked now."""
+        """Return the question in its present form."""
         return {**self._question, "wait_s": self.left_s()}
 
     def give(self, answer: AgentReply | HostError) -> None:
-        """Hand the answer over."""
+        """Pass the answer to the waiting thread."""
         if isinstance(answer, HostError):
             self.answer.set_exception(answer)
         else:
@@ -139,14 +139,18 @@ class _Asked:
 
 
 class JoinedReader:
-    """Joins what many threads ask into one request at a time, over a channel of its own.
+    """Joins the questions of many threads into one request at a time, over its own channel.
 
-    Any thread may call `read`. A thread of the reader asks, and hands the answers over; a question without an answer is
-    part of the next request too. Requests have a pace, so that many runs with much news do not cost a request for each.
+    `read` is thread-safe. A thread of the reader sends the requests and distributes the answers. A question
+    without an answer becomes part of the next request. Requests are spaced, so that many runs with much news
+    do not cost one request each.
     """
 
     def __init__(self, host: str, channel: AgentChannel, open_channel: Callable[[], AgentChannel]) -> None:
-        """Take over an open channel, and open another if that breaks. The thread is made for the first question."""
+        """Take over an open channel, and open another if it breaks.
+
+        The thread starts with the first question.
+        """
         self._host = host
         self._channel: AgentChannel | None = channel
         self._open_channel = open_channel
@@ -161,7 +165,7 @@ class JoinedReader:
         self._is_closed = False
 
     def read(self, run: str, request: Mapping[str, Any], wait_s: float) -> AgentReply:
-        """Return what is new of a run, waiting up to `wait_s` seconds for news.
+        """Return the news of a run, waiting up to `wait_s` seconds for them.
 
         Raises AgentError or MalformedAnswerError about this run, ConnectionLostError if the link is lost.
         """
@@ -180,10 +184,10 @@ class JoinedReader:
             return asked.answer.result()
         finally:
             with self._changed:
-                self._asked.pop(number, None)  # it is still there if this thread was interrupted
+                self._asked.pop(number, None)  # still present if this thread was interrupted
 
     def close(self) -> None:
-        """Let nobody wait any longer, and close the channel."""
+        """Make all waiting threads return, and close the channel."""
         with self._changed:
             self._is_closed = True
             self._changed.notify()
@@ -206,12 +210,15 @@ class JoinedReader:
             self._fail(error)
 
     def _opened(self) -> AgentChannel:
-        """Return the channel that is open, for this thread to close, or a new one."""
+        """Return the open channel, which this thread must close, or a new one."""
         channel, self._channel = self._channel, None
         return channel or self._open_channel()
 
     def _fail(self, error: Exception) -> None:
-        """Give this error to all who wait. Who asks next has a new thread ask, over a new channel."""
+        """Raise this error in all waiting threads.
+
+        The next question starts a new thread with a new channel.
+        """
         with self._changed:
             asked, self._asked = self._asked, {}
             self._has_thread = False
@@ -220,7 +227,7 @@ class JoinedReader:
             one.answer.set_exception(error)
 
     def _is_due(self) -> bool:
-        """Wait until there is a question and it is time for a request; return False once the reader is closed."""
+        """Wait until a question exists and a request is due. Return False once the reader is closed."""
         with self._changed:
             while not self._is_closed:
                 wait_s = self._next_at - time.monotonic()
@@ -230,7 +237,7 @@ class JoinedReader:
             return False
 
     def _ask(self, channel: AgentChannel) -> None:
-        """Ask what is asked by now, and hand over what has an answer."""
+        """Send the present questions in one request, and distribute the answers."""
         with self._changed:
             numbers, questions = list(self._asked), list(self._asked.values())
             self._taken = self._last
@@ -253,7 +260,10 @@ class JoinedReader:
                 asked.give(answer)
 
     def _hasten(self) -> None:
-        """Have the request that is under way answered, once, if it lacks a question: the next one has that too."""
+        """Make the agent answer the present request at once, if a question has come since.
+
+        Do so once per request. The next request includes that question.
+        """
         if self._under_way is not None and self._last > self._taken:
             self._under_way.hasten()
             self._under_way = None

@@ -1,5 +1,5 @@
 """HTTP to cloud services, with limits of time and size for each call.
 
-`service_wire` is the front door: it names each way in which a call fails.
-It never follows a redirect with a credential.
+`service_wire` is the main module: it gives each kind of failure a name. A redirect is never followed with a
+credential.
 """

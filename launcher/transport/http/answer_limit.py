@@ -1,4 +1,7 @@
-"""Connections whose answers begin in time: a limit for each read alone is renewed by whoever sends a byte now and then."""
+"""HTTP connections with a deadline for the head of a response.
+
+A limit on each read is not enough: a server that sends a byte now and then renews it.
+"""
 
 from __future__ import annotations
 
@@ -15,32 +18,32 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 
 
 class OneAnswerSession(requests.Session):
-    """A session for which a redirect is an answer like any other: its body is not read as long as nobody asks for it."""
+    """A session that treats a redirect as an ordinary response. Its body is read only on request."""
 
     def __init__(self, answer_s: float) -> None:
-        """Let the head of an answer take so many seconds."""
+        """Allow this many seconds for the head of a response."""
         super().__init__()
         for scheme in ("http://", "https://"):
             self.mount(scheme, _DeadlineAdapter(answer_s))
 
     def get_redirect_target(self, resp: requests.Response) -> None:
-        """Return that there is none."""
+        """Return None: redirects are not followed."""
 
 
 @contextlib.contextmanager
 def _cut_after(connection: HTTPConnection, seconds: float) -> Iterator[None]:
-    """Cut a connection if the block takes longer. Raises TimeoutError then."""
+    """Cut a connection and raise TimeoutError if the block takes longer."""
     is_cut = threading.Event()
 
     def cut() -> None:
         is_cut.set()
         with contextlib.suppress(OSError, TypeError):  # TypeError: it has been closed
-            socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)  # below TLS, whose own farewell waits
+            socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)  # below TLS, whose shutdown would wait
 
     timer = threading.Timer(seconds, cut)
     timer.daemon = True
     try:
-        timer.start()  # Ctrl-C may come here too, and a timer that is left would cut a later call
+        timer.start()  # Ctrl-C may come here too, and a timer left running would cut a later call
         yield
     finally:
         timer.cancel()
@@ -49,7 +52,7 @@ def _cut_after(connection: HTTPConnection, seconds: float) -> Iterator[None]:
 
 
 class _DeadlineAdapter(HTTPAdapter):
-    """Makes such connections, also to a proxy."""
+    """Makes connections with a deadline, to proxies too."""
 
     def __init__(self, answer_s: float) -> None:
         self._pools = _pools(answer_s)
@@ -61,7 +64,7 @@ class _DeadlineAdapter(HTTPAdapter):
 
     def proxy_manager_for(self, proxy: str, **named: Any) -> Any:
         manager = super().proxy_manager_for(proxy, **named)
-        if not proxy.lower().startswith("socks"):  # which has classes of its own
+        if not proxy.lower().startswith("socks"):  # socks has its own classes
             manager.pool_classes_by_scheme = self._pools
         return manager
 

@@ -1,7 +1,7 @@
-"""HTTP to a cloud service: each call has limits of time and size, and each way to fail has a name.
+"""HTTP to a cloud service: each call has limits of time and size, and each kind of failure has a name.
 
-Nothing of ours but the Authorization header authenticates: a netrc is never read, and no redirect is followed. Proxies and
-certificates are those of the environment, as `requests` finds them.
+Only the Authorization header authenticates: no netrc is read, and no redirect is followed. Proxies and
+certificates come from the environment variables, as `requests` finds them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ CONNECT_S, READ_S, CALL_S = 10.0, 30.0, 60.0
 ANSWER_BYTES = 64_000_000
 PIECE_BYTES = 65_536
 HTTP_DATE = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT")
-"""The form in which every service has to write a date, RFC 9110 section 5.6.7."""
+"""The date format that every service must use, RFC 9110 section 5.6.7."""
 YEARS = range(2020, 2101)
-"""The years that a service's clock may show: another one is an error."""
+"""The plausible years of a service's clock. Any other year is an error."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class CallFailure(StrEnum):
-    """How a call failed on its way. The words are also reasons of a ServiceError."""
+    """How a call failed. The values are also reasons of a ServiceError."""
 
     NO_NETWORK = "no-network"
     CERTIFICATE = "certificate"
@@ -46,9 +46,9 @@ class CallFailure(StrEnum):
 
 
 class WireError(Exception):
-    """Raised when a call gets no whole answer. `was_sent` says whether the service may have acted on it.
+    """Raised when a call gets no complete answer. `was_sent`: the service may have acted on it.
 
-    Its words hold no URL: that of a signed link is a credential.
+    The message contains no URL, because a signed link is a credential.
     """
 
     def __init__(self, failure: CallFailure, words: str, *, was_sent: bool) -> None:
@@ -58,7 +58,7 @@ class WireError(Exception):
 
 
 class ServiceReply(NamedTuple):
-    """A whole answer. `moment` is the service's clock, in seconds since 1970, if it says so."""
+    """A complete answer. `moment` is the service's clock, in seconds since 1970, or None."""
 
     status: int
     kind: str
@@ -67,7 +67,7 @@ class ServiceReply(NamedTuple):
     moment: float | None = None
 
     def json(self) -> Any:
-        """Return its JSON; None if it is none."""
+        """Return the body as JSON, or None if it is not JSON."""
         if "json" not in self.kind:
             return None
         try:
@@ -80,7 +80,7 @@ class ServiceWire:
     """Calls one service at a base URL."""
 
     def __init__(self, base: str) -> None:
-        """Raises UsageError unless it is HTTPS, or this machine's own loopback."""
+        """Use this base URL. Raises UsageError unless it is HTTPS, or this machine's loopback."""
         from launcher.transport.http.answer_limit import OneAnswerSession
 
         parts = urlsplit(base)
@@ -92,13 +92,13 @@ class ServiceWire:
         self._base = base.rstrip("/")
         self._known: set[str] = set()
         self._session = OneAnswerSession(CALL_S)
-        self._session.trust_env = False  # it would read ~/.netrc, and let it win over our header
+        self._session.trust_env = False  # otherwise it reads ~/.netrc, which overrides the header
         self._session.headers["User-Agent"] = "launcher"
 
     def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, authorization: str = ""
     ) -> ServiceReply:
-        """Call a path below the base, with JSON if there is a body, and return the answer, whatever its status.
+        """Call a path below the base, with JSON if there is a body. Return the answer, whatever its status.
 
         Raises WireError.
         """
@@ -129,7 +129,7 @@ class ServiceWire:
             yield Download(response)
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         self._session.close()
 
     @contextmanager
@@ -157,12 +157,15 @@ class ServiceWire:
         except (requests.RequestException, OSError) as error:
             failed = _failure(error, urlsplit(url).hostname or self.where)
         if failed is not None:
-            raise failed  # outside of the handler: what it holds names the whole URL
+            raise failed  # outside the handler: the exception there contains the whole URL
         with response:
             yield response
 
     def _look_up(self, name: str) -> None:
-        """Look up a name before the first call there: a resolver that never answers would hold the call for minutes."""
+        """Resolve a host name before the first call.
+
+        A resolver that never answers would block the call for minutes.
+        """
         if not name or name in self._known:
             return
         try:
@@ -177,20 +180,20 @@ class ServiceWire:
 
 
 class Download:
-    """An answer whose body comes in pieces."""
+    """An answer whose body arrives in pieces."""
 
     def __init__(self, response: requests.Response) -> None:
-        """Take an open answer."""
+        """Take over an open response."""
         self._response = response
         self.status = response.status_code
         self.kind = response.headers.get("Content-Type", "").lower()
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the body as it comes. Raises WireError if it breaks off or falls silent."""
+        """Yield the body as it arrives. Raises WireError if it breaks off or stalls."""
         yield from _pieces(self._response)
 
     def reply(self) -> ServiceReply:
-        """Return it as a whole. Raises WireError."""
+        """Return the complete answer. Raises WireError."""
         return _reply(self._response)
 
 
@@ -199,7 +202,7 @@ def _authorization(value: str) -> dict[str, str]:
 
 
 def _reply(response: requests.Response) -> ServiceReply:
-    """Read a whole answer, within CALL_S and ANSWER_BYTES."""
+    """Read a complete answer, within CALL_S and ANSWER_BYTES."""
     until, parts, size = time.monotonic() + CALL_S, [], 0
     for piece in _pieces(response):
         size += len(piece)
@@ -236,11 +239,11 @@ def _pieces(response: requests.Response) -> Iterator[bytes]:
 
 
 def _failure(error: Exception, where: str) -> WireError:
-    """Return what an exception of the libraries means."""
+    """Return the WireError for an exception of the libraries."""
     import requests
     import urllib3
 
-    if isinstance(error, ValueError):  # as requests' errors about URLs are
+    if isinstance(error, ValueError):  # like requests' errors about URLs
         return WireError(CallFailure.MALFORMED, "its link is no URL", was_sent=False)
     cause = getattr(error.args[0], "reason", error.args[0]) if error.args else None
     if isinstance(error, requests.exceptions.SSLError):
@@ -265,18 +268,18 @@ def _failure(error: Exception, where: str) -> WireError:
 
 
 def _moment(text: str | None) -> float | None:
-    """Read a date, in seconds since 1970; None for what is none, and for a year that cannot be."""
+    """Parse a date into seconds since 1970. None for an invalid date or an implausible year."""
     if text is None or not HTTP_DATE.fullmatch(text):
         return None
     try:
         date = parsedate_to_datetime(text)
-    except ValueError:  # as of a 31 February
+    except ValueError:  # e.g. 31 February
         return None
     return date.timestamp() if date.year in YEARS else None
 
 
 def _retry_s(text: str | None, moment: float | None) -> float | None:
-    """Read Retry-After, seconds or a date, against the service's own clock. A day is the most that is believed."""
+    """Parse Retry-After, in seconds or as a date relative to the service's clock. Limit it to a day."""
     if text is not None and re.fullmatch("[0-9]+", text):
         return min(float(text), 86_400.0)
     until = _moment(text)

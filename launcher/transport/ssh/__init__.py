@@ -1,5 +1,5 @@
-"""SSH as OpenSSH's configuration has it: route, host keys, login keys, certificates.
+"""SSH according to OpenSSH's configuration: route, host keys, login keys, certificates.
 
-`ssh.SshConnection` is the front door: one connection with a channel for each agent.
-An unknown host key is refused.
+`ssh.SshConnection` is the main class: one connection with a channel for each agent. An unknown host key is
+refused.
 """

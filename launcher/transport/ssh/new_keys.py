@@ -1,4 +1,4 @@
-"""Whether to accept a host key that no known_hosts file has: no, unless the user passed --accept-new-host-key."""
+"""Whether to accept a host key that no known_hosts file has: only with --accept-new-host-key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class NewKeys:
         return self._report is not None
 
     def accept(self, report: Callable[[str], None]) -> None:
-        """Accept unknown keys from now on; `report` is called with a message about each."""
+        """Accept unknown keys from now on. `report` is called with a message about each."""
         self._report = report
 
     def report(self, text: str) -> None:

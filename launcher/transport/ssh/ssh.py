@@ -1,4 +1,7 @@
-"""A host over SSH, by Fabric: one connection with a channel for each agent. Host keys are always checked."""
+"""A host over SSH, with Fabric: one connection with a channel for each agent.
+
+Host keys are always checked.
+"""
 
 from __future__ import annotations
 
@@ -36,23 +39,23 @@ from launcher.values.host import Host
 KEEPALIVE_S = 10
 WINDOW_BYTES = 16 * 1024 * 1024
 _NO_GREETING = "Error reading SSH protocol banner"
-"""What paramiko says of a server that greets as no SSH server does."""
+"""paramiko's message for a server that does not greet like an SSH server."""
 START_UP_FILES = "~/.bashrc, ~/.zshenv, ~/.cshrc or another start-up file of that shell"
 STATUS_S = 2.0
-"""How long after the end of its output a program's exit status may come."""
+"""The seconds by which a program's exit status may follow the end of its output."""
 SAID_LINES, MOST_SAID, MOST_HEARD = 3, 300, 4096
-"""How many lines and characters of a login are shown, and how many bytes of it are kept."""
-FORBIDDEN, UNREACHED = 1, 2  # reasons why a server refuses a channel: RFC 4254, 5.1
+"""How many lines and characters of a login's output are shown, and how many bytes of it are kept."""
+FORBIDDEN, UNREACHED = 1, 2  # a server's reasons to refuse a channel: RFC 4254, 5.1
 
 
 class SshConnection:
     """A connection to a host, through its hops. `about` names the user, the address and the host key.
 
-    Any thread may use it.
+    Thread-safe.
     """
 
     def __init__(self, host: Host, route: Sequence[Hop] | None = None) -> None:
-        """Connect, and check every hop's key. `route` are its hops, if they were looked up already.
+        """Connect, and check every hop's key. `route` are its hops, if they are already known.
 
         Raises BadFileError, UnreachableError, AuthRefusedError or HostKeyError.
         """
@@ -61,9 +64,9 @@ class SshConnection:
         self._clients: list[paramiko.SSHClient] = []
         self._is_closed = threading.Event()
         self._opening = threading.Lock()
-        """paramiko keeps one refusal of a channel, whoever has asked for it: channels are opened one at a time."""
+        """Open channels one at a time: paramiko stores one refusal per connection, for any request."""
         self.needs_person = False
-        """Whether somebody was asked for a passphrase, a touch or a confirmation."""
+        """Whether the user was asked for a passphrase, a touch or a confirmation."""
         route = hops(host) if route is None else route
         try:
             for number, hop in enumerate(route):
@@ -88,10 +91,10 @@ class SshConnection:
         return not self._is_closed.is_set() and self._transport.is_active()
 
     def start_agent(self, *, is_first: bool) -> paramiko.Channel:
-        """Start an agent; return the stream to it, which counts as one of sshd's sessions.
+        """Start an agent. Return the stream to it, which counts as one of sshd's sessions.
 
-        Raises RefusedStreamError if sshd allows no more of them (MaxSessions), UnreachableError if it `is_first`, else
-        ConnectionLostError.
+        Raises RefusedStreamError if sshd allows no more sessions (MaxSessions). Other errors raise
+        UnreachableError if it `is_first`, else ConnectionLostError.
         """
         host, who = self._host, _who(self._host, self._hop, is_last=True)
         with (
@@ -108,7 +111,7 @@ class SshConnection:
         return channel
 
     def no_agent(self, channel: paramiko.Channel, said: bytes, waited_s: float | None) -> ConnectionLostError:
-        """Return the error of a login shell that has ended before an agent began, or begins none for so long."""
+        """Return the error for a login shell that ended, or ran for `waited_s` seconds, without an agent."""
         host = self._host
         while channel.recv_stderr_ready():
             said += channel.recv_stderr(MOST_HEARD)
@@ -128,25 +131,32 @@ class SshConnection:
         )
 
     def errors(self) -> contextlib.AbstractContextManager[None]:
-        """Name the reason why the connection broke, around what uses one of its channels."""
+        """Add the reason why the connection broke to errors of its channels."""
         return _channel_errors(self._host, self._transport)
 
     def open_link(self) -> SshLink:
-        """Start one more agent, whose link ends alone. Raises RefusedStreamError or ConnectionLostError."""
+        """Start another agent, with a link that ends separately.
+
+        Raises RefusedStreamError or ConnectionLostError.
+        """
         return SshLink(self, is_alone=False)
 
     def only_link(self) -> SshLink:
-        """Start the only agent; the connection ends with its link. Raises UnreachableError, or RefusedStreamError."""
+        """Start the only agent.
+
+        The connection ends with its link. Raises UnreachableError or RefusedStreamError.
+        """
         return SshLink(self, is_alone=True)
 
     def by_hand(self, command: str) -> str:
-        """Return the shell command that runs a command there with ssh itself."""
+        """Return the shell command that runs a command on the host with ssh itself."""
         return self._host.by_hand(command)
 
     def open_socket(self, path: str) -> paramiko.Channel:
-        """Open a stream to a Unix socket on the host; it does not count as one of sshd's sessions.
+        """Open a stream to a Unix socket on the host. It does not count as one of sshd's sessions.
 
-        Raises RefusedStreamError if sshd forbids it or nothing listens there, ConnectionLostError if the link is lost.
+        Raises RefusedStreamError if sshd forbids it or no process listens there, ConnectionLostError if the
+        link is lost.
         """
         with self._opening, self.errors(), _deadline(self._transport):
             try:
@@ -162,9 +172,10 @@ class SshConnection:
                 raise RefusedStreamError(self._host.name, f"{self._host.name}: {path}: {words}") from error
 
     def open_port(self, port: int) -> paramiko.Channel:
-        """Open a stream to a TCP port of the host's loopback; it does not count as one of sshd's sessions.
+        """Open a stream to a TCP port of the host's loopback. It does not count as one of sshd's sessions.
 
-        Raises NobodyListensError, RefusedStreamError if sshd forbids it, ConnectionLostError if the link is lost.
+        Raises NobodyListensError, RefusedStreamError if sshd forbids it, ConnectionLostError if the link is
+        lost.
         """
         name, here, there = self._host.name, ("127.0.0.1", 0), ("localhost", port)
         with self._opening, self.errors(), _deadline(self._transport):
@@ -177,7 +188,7 @@ class SshConnection:
                 raise RefusedStreamError(name, f"{name}: port {port}: {why}") from error
 
     def open_program(self, words: Sequence[str]) -> paramiko.Channel:
-        """Open a stream to the standard input and output of a program; it counts as one of sshd's sessions.
+        """Open a stream to the standard input and output of a program. It counts as one of sshd's sessions.
 
         Raises ConnectionLostError.
         """
@@ -218,19 +229,17 @@ class SshConnection:
                 "banner_timeout": CONNECT_S,
                 "auth_timeout": AUTH_S,
             },
-            config=fabric.Config(
-                ssh_config=paramiko.SSHConfig(), lazy=True
-            ),  # ssh_config.py has what it says
+            config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),  # ssh_config.py has read it
         )
         self._clients.append(connection.client)
-        connection.client.set_missing_host_key_policy(trust)  # it knows no key itself
+        connection.client.set_missing_host_key_policy(trust)  # the client itself knows no keys
         with _errors(host, hop, who):
             try:
                 connection.open()
                 transport: paramiko.Transport = connection.transport
                 self._key = transport.get_remote_server_key()
             except paramiko.SSHException as error:
-                # Between two steps, paramiko says "No existing session", and keeps what ended it.
+                # Between two steps, paramiko says "No existing session", and stores the cause.
                 why = getattr(connection.client.get_transport(), "saved_exception", None)
                 if why is None or isinstance(error, paramiko.AuthenticationException):
                     raise
@@ -239,14 +248,20 @@ class SshConnection:
         return transport
 
     def _hang_up(self) -> None:
-        """Close all connections, the nearest hop first: a farewell through a stuck link would wait for it."""
+        """Close all connections, the nearest hop first.
+
+        A closing message over a stuck link would wait for it.
+        """
         for client in self._clients:
             client.close()
         for wire in self._wires:
             wire.close()
 
     def _keep_alive(self, transport: paramiko.Transport) -> None:
-        """Make the server answer regularly, even if the agent is silent: a wire that receives nothing closes itself."""
+        """Make the server answer regularly, even if the agent is silent.
+
+        A wire that receives nothing closes.
+        """
         while not self._is_closed.wait(KEEPALIVE_S) and transport.is_active():
             with contextlib.suppress(
                 paramiko.SSHException, EOFError, OSError
@@ -258,11 +273,14 @@ class SshLink:
     """An agent's channel on a connection."""
 
     def __init__(self, connection: SshConnection, *, is_alone: bool) -> None:
-        """Start the agent. If it `is_alone`, the connection ends with the link. Raises as `start_agent` does."""
+        """Start the agent.
+
+        With `is_alone`, the connection ends with the link. Raises the errors of `start_agent`.
+        """
         self._connection = connection
         self._is_alone = is_alone
         self._said = b""
-        """What the login says, until an agent is heard."""
+        """The login's output before the agent's first message."""
         self._is_heard = False
         self._timeout_s: float | None = None
         try:
@@ -279,12 +297,15 @@ class SshLink:
         self.sever = connection.sever
 
     def settimeout(self, timeout: float | None, /) -> None:
-        """Bound the waits of recv and sendall, in seconds."""
+        """Limit the waits of recv and sendall, in seconds."""
         self._timeout_s = timeout
         self._channel.settimeout(timeout)
 
     def recv(self, size: int, /) -> bytes:
-        """Return some bytes; b"" at the end of the stream. Raises ConnectionLostError with a login's words if no agent begins."""
+        """Return some bytes; b"" at the end of the stream.
+
+        Raises ConnectionLostError with the login's output if no agent starts.
+        """
         try:
             with self._connection.errors():
                 piece = bytes(self._channel.recv(size))
@@ -302,15 +323,15 @@ class SshLink:
     def sendall(self, data: bytes, /) -> None:
         """Send all bytes."""
         with self._connection.errors():
-            # A view: paramiko cuts off what it has sent, which would copy the rest for each packet.
+            # A view: paramiko slices off the sent part, which would copy the rest for each packet.
             self._channel.sendall(cast("bytes", memoryview(data)))
 
     def shutdown(self, how: int, /) -> None:
-        """End what is received (SHUT_RD) or sent (SHUT_WR), or both (SHUT_RDWR)."""
+        """Close the receiving direction (SHUT_RD), the sending one (SHUT_WR), or both (SHUT_RDWR)."""
         self._channel.shutdown(how)
 
     def close(self) -> None:
-        """Hang up; the connection, on every hop, if the agent is alone on it."""
+        """Close the link, or the whole connection, on every hop, if no other agent uses it."""
         if self._is_alone:
             self._connection.close()
             return
@@ -330,7 +351,10 @@ def _ssh_command(host: Host, hop: Hop, *, is_last: bool) -> str:
 
 @contextlib.contextmanager
 def _deadline(transport: paramiko.Transport) -> Iterator[None]:
-    """Close the connection if the block takes longer than CONNECT_S: paramiko waits for some answers without a limit."""
+    """Close the connection if the block takes longer than CONNECT_S.
+
+    paramiko waits for some answers without a limit.
+    """
     timer = threading.Timer(CONNECT_S, transport.close)
     timer.start()
     try:
@@ -341,7 +365,7 @@ def _deadline(transport: paramiko.Transport) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _errors(host: Host, hop: Hop, who: str) -> Iterator[None]:
-    """Turn errors of Fabric, paramiko and the system into ours."""
+    """Turn errors of Fabric, paramiko and the system into launcher's errors."""
     began = time.monotonic()
     mend = f"\n  try   {_ssh_command(host, hop, is_last=who == host.name)}"
     silent = f"{who}: {hop.where} does not answer within {CONNECT_S} s{mend}"
@@ -373,7 +397,7 @@ def _errors(host: Host, hop: Hop, who: str) -> Iterator[None]:
         }
         words = f"the hop before it {why.get(error.code, error.text)}"
         raise UnreachableError(host.name, f"{who}: {hop.where}: {words}{mend}") from error
-    # ValueError: an invalid address; InvalidTag: a byte that was changed on the way
+    # ValueError: an invalid address; InvalidTag: a byte changed on the way
     except (paramiko.SSHException, OSError, EOFError, ValueError, InvalidTag) as error:
         if time.monotonic() - began >= CONNECT_S:
             raise UnreachableError(host.name, silent) from error
@@ -387,7 +411,7 @@ def _errors(host: Host, hop: Hop, who: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _channel_errors(host: Host, transport: paramiko.Transport) -> Iterator[None]:
-    """Name the reason why the connection broke: a channel only knows that it is closed."""
+    """Add the reason why the connection broke. A channel knows only that it is closed."""
     try:
         yield
     except TimeoutError:

@@ -1,4 +1,4 @@
-"""OpenSSH's certificates: read strictly, and judged as its sshkey_cert_check_authority does."""
+"""OpenSSH certificates: parsed strictly, and checked like OpenSSH's sshkey_cert_check_authority."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paramiko.pkey import UnknownKeyType
 SUFFIX = "-cert-v01@openssh.com"
 USER, HOST = 1, 2
 
-# After the nonce: how many strings the key itself takes. PROTOCOL.certkeys
+# The number of strings of the key itself, after the nonce. Source: PROTOCOL.certkeys
 _KEY_FIELDS = {"ssh-rsa": 2, "ssh-ed25519": 1, "ecdsa-sha2-nistp256": 2, "ecdsa-sha2-nistp384": 2}
 _KEY_FIELDS |= {"ecdsa-sha2-nistp521": 2, "sk-ssh-ed25519": 2, "sk-ecdsa-sha2-nistp256": 3}
 
@@ -30,19 +30,22 @@ class Certificate(NamedTuple):
     """The authority's public key."""
     authority_kind: str
     is_checked: bool
-    """Whether the signature could be checked: paramiko lacks hardware keys."""
+    """Whether the signature could be checked. paramiko lacks hardware keys."""
     algorithm: str
     """The algorithm of the signature."""
 
     def untimely(self) -> str:
-        """Return why it is not valid at this time, or ""."""
+        """Return why it is not valid now, or ""."""
         now = time.time()
         if now < self.valid_after:
             return f"it is valid only from {_shown(self.valid_after)}"
         return f"it expired on {_shown(self.valid_before)}" if now >= self.valid_before else ""
 
     def flaw_for_user(self, name: str) -> str:
-        """Return why sshd would not let a user in by it, or ""; what the host's own settings add is not known here."""
+        """Return why sshd would refuse a user's login with it, or "".
+
+        The host's own settings are unknown here.
+        """
         if self.role != USER:
             return "it is no certificate for users"
         if why := self.untimely():
@@ -52,7 +55,10 @@ class Certificate(NamedTuple):
         return ""
 
     def flaw_for_host(self, name: str, algorithms: tuple[str, ...]) -> str:
-        """Return why it does not prove that a host bears a name, or "". `algorithms` may sign."""
+        """Return why it does not prove a host's name, or "".
+
+        `algorithms` are the allowed signature algorithms.
+        """
         if not self.is_checked:
             return f"its authority's key is of the kind {self.authority_kind}, which launch cannot check"
         if self.role != HOST:
@@ -71,7 +77,7 @@ class Certificate(NamedTuple):
 
 
 def read(blob: bytes) -> Certificate:
-    """Read a certificate from its bytes and check its signature. Raises ValueError unless all of them are one."""
+    """Parse a certificate and check its signature. Raises ValueError unless the bytes are exactly one."""
     fields = Fields(blob)
     kind = fields.string().decode(errors="replace")
     strings = _KEY_FIELDS.get(kind.removesuffix(SUFFIX))
@@ -79,9 +85,9 @@ def read(blob: bytes) -> Certificate:
         raise ValueError(f"a certificate of an unknown kind: {kind}")
     for _ in range(1 + strings):  # the nonce, and the key
         fields.string()
-    fields.number(8)  # its serial
+    fields.number(8)  # the serial number
     role = fields.number(4)
-    fields.string()  # its name
+    fields.string()  # the key id
     principals = Fields(fields.string()).strings()
     after, before = fields.number(8), fields.number(8)
     options = fields.string()
@@ -111,12 +117,15 @@ def read(blob: bytes) -> Certificate:
 def _is_signed(key: paramiko.PKey, data: bytes, signature: bytes) -> bool:
     try:
         return bool(key.verify_ssh_sig(data, paramiko.Message(signature)))
-    except (paramiko.SSHException, OverflowError, TypeError) as error:  # of numbers that no signature has
+    except (paramiko.SSHException, OverflowError, TypeError) as error:  # for numbers that no signature has
         raise ValueError(str(error)) from error
 
 
 def public_key(kind: str, blob: bytes) -> paramiko.PKey | None:
-    """Return a public key, or that of a certificate; None for a kind that paramiko lacks. Raises ValueError."""
+    """Return a public key, or the key of a certificate.
+
+    None for a kind that paramiko lacks. Raises ValueError.
+    """
     if not Fields(blob).string().startswith(kind.encode()):
         raise ValueError(f"the key is not of the kind {kind}")
     try:
@@ -128,7 +137,7 @@ def public_key(kind: str, blob: bytes) -> paramiko.PKey | None:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Return whether a name matches a pattern, in which only * and ? are special."""
+    """Return whether a name matches a pattern with * and ? as wildcards."""
     letters = {"*": ".*", "?": "."}
     return bool(
         re.fullmatch("".join(letters.get(char, re.escape(char)) for char in pattern), name, re.DOTALL)
@@ -136,7 +145,7 @@ def matches(name: str, pattern: str) -> bool:
 
 
 class Fields:
-    """The fields of RFC 4251; paramiko's own reader fills up what is missing with zeros."""
+    """The fields of RFC 4251. paramiko's own reader fills missing bytes with zeros."""
 
     def __init__(self, data: bytes) -> None:
         """Read from the first byte on. Each method raises ValueError if bytes are missing."""
@@ -145,26 +154,26 @@ class Fields:
 
     @property
     def done(self) -> bytes:
-        """The bytes that have been read."""
+        """The bytes read so far."""
         return self._data[: self._at]
 
     def number(self, size: int) -> int:
-        """Read a number of some bytes."""
+        """Read a number of this many bytes."""
         return int.from_bytes(self._take(size), "big")
 
     def string(self) -> bytes:
-        """Read bytes with their length before them."""
+        """Read bytes preceded by their length."""
         return self._take(struct.unpack(">I", self._take(4))[0])
 
     def strings(self) -> list[bytes]:
-        """Read all that is left."""
+        """Read all remaining strings."""
         found = []
         while self._at < len(self._data):
             found.append(self.string())
         return found
 
     def end(self) -> None:
-        """Raise ValueError if there is more."""
+        """Raise ValueError if bytes remain."""
         if self._at != len(self._data):
             raise ValueError("more bytes than a certificate has")
 
@@ -177,7 +186,7 @@ class Fields:
 
 
 def _shown(seconds: int) -> str:
-    """Return a time as a date; years that the calendar lacks as they are."""
+    """Return a time as a date, or as a number for years outside the calendar."""
     try:
         return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
     except (OverflowError, ValueError, OSError):

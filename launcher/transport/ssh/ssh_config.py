@@ -1,4 +1,7 @@
-"""The route to a host, as ssh's configuration has it: its hops, and what each is believed and entered by. `ssh_lookup.py` asks ssh."""
+"""The route to a host from ssh's configuration: its hops, with their host key checks and login keys.
+
+`ssh_lookup.py` asks ssh for the configuration.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +23,27 @@ PLAIN_ALGORITHMS = (
     *("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521"),
     *("rsa-sha2-512", "rsa-sha2-256"),
 )
-"""The algorithms of host keys that both OpenSSH and paramiko have, in OpenSSH's order."""
+"""The host key algorithms that both OpenSSH and paramiko have, in OpenSSH's order."""
 ALGORITHMS = (*(f"{one}-cert-v01@openssh.com" for one in PLAIN_ALGORITHMS), *PLAIN_ALGORITHMS)
 CIPHERS = (
     *("aes128-gcm@openssh.com", "aes256-gcm@openssh.com"),
     *("aes128-ctr", "aes192-ctr", "aes256-ctr"),
 )
-"""The ciphers of OpenSSH's default that paramiko has too, the fastest first: the first two need no code beside them."""
+"""The ciphers of OpenSSH's default that paramiko has too, the fastest first.
+
+The first two need no separate MAC.
+"""
 DEFAULT_ORDERS = CIPHERS, (*CIPHERS[2:], *CIPHERS[:2])
-"""The orders in which the versions of OpenSSH name them when the configuration says nothing."""
+"""The default orders in which versions of OpenSSH list them."""
 OLD_CIPHERS = "aes128-cbc", "aes192-cbc", "aes256-cbc", "3des-cbc"
-"""The ciphers that paramiko has too, for a configuration that names them."""
+"""More ciphers that paramiko has, for a configuration that names them."""
 LATER = {letter: f"\0{letter}" for letter in "HItfK"}
-"""What KnownHostsCommand's tokens become that only the connection can fill in."""
+"""The placeholders for KnownHostsCommand's tokens that only the connection can fill in."""
 MOST_HOPS = 8
 
 
 class Hop(NamedTuple):
-    """One machine on the route to a host; the last one is the host itself."""
+    """One machine on the route to a host. The last one is the host itself."""
 
     alias: str
     address: str
@@ -46,10 +52,10 @@ class Hop(NamedTuple):
     key_name: str
     """The name of its key in known_hosts files."""
     key_alias: str | None
-    """HostKeyAlias: that name as it is written, without a port."""
+    """HostKeyAlias: that name as written, without a port."""
     known_hosts: tuple[str, ...]
     known_hosts_command: tuple[str, ...]
-    """A program whose lines count as a known_hosts file's; the tokens of LATER are left in it."""
+    """A program whose output counts as a known_hosts file. It still contains the tokens of LATER."""
     revoked_hosts: tuple[str, ...]
     """The files of RevokedHostKeys."""
     host_algorithms: tuple[str, ...]
@@ -66,7 +72,7 @@ class Hop(NamedTuple):
     """The socket of the ssh-agent."""
     proxy_command: str | None
     key_library: str | None
-    """A library of PKCS#11 for keys in hardware."""
+    """A PKCS#11 library for hardware keys."""
 
     @property
     def where(self) -> str:
@@ -80,7 +86,7 @@ class Hop(NamedTuple):
 
 
 class LoginTable(Protocol):
-    """What a host's own table says of the way there."""
+    """The login settings of a host's own table."""
 
     @property
     def address(self) -> str | None:
@@ -88,7 +94,7 @@ class LoginTable(Protocol):
 
     @property
     def user(self) -> str | None:
-        """Who one logs in as."""
+        """The login user."""
 
     @property
     def port(self) -> int | None:
@@ -96,7 +102,7 @@ class LoginTable(Protocol):
 
     @property
     def identity_file(self) -> str | None:
-        """The only key that is offered."""
+        """The only key to offer."""
 
     @property
     def known_hosts(self) -> str | None:
@@ -106,7 +112,8 @@ class LoginTable(Protocol):
 def hops(host: LoginTable) -> list[Hop]:
     """Return the route to a host that has an address. The host's own table overrides ssh's configuration.
 
-    Raises BadFileError for a configuration that ssh would reject too, UnreachableError if ssh takes too long to read it.
+    Raises BadFileError for a configuration that ssh would reject too, UnreachableError if ssh takes too long
+    to read it.
     """
     *before, last = _route(str(host.address), host.user, host.port, (), MOST_HOPS)
     if host.identity_file:
@@ -119,7 +126,7 @@ def hops(host: LoginTable) -> list[Hop]:
 def _route(
     name: str, user: str | None, port: int | None, jumps: tuple[str, ...], hops_left: int
 ) -> list[Hop]:
-    """Return the hops to a name, ending with it; `jumps` replace the jump hosts of the configuration."""
+    """Return the hops to a name, ending with it. `jumps` replace the jump hosts of the configuration."""
     values = lookup(name, user, port, jumps)
     hop = _hop(name, values)
     through = values.get("proxyjump", "none")
@@ -202,7 +209,10 @@ def _hop(name: str, values: dict[str, str]) -> Hop:
 
 
 def _variable(host: str, name: str) -> str:
-    """Return an environment variable that a path names; `ssh -G` leaves it as it is written. Raises BadFileError, as ssh ends then."""
+    """Return an environment variable in a path. `ssh -G` does not expand it.
+
+    Raises BadFileError if it is not set, as ssh fails then.
+    """
     value = os.environ.get(name)
     if value is None:
         raise BadFileError(
@@ -220,7 +230,10 @@ def _words(written: str | None) -> list[str]:
 
 
 def _chosen(written: str | None, all_of: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a list of algorithms; what begins with + - or ^ changes the default, as `ssh -G` has done already."""
+    """Return a list of algorithms.
+
+    A list with a leading + - or ^ changes the default, as `ssh -G` has done already.
+    """
     patterns = (written or "").lstrip("+-^").split(",")
     named = [one for pattern in patterns for one in all_of if fnmatch.fnmatchcase(one, pattern)]
     if not written or written.startswith("+"):
@@ -231,9 +244,10 @@ def _chosen(written: str | None, all_of: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _ciphers(written: str | None) -> tuple[str, ...]:
-    """Return the ciphers that a configuration allows, in its order; the fastest first if it has that of OpenSSH's default.
+    """Return the ciphers that a configuration allows, in its order.
 
-    One that allows only what paramiko lacks counts as the default.
+    If that is OpenSSH's default order, the fastest come first. A configuration that allows only ciphers
+    missing in paramiko counts as the default.
     """
     known = CIPHERS if not written or written[0] in "+-^" else (*CIPHERS, *OLD_CIPHERS)
     chosen = _chosen(written, known)

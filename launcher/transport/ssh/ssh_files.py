@@ -1,4 +1,7 @@
-"""The files of ssh's configuration: the user's, the system's, and those that they include. What a name means there, ssh itself says (`ssh_lookup.py`)."""
+"""The files of ssh's configuration: the user's, the system's, and their includes.
+
+`ssh_lookup.py` asks ssh itself for the meaning of a name.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,15 @@ from collections.abc import Iterator, Mapping
 USER_CONFIG = "~/.ssh/config"
 SYSTEM_CONFIG = "/etc/ssh/ssh_config"
 MOST_INCLUDES = 16
-"""How deep files may include others, as in ssh."""
+"""The maximum depth of includes, as in ssh."""
 _INCLUDE = re.compile(r"""^[ \t]*"?include"?[ \t=]+(.*)$""", re.IGNORECASE | re.MULTILINE)
 
 
 def texts() -> dict[str, str | None]:
-    """Return the text of each file by its path; None for one that cannot be read. The user's and the system's may be missing."""
+    """Return the text of each file by its path, None for an unreadable one.
+
+    The user's and the system's file may be missing.
+    """
     found: dict[str, str | None] = {}
     for file in (USER_CONFIG, SYSTEM_CONFIG):
         path = os.path.expanduser(file)
@@ -24,7 +30,7 @@ def texts() -> dict[str, str | None]:
 
 
 def _read(path: str, folder: str, depth: int, found: dict[str, str | None]) -> None:
-    """Add a file, and what it includes: a relative path is one below the folder of the file that ssh reads first."""
+    """Add a file and its includes. A relative path starts at the folder of the first file."""
     if path in found:
         return
     try:
@@ -42,7 +48,7 @@ def _read(path: str, folder: str, depth: int, found: dict[str, str | None]) -> N
 
 
 def names_and_patterns() -> tuple[list[str], list[str]]:
-    """Return the plain names and the patterns of the `Host` lines; the pattern `*` is left out."""
+    """Return the plain names and the patterns of the `Host` lines. The pattern `*` is left out."""
     words = dict.fromkeys(word for key, words in _lines(texts()) if key == "host" for word in words)
     plain = [word for word in words if not re.search(r"[*?!]", word)]
     return plain, [word for word in words if word not in plain and word != "*" and not word.startswith("!")]

@@ -23,9 +23,9 @@ from launcher.transport.ssh.ssh_certificates import read as read_certificate
 from launcher.transport.ssh.ssh_config import Hop
 
 AUTH_S = 10
-TOUCH_S = 60  # somebody has to touch a hardware key
+TOUCH_S = 60  # the user must touch a hardware key
 PERSON_S = 0.3
-"""An ssh-agent that takes longer than this to answer has asked somebody, as after `ssh-add -c`."""
+"""An ssh-agent that takes more seconds than this to answer has asked the user, e.g. after `ssh-add -c`."""
 ASKED_TIMES = 3
 MOST_TRIES = 5  # sshd's MaxAuthTries is six
 
@@ -40,19 +40,22 @@ _asking = threading.Lock()
 class KeyLogin:
     """Logs in to a hop by public key.
 
-    ssh-agent's keys named by the configuration come first and locked files last, so that a passphrase is only asked for
-    when no other key works.
+    ssh-agent's keys named by the configuration come first and locked files last, so that a passphrase is only
+    asked for when no other key works.
     """
 
     def __init__(self, who: str, host: str, hop: Hop, ssh_command: str) -> None:
-        """`who` is the hop's name in messages, `ssh_command` the shell command that reproduces a failure."""
+        """Use these hop settings.
+
+        `who` is the hop's name in messages, `ssh_command` reproduces a failure in a shell.
+        """
         self._who = who
         self._host = host
         self._hop = hop
         self._ssh_command = ssh_command
         self._unusable: list[str] = []
         self.needs_person = False
-        """Whether somebody had to unlock a key, touch it, or allow its use."""
+        """Whether the user had to unlock a key, touch it, or allow its use."""
 
     def authenticate(self, transport: paramiko.Transport) -> None:
         """Offer one key after another until one is accepted. Raises AuthRefusedError or TimeoutError."""
@@ -141,7 +144,7 @@ class KeyLogin:
         else:
             for certificate in (*(f"{path}-cert.pub" for path in paths), *self._hop.certificates):
                 signed = _copy(key)
-                with contextlib.suppress(OSError, ValueError):  # missing, or of another key
+                with contextlib.suppress(OSError, ValueError):  # missing, or for another key
                     signed.load_certificate(Path(certificate).read_text(encoding="utf-8"))
                     if signed.public_blob is not None and _is_of(signed.public_blob.key_blob, key):
                         self._note_flaw(certificate, signed.public_blob.key_blob)
@@ -149,7 +152,7 @@ class KeyLogin:
         yield key
 
     def _note_flaw(self, path: str, blob: bytes) -> None:
-        """Keep what is wrong with a certificate for the message: sshd does not say."""
+        """Keep a certificate's flaw for the message, since sshd does not report it."""
         try:
             flaw = read_certificate(blob).flaw_for_user(self._hop.user)
         except ValueError as error:
@@ -182,7 +185,7 @@ class KeyLogin:
 
 
 def _has_terminal() -> bool:
-    """Whether `getpass` can ask somebody: at our terminal, or at the one that is standard input."""
+    """Whether `getpass` can ask the user: at the controlling terminal, or at standard input."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
@@ -191,9 +194,10 @@ def _has_terminal() -> bool:
 
 
 def may_offer(hop: Hop, public: str) -> bool:
-    """Whether a login to a hop may offer the private half of a public key, as OpenSSH writes that.
+    """Whether a login to a hop may offer the private half of a public key in OpenSSH format.
 
-    Also True if nobody can know: for a public key that cannot be read, and a locked file that does not say which key it has.
+    Also True if that is unknown: for an unreadable public key, and for a locked file that does not show its
+    key.
     """
     try:
         blob = base64.b64decode(public.split()[1], validate=True)
@@ -219,7 +223,7 @@ def _may_hold(path: str, blob: bytes) -> bool:
 
 
 class _Agent(paramiko.agent.AgentSSH):
-    """The user's ssh-agent, empty if none answers at the socket."""
+    """The user's ssh-agent. It has no keys if no agent answers at the socket."""
 
     def __init__(self, path: str | None) -> None:
         super().__init__()
@@ -263,7 +267,7 @@ def _load(path: str, phrase: str | None) -> paramiko.PKey:
 
 
 def _copy(key: paramiko.PKey) -> paramiko.PKey:
-    """Return a key that may get a certificate of its own; ssh-agent's keys cannot be copied."""
+    """Return a copy of a key that can take its own certificate. ssh-agent's keys need a constructor call."""
     if isinstance(key, paramiko.AgentKey):
         return paramiko.AgentKey(key.agent, key.blob, key.comment)
     return copy.copy(key)
@@ -283,7 +287,10 @@ def _public(path: str) -> Iterator[bytes]:
 
 
 def _public_part(text: str) -> bytes:
-    """Return the public key in a private key of OpenSSH's own format, which is not encrypted. Raises ValueError."""
+    """Return the public key in a private key file of OpenSSH's own format. That part is not encrypted.
+
+    Raises ValueError.
+    """
     body = re.fullmatch(
         r"-----BEGIN OPENSSH PRIVATE KEY-----(.*)-----END OPENSSH PRIVATE KEY-----\s*", text, re.DOTALL
     )
@@ -291,9 +298,9 @@ def _public_part(text: str) -> bytes:
     if not data.startswith(MAGIC):
         raise ValueError("not a key of OpenSSH's format")
     fields = Fields(data[len(MAGIC) :])
-    for _ in range(3):  # its cipher, and how its passphrase is stretched
+    for _ in range(3):  # its cipher, key derivation function and options
         fields.string()
-    fields.number(4)  # one key
+    fields.number(4)  # the number of keys
     return fields.string()
 
 

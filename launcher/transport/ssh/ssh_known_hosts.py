@@ -1,4 +1,4 @@
-"""Read known_hosts files as OpenSSH's hostfile.c does: which keys, authorities and revocations a name has."""
+"""Read known_hosts files as OpenSSH's hostfile.c does: the keys, authorities and revocations of a name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class KnownKey(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where it is written."""
+        """Its file and line number."""
         return f"{self.file}:{self.number}"
 
     @property
@@ -37,7 +37,10 @@ class KnownKey(NamedTuple):
         return not re.search(r"[,*?!]", self.names)
 
     def is_for(self, name: str) -> bool:
-        """Return whether its names (one hashed name, or patterns) have this one; a matching ! pattern excludes it."""
+        """Return whether its names (one hashed name, or patterns) match this one.
+
+        A matching ! pattern excludes it.
+        """
         if self.names.startswith("|"):
             is_hash = _HASHED_NAME.fullmatch(self.names)
             return bool(is_hash) and paramiko.hostkeys.HostKeys.hash_host(name, self.names) == self.names
@@ -46,13 +49,13 @@ class KnownKey(NamedTuple):
 
 
 def read(file: str) -> list[KnownKey]:
-    """Read a file; a missing one is empty. Raises OSError."""
+    """Read a file. A missing one is empty. Raises OSError."""
     path = Path(file).expanduser()
     return list(lines(path.read_bytes(), file)) if path.is_file() else []
 
 
 def lines(text: bytes, file: str) -> Iterator[KnownKey]:
-    """Yield the lines that OpenSSH would take too; `file` is where they come from."""
+    """Yield the lines that OpenSSH would accept too. `file` is their source, for messages."""
     for number, line in enumerate(text.split(b"\n"), start=1):
         words = [word.decode(errors="replace") for word in line.split()]
         if not words or words[0].startswith("#"):
@@ -69,7 +72,7 @@ def of(known: Iterable[KnownKey], name: str, marker: str = "") -> list[KnownKey]
 
 
 def _key(words: list[str]) -> paramiko.PKey | None:
-    """Return the key that two words write, kind and base64; None for what is no plain key of a known kind."""
+    """Return the key in two words, kind and base64. None unless it is a plain key of a known kind."""
     try:
         key = public_key(words[0], base64.b64decode(words[1]))
     except (ValueError, IndexError):

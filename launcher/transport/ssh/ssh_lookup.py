@@ -1,4 +1,4 @@
-"""Ask ssh what a name means in its configuration: by OpenSSH's own `ssh -G`, or by paramiko's parser if ssh is missing."""
+"""Look up a name in ssh's configuration with `ssh -G`, or with paramiko's parser if ssh is missing."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ _INPUT = "/dev/stdin"
 
 
 def lookup(name: str, user: str | None, port: int | None, jumps: Sequence[str]) -> dict[str, str]:
-    """Return the configuration of a name by lower-case keyword; the lines of a repeated keyword are joined.
+    """Return the configuration of a name by lower-case keyword. Join the lines of a repeated keyword.
 
-    A user, a port and jump hosts may be given beside it.
-
-    Raises BadFileError for a configuration that ssh would reject too, UnreachableError if ssh takes too long to read it.
+    `user`, `port` and `jumps` override the configuration. Raises BadFileError for a configuration that ssh
+    would reject too, UnreachableError if ssh takes too long to read it.
     """
     ssh = shutil.which("ssh")
     try:
@@ -72,14 +71,14 @@ def lookup(name: str, user: str | None, port: int | None, jumps: Sequence[str]) 
 
 
 def look_up_hint(name: str) -> str:
-    """Return the line that tells a person how to ask ssh themselves."""
+    """Return the line that shows users how to ask ssh themselves."""
     return f"\n  look it up   ssh -G {shlex.quote(name)}"
 
 
 def _config_of(home: Path) -> str:
     """Return the user's ssh configuration with its paths below this home.
 
-    ssh takes the home from the system's user database, everything else here from $HOME; this is for when they differ.
+    ssh takes the home from the system's user database, launcher from $HOME. Use this if they differ.
     """
     path = home / ".ssh" / "config"
     with config_errors(USER_CONFIG, "ssh -G localhost"):
@@ -123,7 +122,7 @@ def config_errors(where: str, command: str) -> Iterator[None]:
 
 
 def _errors_in_config() -> tuple[type[Exception], ...]:
-    """Return what may be raised while a configuration is read; paramiko has a type of its own, where it was needed for that."""
+    """Return the exceptions that reading a configuration may raise, with paramiko's if it is loaded."""
     paramiko = sys.modules.get("paramiko")
     own = () if paramiko is None else (paramiko.SSHException,)
     return (ValueError, LookupError, RecursionError, OSError, *own)

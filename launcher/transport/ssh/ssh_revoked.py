@@ -1,4 +1,4 @@
-"""The files of RevokedHostKeys: public keys, or a revocation list, which ssh-keygen reads for us."""
+"""The files of RevokedHostKeys: public keys, or a revocation list, which ssh-keygen reads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_BYTES = 64 * 1024 * 1024
 
 
 class UnreadableRevocationsError(Exception):
-    """Raised when a file cannot be read or understood: OpenSSH refuses every host then."""
+    """Raised when a file cannot be read or parsed. OpenSSH refuses every host in that case."""
 
 
 def is_revoked(file: str, key: paramiko.PKey, authority: bytes | None) -> bool:
@@ -37,7 +37,7 @@ def is_revoked(file: str, key: paramiko.PKey, authority: bytes | None) -> bool:
 
 
 def _blobs(text: bytes) -> Iterator[bytes]:
-    """Yield the keys of a file that has one on each line."""
+    """Yield the keys of a file with one key per line."""
     for number, line in enumerate(text.split(b"\n"), start=1):
         words = line.decode(errors="replace").split()
         if not words or words[0].startswith("#"):
@@ -51,7 +51,7 @@ def _blobs(text: bytes) -> Iterator[bytes]:
 
 
 def _by_ssh_keygen(file: str, key: paramiko.PKey) -> bool:
-    """Ask OpenSSH about a key revocation list."""
+    """Ask OpenSSH whether a key revocation list revokes a key."""
     signed = getattr(key, "public_blob", None)
     kind, blob = (signed.key_type, signed.key_blob) if signed else (key.get_name(), key.asbytes())
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:

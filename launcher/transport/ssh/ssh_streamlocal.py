@@ -1,7 +1,7 @@
-"""A channel to a Unix socket on the host: OpenSSH's `direct-streamlocal@openssh.com`, which paramiko does not offer.
+"""A channel to a Unix socket on the host: OpenSSH's `direct-streamlocal@openssh.com`, missing in paramiko.
 
-PROTOCOL section 2.4 of OpenSSH: an open request with the socket's path, an empty string and the number 0. The code
-follows paramiko's own `Transport.open_channel` (5.1), and uses its internals.
+PROTOCOL section 2.4 of OpenSSH: an open request with the socket's path, an empty string and the number 0. The
+code follows paramiko's own `Transport.open_channel` (5.1), and uses its internals.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ POLL_S = 0.1
 def open_streamlocal(transport: Any, path: str, timeout_s: float) -> paramiko.Channel:
     """Open a channel to the socket at `path` on the server.
 
-    Raises paramiko.ChannelException if the server forbids it or nothing listens there, paramiko.SSHException at the
-    deadline, and AttributeError if paramiko's internals have changed.
+    Raises paramiko.ChannelException if the server forbids it or no process listens there,
+    paramiko.SSHException at the deadline, and AttributeError if paramiko's internals have changed.
     """
     with transport.lock:
         number = transport._next_channel()  # noqa: SLF001
@@ -47,7 +47,7 @@ def open_streamlocal(transport: Any, path: str, timeout_s: float) -> paramiko.Ch
     while not opened.wait(POLL_S):
         if not transport.active or time.monotonic() > deadline:
             break
-    # A connection that ends sets the event too, after it has become inactive: asked in this order, none is overlooked.
+    # A lost connection becomes inactive and then sets the event too. Checking in this order misses none.
     if opened.is_set() and transport.active and transport._channels.get(number) is not None:  # noqa: SLF001
         return channel
     raise transport.get_exception() or paramiko.SSHException(f"no channel to {path} within {timeout_s:g} s")

@@ -1,4 +1,7 @@
-"""Decide on each hop's host key as OpenSSH's check_host_key does. It is never asked: what it would ask about is refused."""
+"""Check each hop's host key like OpenSSH's check_host_key.
+
+Where ssh would ask the user, the key is refused.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from launcher.transport.ssh.ssh_revoked import UnreadableRevocationsError, is_re
 
 
 class HostKeyVerdict(NamedTuple):
-    """What the known keys of a name say about a key that a host shows."""
+    """The verdict of a name's known keys on a key that a host shows."""
 
     is_known: bool
     others: tuple[KnownKey, ...] = ()
@@ -35,16 +38,17 @@ class HostKeyVerdict(NamedTuple):
 
 
 class Trust(paramiko.MissingHostKeyPolicy):
-    """Accepts only the keys that known_hosts files have for a hop, or that an authority in them has signed.
+    """Accepts only a hop's keys in known_hosts files, or keys signed by an authority in them.
 
-    The hop's client must know no keys itself: then it asks here about each key. A refusal names the true cause.
+    The hop's client must know no keys itself, so that it consults this policy about each key. A refusal names
+    the true cause.
     """
 
     def __init__(self, who: str, host: str, hop: Hop, before: Hop | None, peer: str | None) -> None:
         """Read the hop's files. Raises HostKeyError.
 
-        `who` is the hop's name in messages, `before` the hop through which it is reached, `peer` its IP address if this
-        machine itself has connected to it.
+        `who` is the hop's name in messages, `before` the previous hop, `peer` its IP address if this machine
+        itself has connected to it.
         """
         self._who = who
         self._host = host
@@ -55,7 +59,7 @@ class Trust(paramiko.MissingHostKeyPolicy):
         self._known = [line for file in hop.known_hosts for line in self._read(file)]
 
     def algorithms(self) -> tuple[str, ...]:
-        """Return the algorithms of host keys to ask for, those of known keys first: OpenSSH's order_hostkeyalgs."""
+        """Return the host key algorithms to ask for, those of known keys first. Source: order_hostkeyalgs."""
         known = [*self._known, *self._from_command("ORDER", None)]
         name = self._hop.key_name
         revoked = {line.key.asbytes() for line in known_hosts.of(known, name, REVOKED)}
@@ -70,7 +74,10 @@ class Trust(paramiko.MissingHostKeyPolicy):
         return tuple(dict.fromkeys([*first, *wanted]))
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:
-        """Accept a host's key, or refuse it. A new key is recorded if the user asked for that. Raises HostKeyError."""
+        """Accept a host's key, or refuse it.
+
+        Record a new key if the user asked for that. Raises HostKeyError.
+        """
         certificate = self._certificate(key)
         authority = certificate.authority if certificate else None
         self._known += self._from_command("HOSTNAME", key)
@@ -125,7 +132,7 @@ class Trust(paramiko.MissingHostKeyPolicy):
             raise self._error(words) from error
 
     def _refuse_revoked(self, key: paramiko.PKey, authority: bytes | None) -> None:
-        """Refuse a revoked key for every name: someone else may hold it."""
+        """Refuse a revoked key for every name, since another person may have it."""
         for line in self._known:
             if line.marker == REVOKED and line.key.asbytes() in (key.asbytes(), authority):
                 raise self._revoked(key, f"the @revoked line {line.place}")
@@ -153,7 +160,7 @@ class Trust(paramiko.MissingHostKeyPolicy):
         )
 
     def _unknown(self, key: paramiko.PKey, verdict: HostKeyVerdict) -> HostKeyError:
-        """Return the refusal of a key of which nothing is known."""
+        """Return the refusal of an unknown key."""
         again = "the same command with --accept-new-host-key"
         scan = self._keyscan(_kind(key))
         text = f"host key is not known:  {_shown(key)}"
@@ -166,7 +173,7 @@ class Trust(paramiko.MissingHostKeyPolicy):
         return self._error(text)
 
     def _changed(self, key: paramiko.PKey, verdict: HostKeyVerdict) -> HostKeyError:
-        """Return the refusal of a key where others are known."""
+        """Return the refusal of a key whose name has other known keys."""
         alike = [one for one in verdict.others if one.key.get_name() == key.get_name()] or verdict.others
         line = alike[0]
         expected = " or ".join(f"{one.key.fingerprint} ({one.place})" for one in alike)
@@ -188,7 +195,10 @@ class Trust(paramiko.MissingHostKeyPolicy):
         return HostKeyError(self._host, f"{self._who}'s {text}")
 
     def _keyscan(self, kind: str) -> str | None:
-        """Return the command that records the hop's key, run where the hop is reachable; None if no command can."""
+        """Return the command that records the hop's key, for a machine that reaches it.
+
+        None if no command can.
+        """
         hop = self._hop
         if hop.proxy_command or (self._before and self._before.proxy_command):
             return None
@@ -254,7 +264,7 @@ def _filled(word: str, values: dict[str, str]) -> str:
 
 
 def _checked_address(hop: Hop, peer: str | None) -> str | None:
-    """Return the name in known_hosts files of the address that CheckHostIP compares; None where ssh compares none."""
+    """Return the known_hosts name of the address that CheckHostIP compares. None if ssh compares none."""
     if not hop.checks_address or peer is None or peer == hop.address:
         return None
     if ipaddress.ip_address(peer.partition("%")[0]).is_loopback:
@@ -267,7 +277,7 @@ def _has(lines: list[KnownKey], key: paramiko.PKey) -> bool:
 
 
 def _kind_of(algorithm: str) -> str:
-    """Return the kind of key that an algorithm of host keys uses."""
+    """Return the kind of key that a host key algorithm uses."""
     kind = algorithm.removesuffix(SUFFIX)
     return "ssh-rsa" if kind.startswith("rsa-") else kind
 

@@ -1,4 +1,7 @@
-"""The stream to a hop's sshd: over TCP, through the previous hop, or by a ProxyCommand. Every wait has a limit."""
+"""The stream to a hop's sshd: over TCP, through the previous hop, or by a ProxyCommand.
+
+Every wait has a limit.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ import paramiko
 from launcher.transport.ssh.ssh_config import Hop
 from launcher.transport.tcp import CONNECT_S, dial
 
-logging.getLogger("paramiko").addHandler(logging.NullHandler())  # we report its errors ourselves
+logging.getLogger("paramiko").addHandler(logging.NullHandler())  # launcher reports its errors
 
 SILENCE_S = 30
 LEAVE_S = 1
 TURNED_AWAY = (
     b"Exceeded MaxStartups",
     b"Not allowed at this time",
-)  # what sshd sends when it is full; older versions send nothing
+)  # messages of a full sshd; older versions send nothing
 RETRY_S = 0.2, 1.2
 
 
@@ -33,7 +36,7 @@ class TurnedAwayError(ConnectionError):
 
 
 class OrderedTransport(paramiko.Transport):
-    """paramiko's connection with the algorithms of host keys, and the ciphers, in an order of our own."""
+    """paramiko's transport with chosen orders of host key algorithms and ciphers."""
 
     def __init__(
         self,
@@ -43,13 +46,16 @@ class OrderedTransport(paramiko.Transport):
         *,
         disabled_algorithms: dict[str, list[str]] | None,
     ) -> None:
-        """`algorithms` come in the order in which the server's keys are asked for, `ciphers` in that of our wishes."""
+        """Use these algorithms and ciphers, each in order of preference."""
         self._algorithms = algorithms
         self._ciphers = ciphers
         super().__init__(sock, disabled_algorithms=disabled_algorithms)
 
     def _send_user_message(self, data: paramiko.Message) -> None:
-        """Send what a channel says. Raises OSError, as a socket does: paramiko raises EOFError if the connection is lost meanwhile."""
+        """Send a channel's message. Raises OSError, like a socket.
+
+        paramiko raises EOFError if the connection is lost during the call.
+        """
         try:
             super()._send_user_message(data)  # type: ignore[misc]
         except (EOFError, paramiko.SSHException) as error:
@@ -57,19 +63,20 @@ class OrderedTransport(paramiko.Transport):
 
     @property
     def preferred_keys(self) -> tuple[str, ...]:
-        """The algorithms; paramiko itself asks for certificates last."""
+        """The algorithms. By default paramiko asks for certificates last."""
         return self._algorithms
 
     @property
     def preferred_ciphers(self) -> tuple[str, ...]:
-        """The ciphers; paramiko itself takes those last that need no code beside them, which are the fastest."""
+        """The ciphers. By default paramiko puts the fastest, which need no separate MAC, last."""
         return self._ciphers
 
 
 class Wire:
     """The stream below one SSH connection, with the parts of a socket's interface that paramiko needs.
 
-    It closes itself if a piece is not accepted within SILENCE_S, and, once `watch` has been called, on silence.
+    It closes itself if a piece is not accepted within SILENCE_S, and, once `watch` has been called, on
+    silence.
     """
 
     def __init__(self, carrier: Any, proxy: _Proxy | None = None, peer: str | None = None) -> None:
@@ -83,12 +90,13 @@ class Wire:
         self._early = b""
         self._stuck_since: float | None = None
         self._heard: float | None = None
-        self._closed = False  # paramiko reads this of its sockets
+        self._closed = False  # paramiko reads this attribute of its sockets
 
     def greet(self, timeout_s: float) -> None:
         """Wait for the server's first bytes, and keep them for `recv`.
 
-        Raises TimeoutError, TurnedAwayError if the server hangs up, or OSError if its ProxyCommand has failed.
+        Raises TimeoutError, TurnedAwayError if the server hangs up, or OSError if its ProxyCommand has
+        failed.
         """
         self._carrier.settimeout(max(0.001, timeout_s))
         with contextlib.suppress(ConnectionError):
@@ -103,7 +111,7 @@ class Wire:
         self._heard = time.monotonic()
 
     def settimeout(self, timeout: float | None) -> None:
-        """Bound the waits of recv and send, in seconds."""
+        """Limit the waits of recv and send, in seconds."""
         self._carrier.settimeout(timeout)
 
     def recv(self, size: int) -> bytes:
@@ -143,15 +151,15 @@ class Wire:
 
 
 def _ended(why: str) -> ConnectionAbortedError:
-    """Return an error with a number: paramiko's thread prints a traceback for one without."""
+    """Return an error with an errno. paramiko's thread prints a traceback for one without."""
     return ConnectionAbortedError(errno.ECONNABORTED, why)
 
 
 def open_wire(hop: Hop, before: paramiko.Transport | None) -> Wire:
-    """Open the stream to a hop, through the previous hop if there is one, and wait for its server's greeting.
+    """Open the stream to a hop, through the previous hop if there is one. Wait for its server's greeting.
 
-    A busy sshd refuses connections at random, so this tries again, for CONNECT_S in total.
-    Raises TimeoutError, TurnedAwayError, SilentResolverError, OSError or paramiko.SSHException.
+    A busy sshd refuses connections at random, so retry for CONNECT_S in total. Raises TimeoutError,
+    TurnedAwayError, SilentResolverError, OSError or paramiko.SSHException.
     """
     deadline = time.monotonic() + CONNECT_S
     while True:
@@ -186,7 +194,7 @@ class _Proxy:
     """A ProxyCommand on one end of a socket pair, so that its stream has time limits like any other."""
 
     def __init__(self, command: str) -> None:
-        """Start it."""
+        """Start the command."""
         self.ours, theirs = socket.socketpair()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - `end` closes it
         with theirs:
