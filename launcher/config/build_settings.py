@@ -25,7 +25,7 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 def read(host: Host, environment: Mapping[str, str]) -> BuildOptions:
     """Return the options of a build on a host, from the files that its table names and from variables.
 
-    Raises BadFileError that names file and key; the contents of a file are never repeated, because they may be secret.
+    Raises BadFileError that names file and key. It never repeats the contents of a file, which may be secret.
     """
     build, key = host.build, f"hosts.{host.name}.build"
     ca_bundle = _ca_bundle(build.ca_bundle, f"{key}.ca_bundle") if build.ca_bundle else None

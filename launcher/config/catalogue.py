@@ -1,7 +1,7 @@
-"""The jobs, profiles and templates by name. The working directory's come first, then the user's, then ours.
+"""Find jobs, profiles and templates by name: in the working directory, then the user's folder, then the installation.
 
-The user's folder is `~/.config/launch`, on Linux and on macOS alike: one folder can be kept in version control and
-copied between machines. With `XDG_CONFIG_HOME` set it is `$XDG_CONFIG_HOME/launch`.
+The user's folder is `~/.config/launch`, on Linux and on macOS alike: one folder can be kept in version
+control and copied between machines. With `XDG_CONFIG_HOME` set it is `$XDG_CONFIG_HOME/launch`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from launcher.base.resources import data_folder
 
 
 def user_folder() -> Path:
-    """Return the folder of the user's own hosts, jobs, profiles and templates."""
+    """Return the folder of the user's hosts, jobs, profiles and templates."""
     from platformdirs.unix import Unix  # `launch --help` starts without it
 
     return Unix("launch").user_config_path
@@ -34,9 +34,9 @@ def files(noun: str) -> dict[str, Path]:
 
 
 def file(noun: str, name: str) -> Path:
-    """Return the file of this name in `images`: the working directory's, the user's, or ours.
+    """Return the file of this name in `images`: the working directory's, the user's, or the installed one.
 
-    Raises FileNotFoundError if ours is missing too: a broken installation.
+    Raises FileNotFoundError if the installed file is missing too, which is a broken installation.
     """
     for folder in (Path(noun), user_folder() / noun):
         if (folder / name).is_file():

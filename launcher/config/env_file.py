@@ -22,14 +22,14 @@ class HiddenValues(NamedTuple):
     values: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
-        """Name the variables alone."""
+        """Name the variables only."""
         return f"HiddenValues({', '.join(self.values)})"
 
 
 def read_all(paths: Sequence[str]) -> HiddenValues:
     """Return the variables of files; a later file wins. Each file is read once, so that it may be a pipe.
 
-    Raises BadFileError, which repeats nothing of a file but its line's number.
+    Raises BadFileError, which gives the line's number but no text of the file.
     """
     return HiddenValues({name: value for path in paths for name, value in _read(path)})
 
@@ -45,7 +45,10 @@ def _read(path: str) -> Iterator[tuple[str, str]]:
 
 
 def parse(text: str, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the variables of a text: a value may be quoted, and a name alone takes the client's own variable."""
+    """Yield the variables of a text.
+
+    A value may be quoted; a name without a value takes the client's variable.
+    """
     from dotenv.parser import parse_stream
 
     for found in parse_stream(StringIO(text)):

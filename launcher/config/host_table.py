@@ -13,9 +13,10 @@ from launcher.values.parsing import line_of, nearest
 
 
 def read_host(name: str, written: Mapping[str, Any], *, is_here: bool, file: str, text: str) -> Host:
-    """Return the host of a table; `is_here` if one without an address is this machine, else its name is an alias of ssh's.
+    """Return the host of a table.
 
-    Raises BadFileError that names file and key, and says why if the key belongs to another kind of host.
+    Without an address it is this machine if `is_here`, else an ssh alias of its name. Raises BadFileError
+    that names file and key, and says which kind of host a misplaced key belongs to.
     """
     prefix = f"hosts.{name}."
     if "name" in written:
@@ -50,7 +51,7 @@ def read_host(name: str, written: Mapping[str, Any], *, is_here: bool, file: str
 def _refuse_foreign(
     name: str, written: Mapping[str, Any], kind: object, own: HostKind, file: str, text: str
 ) -> None:
-    """Raise BadFileError for keys of another kind of host, of which each has its reason."""
+    """Raise BadFileError for keys of another kind of host, with the reason for each."""
     where = f"{file}: hosts.{name}."
 
     def place(key: str) -> str:

@@ -1,4 +1,4 @@
-"""What would stop a job before any host is asked: paths that do not exist here, settings that the job does not declare."""
+"""Find a job's faults before any host is contacted: missing local paths, settings that the job does not declare."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from launcher.values.software.requirement import distribution
 
 STARS = "***"
 _MODEL_FILES = ("config.json", "adapter_config.json")
-"""One of them is in every folder that `from_pretrained` of transformers and peft reads."""
+"""The files that mark a model folder for `from_pretrained` of transformers and peft: each has at least one."""
 _MODEL_SUFFIXES = (".json", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
-"""A script of one's own may read a model from other files."""
+"""The suffixes of model files; a user's script may read a model from other files than `_MODEL_FILES`."""
 
 
 def findings(task: Task) -> tuple[Finding, ...]:
-    """Return what is wrong with a job on this machine, refusals first."""
+    """Return the findings about a job on this machine, refusals first."""
     found = [finding for key, value in local_paths.values_of(task.job) for finding in _path(task, key, value)]
     found += [*task.package_findings, *_settings(task), *job_variables.findings(task.job.variables)]
     found += on_end_findings(task.job.on_end)
@@ -36,7 +36,10 @@ def findings(task: Task) -> tuple[Finding, ...]:
 def undeclared(
     settings: Collection[str], declared: Collection[str], where: str, table: str = "settings"
 ) -> list[Finding]:
-    """Return a refusal for each setting of a table that `where` does not declare. Without any declared setting, all are allowed."""
+    """Return a refusal for each setting of a table that `where` does not declare.
+
+    If `where` declares no settings, all are allowed.
+    """
     if not declared:
         return []
     return [
@@ -52,7 +55,7 @@ def undeclared(
 
 
 def on_end_findings(words: Sequence[str]) -> Iterator[Finding]:
-    """Yield the refusal of a command or an address that holds a secret: it would be recorded."""
+    """Yield a refusal if the command or address contains a secret, because it would be recorded."""
     if kind := next(filter(None, map(credential_in, words)), None):
         message = f"on_end: it holds {kind}, and what a job holds is recorded"
         mend = 'export NOTIFY_URL=…     then   on_end = "$NOTIFY_URL"'
@@ -60,7 +63,7 @@ def on_end_findings(words: Sequence[str]) -> Iterator[Finding]:
 
 
 def without_refused(task: Task) -> Task:
-    """Return a task with stars in place of the values that are refused because they would be recorded."""
+    """Return a task with stars instead of the values that are refused because they would be recorded."""
     job = task.job
     variables = {
         name: STARS if job_variables.is_refused(name, value) else value
@@ -83,7 +86,7 @@ def _settings(task: Task) -> list[Finding]:
 
 
 def _path(task: Task, key: str, written: str) -> Iterator[Finding]:
-    """Yield what is wrong with a value that may be a path."""
+    """Yield the findings about a value that may be a path."""
     path = task.locate(key, written)
     if source(written).kind == "local":
         if not os.path.exists(path):
@@ -94,12 +97,12 @@ def _path(task: Task, key: str, written: str) -> Iterator[Finding]:
         else:
             yield from _known_here(task, key, written, path)
     elif _seems_a_path(written, path) and not os.path.exists(task.code / written):
-        # A path below the code folder travels with it, and the script can open it as it is written.
+        # A path below the code folder is sent with it, and the script can open it as it is written.
         yield _missing(task, key, written, path)
 
 
 def _seems_a_path(written: str, path: Path) -> bool:
-    """Whether a value that is not marked as a path is meant as one: by its form, or by its folder, which is here."""
+    """Return whether an unmarked value is meant as a path: by its form, or because its parent folder exists here."""
     if local_paths.can_only_be_a_path(written):
         return True
     return local_paths.is_unmarked(written) and "/" in written and path.parent.is_dir()
@@ -110,7 +113,7 @@ def _said(key: str, written: str) -> str:
 
 
 def _missing(task: Task, key: str, written: str, path: Path) -> Finding:
-    """Return the refusal of a path that does not exist here, with the nearest one that does."""
+    """Return the refusal of a path that does not exist here, with the nearest existing one."""
     message = f"{_said(key, written)}: {path} does not exist here{_nearest(written, path)}"
     mends = []
     working = Path.cwd() / written
@@ -138,7 +141,7 @@ def _nearest(written: str, path: Path) -> str:
 
 
 def _known_here(task: Task, key: str, written: str, path: Path) -> Iterator[Finding]:
-    """Yield what is to be said of a path that exists."""
+    """Yield the findings about a path that exists."""
     if key in ("model", "teacher") and path.is_dir() and _is_for_transformers(task):
         yield from _model_folder(key, written, path)
     if key not in task.inferred or not local_paths.could_be_a_name(written):
@@ -153,7 +156,7 @@ def _is_for_transformers(task: Task) -> bool:
 
 
 def _model_folder(key: str, written: str, path: Path) -> Iterator[Finding]:
-    """Yield the refusal of a folder that holds nothing of a model, or a note where a folder below it does."""
+    """Yield the refusal of a folder without model files, or a note if a folder below it has them."""
     if any(file.suffix in _MODEL_SUFFIXES for file in path.iterdir()):
         return
     below = sorted(found.parent.name for name in _MODEL_FILES for found in path.glob(f"*/{name}"))

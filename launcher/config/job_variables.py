@@ -1,4 +1,4 @@
-"""The variables of a job: those of the command line, and what speaks against recording them."""
+"""The variables of a job: those of the command line, and the objections to recording them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from launcher.values.plan import Finding
 from launcher.values.variable import NAME, objection_to
 
 _RANDOM = re.compile(r"(?=\S*[0-9])(?=\S*[A-Za-z])\S{16,}")
-"""A value that looks random: shorter ones with letters and digits are often plain settings."""
+"""A value that looks random. Shorter values with letters and digits are often plain settings."""
 
 
 def assigned(words: Sequence[str]) -> dict[str, str]:
-    """Return the variables of `-e NAME=VALUE`; a later one wins. Raises UsageError, which repeats no value."""
+    """Return the variables of `-e NAME=VALUE`; a later one wins.
+
+    Raises UsageError, which repeats no value.
+    """
     variables: dict[str, str] = {}
     for word in words:
         name, is_assigned, value = word.partition("=")
@@ -30,12 +33,12 @@ def assigned(words: Sequence[str]) -> dict[str, str]:
 
 
 def is_refused(name: str, value: str) -> bool:
-    """Whether the value of a variable is a credential, which would be recorded."""
+    """Return whether the value of a variable is a credential, which must not be recorded."""
     return bool(credential_in(value) or (credential_in(value, name) and _RANDOM.fullmatch(value)))
 
 
 def findings(variables: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield a refusal for each value that is a credential, and a note for a name that sounds like one's."""
+    """Yield a refusal for each value that is a credential, and a note for each name that suggests one."""
     for name, value in variables.items():
         kind = credential_in(value, name)
         if kind is None:

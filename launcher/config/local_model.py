@@ -1,4 +1,4 @@
-"""Read a job's model, and the teacher of a distillation, on this machine: the `config.json` of a local folder, or of the hub's cache."""
+"""Read a job's model and a distillation's teacher from this machine: `config.json` of a folder or of the hub's cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read_here(task: Task) -> Model | None:
 
 
 def read_teacher(task: Task) -> Model | None:
-    """Return the job's teacher, or that of its setting `teacher`; None if it is not on this machine, or there is none."""
+    """Return the job's teacher, or that of its setting `teacher`; None if it is missing or not on this machine."""
     if task.job.teacher is not None:
         return _read(task, "teacher", task.job.teacher)
     named = task.job.settings.get("teacher")

@@ -15,7 +15,10 @@ _FILE_SUFFIXES = frozenset([
     ".pt", ".pth", ".safetensors", ".sqlite", ".tar", ".tfrecord", ".tgz", ".tsv", ".txt", ".wav", ".xml", ".xz", ".yaml",
     ".yml", ".zip", ".zst",
 ])  # fmt: skip
-"""The suffixes of files of data and weights. The names of models have dots as well: `Qwen2.5-0.5B`, `whisper.cpp`."""
+"""The suffixes of data and weight files.
+
+Model names may contain dots as well: `Qwen2.5-0.5B`, `whisper.cpp`.
+"""
 
 
 def values_of(job: Job) -> Iterator[tuple[str, str]]:
@@ -28,7 +31,7 @@ def values_of(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def marked(job: Job, folder_of: Callable[[str], Path]) -> Job:
-    """Return a job whose paths are written as such: `data/x.bin`, which exists below the key's folder, is `./data/x.bin`."""
+    """Return a job with its paths marked: `data/x.bin` becomes `./data/x.bin` if it exists below the key's folder."""
     written = {key: _marked(value, folder_of(key)) for key, value in values_of(job)}
     data = {key.removeprefix("data."): value for key, value in written.items() if key.startswith("data.")}
     models = {key: written.get(key) for key in ("model", "teacher")}
@@ -42,12 +45,12 @@ def _marked(written: str, folder: Path) -> str:
 
 
 def is_unmarked(written: str) -> bool:
-    """Return whether a value says neither that it is the host's or the hub's, nor that it is an address."""
+    """Return whether a value has neither a prefix of the host or the hub, nor the form of a URL."""
     return not (written.startswith(_PREFIXES) or "://" in written)
 
 
 def can_only_be_a_path(written: str) -> bool:
-    """Return whether a value that is not marked as a path can be nothing else, like `data/x.bin` and `data/`."""
+    """Return whether an unmarked value can only be a path, like `data/x.bin` and `data/`."""
     if not is_unmarked(written):
         return False
     return written.endswith("/") or PurePosixPath(written).suffix.lower() in _FILE_SUFFIXES

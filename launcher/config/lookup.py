@@ -1,4 +1,4 @@
-"""What names stand for: hosts, profiles, jobs, and the defaults of the project. Each file is read once, when it is first needed."""
+"""Look up names: hosts, profiles, jobs, and the project's defaults. Each file is read once, on first use."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class Project(NamedTuple):
 
 
 class Lookup:
-    """What is known by name to one command: it may look up thousands of names, and sees each file as it was at first."""
+    """The names known to one command. It may look up thousands of names, and sees each file as first read."""
 
     def __init__(self) -> None:
-        """Read nothing yet."""
+        """Create a lookup that has not read any file yet."""
         self._read: dict[Path, Toml] = {}
         self._is_trusted = False
 
     @functools.cached_property
     def project(self) -> Project:
-        """The defaults of `launch.toml`. Raises BadFileError for keys it may not hold."""
+        """The defaults of `launch.toml`. Raises BadFileError for keys that it may not contain."""
         data = self._project_file.tables
         words = {key: data.get(key) for key in ("host", "profile", "job")}
         for key, value in words.items():
@@ -56,13 +56,16 @@ class Lookup:
 
     @property
     def hosts(self) -> dict[str, Host]:
-        """Every host of the files that counts, and `local`; not those of a kind that needs no table."""
+        """Every usable host of the files, and `local`; without untrusted hosts and hosts of a kind that needs no table."""
         untrusted = self.untrusted
         return {name: host for name, host in self.written_hosts.items() if name not in untrusted}
 
     @property
     def untrusted(self) -> frozenset[str]:
-        """The hosts whose tables in `launch.toml` do not count before they are trusted. `local` may be one."""
+        """The hosts whose tables in `launch.toml` are not trusted yet, so that they cannot be used.
+
+        `local` may be one.
+        """
         values = self.project_values
         if not self._is_trusted:
             self._is_trusted = trust.is_trusted(PROJECT_FILE, values)
@@ -74,18 +77,18 @@ class Lookup:
         )
 
     def ask_trust(self) -> None:
-        """Ask the user, if there is a terminal, whether what `launch.toml` says counts."""
+        """Ask the user, if a terminal is available, whether to trust the values of `launch.toml`."""
         if self.project_values and not trust.is_trusted(PROJECT_FILE, self.project_values):
             trust.ask(PROJECT_FILE, self.project_values)
 
     def check_trust(self) -> None:
-        """Ask in the same way. Raises BadFileError if it does not count."""
+        """Check trust like `ask_trust`. Raises BadFileError if the values are not trusted."""
         trust.check_trust(PROJECT_FILE, self.project_values)
 
     @functools.cached_property
     def project_values(self) -> trust.Values:
-        """What of `launch.toml` counts only once it is trusted."""
-        _ = self.written_hosts  # whatever is wrong with the tables is said first
+        """The values of `launch.toml` that need trust."""
+        _ = self.written_hosts  # errors in the tables come first
         return trust.project_values(self._project_file.tables, self._own_hosts, self.aliases)
 
     @property
@@ -95,13 +98,13 @@ class Lookup:
 
     @property
     def _own_hosts(self) -> TomlTable:
-        """The tables of the user's own file."""
+        """The tables of the user's `hosts.toml`."""
         tables: TomlTable = self._own_file.tables.get("hosts", {})
         return tables
 
     @functools.cached_property
     def written_hosts(self) -> dict[str, Host]:
-        """Every host as the files have it, whether or not that counts: to know its name, never to reach it."""
+        """Every host in the files, trusted or not: only to know its name, never to connect to it."""
         found = {"local": LOCAL}
         for path, (data, text) in (
             (user_folder() / "hosts.toml", self._own_file),
@@ -123,9 +126,12 @@ class Lookup:
         return found
 
     def host(self, name: str | None) -> Host:
-        """Return the host of this name: from a file, an alias of ~/.ssh/config, a kind that needs no table, or an address like user@machine:port.
+        """Return the host of this name.
 
-        What `launch.toml` says of it has to be trusted, else the user is asked, or BadFileError is raised. None means the project's default, else this machine. Raises UnknownNameError with the nearest name.
+        It comes from a file, an alias of ~/.ssh/config, a kind that needs no table, or an address like
+        user@machine:port. None means the project's default, else this machine. If values in `launch.toml`
+        about the host are not trusted, the user is asked. Raises BadFileError without trust, and
+        UnknownNameError with the nearest name.
         """
         known = self.written_hosts
         wanted = name or self.project.host or "local"
@@ -153,7 +159,7 @@ class Lookup:
         raise UnknownNameError(f"{error}{mend}")
 
     def file_of(self, name: str) -> str:
-        """Return the file that has a host's table, as messages name it."""
+        """Return the file that contains a host's table, as messages name it."""
         tables = self._project_file.tables.get("hosts", {})
         return str(PROJECT_FILE) if name in tables else f"{user_folder_text()}/hosts.toml"
 
@@ -164,7 +170,7 @@ class Lookup:
 
     @functools.cached_property
     def profiles(self) -> dict[str, Profile]:
-        """All profiles by name; the user's own replace ours."""
+        """All profiles by name; the user's replace the installed ones."""
         found: dict[str, Profile] = {}
         for name, path in files("profiles").items():
             data, text = read_toml(path)
@@ -174,9 +180,9 @@ class Lookup:
         return found
 
     def profiles_meant(self, name: str) -> tuple[Profile, ...]:
-        """Return the profile of this name, else those of its sizes: a100 is a100_40gb or a100_80gb; else all whose names begin with it and `_`.
+        """Return the profile of this name, else those of its sizes, else all with the name and `_` as their prefix.
 
-        Raises UnknownNameError with the nearest name.
+        For example, a100 stands for a100_40gb and a100_80gb. Raises UnknownNameError with the nearest name.
         """
         known = self.profiles
         if name in known:
@@ -191,7 +197,10 @@ class Lookup:
         raise UnknownNameError(f"{error}\n  {derived}")
 
     def profile(self, name: str) -> Profile:
-        """Return the one profile that a name means. Raises UnknownNameError with the nearest name, or with all it means."""
+        """Return the profile of this name or family.
+
+        Raises UnknownNameError with the nearest name, or with all profiles that the name stands for.
+        """
         one, *others = self.profiles_meant(name)
         if others:
             names = " or ".join(other.name for other in (one, *others))
@@ -223,7 +232,7 @@ class Lookup:
 
 
 def _cards_called(word: str, known: Mapping[str, Profile]) -> list[str]:
-    """Return the profiles whose name or title has all of a word, e.g. 4090 or h100_80gb; an Apple chip's is `mps`."""
+    """Return the profiles whose name or title contains a word, e.g. 4090 or h100_80gb; `mps` for an Apple chip."""
 
     def letters(text: str) -> str:
         return re.sub(r"[^a-z0-9]", "", text.casefold())
@@ -237,7 +246,7 @@ def _cards_called(word: str, known: Mapping[str, Profile]) -> list[str]:
 
 
 def check_runtime(name: str, where: str) -> None:
-    """Raise BadFileError for an unknown runtime; `where` says where its name is written."""
+    """Raise BadFileError for an unknown runtime; `where` names the place of its name."""
     known = ["auto", *sorted(RUNTIMES)]
     if name not in known:
         given = "" if name in where else f" {name}"
@@ -245,7 +254,7 @@ def check_runtime(name: str, where: str) -> None:
 
 
 def implicit_host(name: str) -> Host | None:
-    """Return the host of this name that needs no table; None if there is none. It is named after its kind."""
+    """Return the host of this name that needs no table; None if none exists. Its name is that of its kind."""
     return host_kind(name).implicit if name in PACKAGES else None
 
 
@@ -255,9 +264,9 @@ def implicit_names() -> list[str]:
 
 
 def _refuse_what_is_your_own(host: Host) -> None:
-    """Refuse what a project's file may not say, which may come from someone else: where credentials go, and your money.
+    """Refuse values that a project's file may not set because its author may be a stranger.
 
-    Raises BadFileError.
+    They decide where credentials are sent, or how much of the user's money is spent. Raises BadFileError.
     """
     if objection := host_kind(host.kind).project_objection(host):
         key, why = objection
@@ -266,7 +275,10 @@ def _refuse_what_is_your_own(host: Host) -> None:
 
 
 def _environment(host: Host, file: Path) -> str | None:
-    """Return a host's `environment`; on this machine a path is relative to its file, elsewhere it must be absolute."""
+    """Return a host's `environment`.
+
+    On this machine a path is relative to its file; elsewhere it must be absolute.
+    """
     written = host.environment
     if not written or written.startswith(("/", "~")):
         return written
@@ -281,7 +293,7 @@ def _environment(host: Host, file: Path) -> str | None:
 
 
 def _build(written: Build, file: Path) -> Build:
-    """Return a build whose paths are absolute; in a file they are relative to it."""
+    """Return a build with absolute paths; in a file they are relative to that file."""
     paths = {"pip_conf": written.pip_conf, "ca_bundle": written.ca_bundle}
     absolute = {
         key: str((file.parent / os.path.expanduser(path)).absolute()) for key, path in paths.items() if path
@@ -302,7 +314,7 @@ def _read_file(path: Path, allowed: set[str]) -> Toml:
 
 
 def _in_a_folder_above() -> str:
-    """Return where to go if launch.toml is not here, but in a folder above; empty if it is not."""
+    """Return the `cd` command to a folder above that contains launch.toml; empty if it is here, or in no folder above."""
     if PROJECT_FILE.is_file():
         return ""
     folder = next((one for one in Path.cwd().parents if (one / PROJECT_FILE).is_file()), None)
@@ -310,5 +322,5 @@ def _in_a_folder_above() -> str:
 
 
 def _new_host(name: str) -> str:
-    """Return what to do for a host that has no table."""
+    """Return the instructions for a host that has no table."""
     return f"\n  a new one   [hosts.{name}] with its address, in launch.toml     without a table   --host USER@MACHINE"

@@ -1,7 +1,8 @@
 """Read a requirements.txt as pip does, into requirements that can be installed on another machine.
 
-What cannot travel is refused with its line: a path outside the folder, a package in a folder of its own. What launch decides
-itself is left out and named: options, hashes, and torch's own CUDA packages.
+Requirements that cannot be installed there are refused with their line: a path outside the folder, a package
+in a subfolder. Parts that launch decides itself are left out and named: options, hashes, and torch's CUDA
+packages.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ MOST_FILES = 20
 
 
 class RequirementLine(NamedTuple):
-    """A line of a file, continuations joined, and where it begins."""
+    """A line of a file, continuations joined, and its first line number."""
 
     text: str
     file: Path
@@ -57,10 +58,11 @@ class RequirementLine(NamedTuple):
 
 
 class RequirementFile(NamedTuple):
-    """What a file and those that it names hold.
+    """The contents of a file and of the files that it includes.
 
-    `extras` are those of the project in the folder itself (`-e .[train]`), None if it is not named. `indexes` are lines
-    that name a package index, `ignored` options, `is_hashed` whether a line has hashes.
+    `extras` are the extras of the project in the folder (`-e .[train]`); None if the file does not name the
+    project. `indexes` are lines that name a package index, `ignored` options, `is_hashed` whether a line has
+    hashes.
     """
 
     requirements: tuple[str, ...] = ()
@@ -72,7 +74,10 @@ class RequirementFile(NamedTuple):
 
 
 def read(path: Path, folder: Path) -> RequirementFile:
-    """Return what a file in a folder holds. Raises BadFileError that names file, line and what to change."""
+    """Return the contents of a file in a folder.
+
+    Raises BadFileError that names file, line and the change to make.
+    """
     reader = _Reader(folder)
     reader.read(path, is_constraint=False)
     return RequirementFile(
@@ -86,7 +91,7 @@ def read(path: Path, folder: Path) -> RequirementFile:
 
 
 class _Reader:
-    """Reads a file and those that it names with -r and -c, each once."""
+    """Reads a file and the files that it includes with -r and -c, each once."""
 
     def __init__(self, folder: Path) -> None:
         self.requirements: list[str] = []
@@ -151,7 +156,7 @@ class _Reader:
         (self.constraints if is_constraint else self.requirements).append(checked)
 
     def _path(self, line: RequirementLine, written: str) -> None:
-        """Take the project in the folder itself; refuse any other path."""
+        """Accept the project in the folder itself; refuse any other path."""
         path, _, extras = written.removeprefix("file://").partition("[")
         if (line.file.parent / path).resolve() == self._folder.resolve():
             names = [one.strip() for one in extras.rstrip("]").split(",")] if extras else []
@@ -161,7 +166,7 @@ class _Reader:
         raise line.error(self._folder, "a path here cannot be installed on the host", mend)
 
     def _name_in(self, line: RequirementLine, url: str) -> str:
-        """Return the name of the distribution that a URL is of."""
+        """Return the name of the distribution at a URL."""
         if found := _EGG.search(url):
             return found[1]
         try:
@@ -171,7 +176,7 @@ class _Reader:
 
 
 def _lines(path: Path, folder: Path) -> Iterator[RequirementLine]:
-    """Yield the lines of a file that say something: continuations joined, without comments."""
+    """Yield the lines of a file: continuations joined, without comments and empty lines."""
     name = os.path.relpath(path, folder)
     try:
         text = read_bounded(path, MOST_BYTES).decode("utf-8-sig")
@@ -196,7 +201,7 @@ def _lines(path: Path, folder: Path) -> Iterator[RequirementLine]:
 def constrained(
     requirements: tuple[str, ...], constraints: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return requirements with the versions of the constraints on them, and the names of the other constraints."""
+    """Return requirements combined with the versions of the constraints, and the names of the unused constraints."""
     limits = [limit for limit in map(Requirement, constraints) if limit.marker is None and limit.url is None]
     found: list[str] = []
     for written in requirements:

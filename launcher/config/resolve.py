@@ -31,11 +31,11 @@ DEFAULT_JOB = "sft"
 class Task(NamedTuple):
     """A job, the folder that is sent, and the folder that its file's paths are relative to.
 
-    `file` is the job's file, None for the words after `--`; `declared` are the names of the settings in it. `changed` are
-    the keys given by --set, whose paths are relative to the working directory. `inferred` are the keys whose value is a
-    path because it exists here: `models/tiny`. `said` reports a default that was chosen for the user. `names_packages`
-    is whether the job itself has requirements, else `packages_from` says where they are from, and `package_findings` what
-    was left out of them.
+    `file` is the job's file, None for the words after `--`; `declared` are the names of the settings in it.
+    `changed` are the keys given by --set, whose paths are relative to the working directory. `inferred` are
+    the keys whose value counts as a path because it exists here: `models/tiny`. `said` reports a default that
+    was chosen for the user. `names_packages`: the job lists requirements; otherwise `packages_from` names
+    their source, and `package_findings` lists the parts that were left out.
     """
 
     job: Job
@@ -56,27 +56,30 @@ class Task(NamedTuple):
         return Path.cwd() if is_changed else self.base
 
     def locate(self, key: str, written: str) -> Path:
-        """Return the path here that a key such as `model` or `data.train` means."""
+        """Return the path here for the value of a key such as `model` or `data.train`."""
         return self.folder_of(key) / os.path.expanduser(written)
 
 
 def project() -> Project:
-    """Return the defaults of `launch.toml`. Raises BadFileError for keys it may not hold."""
+    """Return the defaults of `launch.toml`. Raises BadFileError for keys that it may not contain."""
     return Lookup().project
 
 
 def hosts() -> dict[str, Host]:
-    """Return every host of the files that counts, and `local`; not `kaggle`, which is one without any file."""
+    """Return every usable host of the files, and `local`; not `kaggle`, a host that needs no file."""
     return Lookup().hosts
 
 
 def host(name: str | None) -> Host:
-    """Return the host of this name, None for the default one. Raises UnknownNameError with the nearest name, BadFileError for one that is not trusted."""
+    """Return the host of this name, or the default one for None.
+
+    Raises UnknownNameError with the nearest name, BadFileError for a host that is not trusted.
+    """
     return Lookup().host(name)
 
 
 def file_of(name: str) -> str:
-    """Return the file that has a host's table, as messages name it."""
+    """Return the file that contains a host's table, as messages name it."""
     return Lookup().file_of(name)
 
 
@@ -86,27 +89,36 @@ def aliases() -> list[str]:
 
 
 def profiles() -> dict[str, Profile]:
-    """Return all profiles by name; the user's own replace ours."""
+    """Return all profiles by name; the user's replace the installed ones."""
     return Lookup().profiles
 
 
 def cards() -> Iterator[Profile]:
-    """Yield all profiles; they are read when the first is asked for."""
+    """Yield all profiles; the files are read when the first profile is requested."""
     yield from profiles().values()
 
 
 def profiles_meant(name: str) -> tuple[Profile, ...]:
-    """Return the profile of this name, or all of its family. Raises UnknownNameError with the nearest name."""
+    """Return the profile of this name, or all of its family.
+
+    Raises UnknownNameError with the nearest name.
+    """
     return Lookup().profiles_meant(name)
 
 
 def profile(name: str) -> Profile:
-    """Return the one profile that a name means. Raises UnknownNameError with the nearest name, or with all it means."""
+    """Return the profile of this name or family.
+
+    Raises UnknownNameError with the nearest name, or with all profiles that the name stands for.
+    """
     return Lookup().profile(name)
 
 
 def with_runtime(host: Host, name: str) -> Host:
-    """Return a host with the runtime of a command line. Raises BadFileError for one that it cannot have."""
+    """Return a host with the runtime of a command line.
+
+    Raises BadFileError for a runtime that it cannot have.
+    """
     check_runtime(name, "--runtime")
     if objection := host.runtime_objection(name):
         raise BadFileError(f"--runtime {name}: {objection}")
@@ -114,7 +126,7 @@ def with_runtime(host: Host, name: str) -> Host:
 
 
 def template() -> tuple[str, Path]:
-    """Return the template of images, and its file. Raises BadFileError when it cannot be read."""
+    """Return the template of images, and its file. Raises BadFileError if it cannot be read."""
     path = catalogued("images", "Dockerfile")
     return read_text(path), path
 
@@ -143,10 +155,10 @@ def task(
     variables: Mapping[str, str] | None = None,
     lookup: Lookup | None = None,
 ) -> Task:
-    """Return the job: `name` or a path, else the words after `--`, else the project's, else our `sft`.
+    """Return the job: `name` or a path, else the words after `--`, else the project's, else the built-in `sft`.
 
-    `settings` are KEY=VALUE changes, in TOML's notation; `variables` those of the command line. Raises UsageError or
-    BadFileError.
+    `settings` are KEY=VALUE changes, in TOML's notation; `variables` those of the command line. Raises
+    UsageError or BadFileError.
     """
     if name and words:
         raise UsageError("--job and words after -- are two jobs: give one of them")
@@ -192,7 +204,7 @@ def task(
 
 
 class _WrittenJob(NamedTuple):
-    """The tables of a job, its title for messages, its text and its file, and what to say about how it was chosen."""
+    """The tables of a job, its title for messages, its text and its file, and a note about how it was chosen."""
 
     data: TomlTable
     title: str
@@ -202,7 +214,7 @@ class _WrittenJob(NamedTuple):
 
 
 def _by_option(said: str, written: _WrittenJob, changed: Iterable[str]) -> str:
-    """Return the words about a job of the command line with --set alone before what that has made wrong."""
+    """Return an error about a job of the command line that names just --set where --set caused it."""
     tops = "|".join(sorted({re.escape(key.partition(".")[0]) for key in changed}))
     if written.file is not None or not tops:
         return said
@@ -216,7 +228,7 @@ def _of_words(words: Sequence[str]) -> _WrittenJob:
 
 
 def _of_file(name: str | None, lookup: Lookup) -> _WrittenJob:
-    """Return the job of a name or a path, else the project's, else our default."""
+    """Return the job of a name or a path, else the project's, else the built-in default."""
     chosen = name or lookup.project.job
     path = _job_file(chosen or DEFAULT_JOB, lookup.jobs)
     data, text = lookup.tables(path)
@@ -252,7 +264,10 @@ def name_of(words: Sequence[str]) -> str:
 
 
 def change(data: TomlTable, setting: str) -> str:
-    """Make one change KEY=VALUE, in TOML's notation, in a job's tables; return its key. Raises UsageError."""
+    """Apply one change KEY=VALUE, in TOML's notation, to a job's tables; return its key.
+
+    Raises UsageError.
+    """
     key, separator, written = setting.partition("=")
     if not separator or not re.fullmatch(r"\w+(\.\w+)*", key.strip()):
         raise UsageError(f"--set {setting}: expected KEY=VALUE, e.g. --set batch.global=32")
@@ -274,7 +289,7 @@ def change(data: TomlTable, setting: str) -> str:
 
 
 def changed_values(settings: Iterable[str]) -> TomlTable:
-    """Return what KEY=VALUE changes say, as tables. Raises UsageError."""
+    """Return KEY=VALUE changes as tables. Raises UsageError."""
     tables: TomlTable = {}
     for setting in settings:
         change(tables, setting)
@@ -282,7 +297,10 @@ def changed_values(settings: Iterable[str]) -> TomlTable:
 
 
 def _change_table(data: TomlTable, name: str, values: Mapping[str, str]) -> None:
-    """Set some values of a table in a job's tables. What should be a table and is not is left for its reader to refuse."""
+    """Set some values of a table in a job's tables.
+
+    A value that is not a table is left for its reader to refuse.
+    """
     table = data.get(name, {})
     if isinstance(table, dict):
         data[name] = {**table, **values}

@@ -1,4 +1,4 @@
-"""A request as values: what its names and files mean, before any host is asked."""
+"""A request as values: its names and files resolved, before any host is contacted."""
 
 from __future__ import annotations
 
@@ -16,10 +16,12 @@ from launcher.values.profile import Profile
 
 
 class Resolved(NamedTuple):
-    """The request as values. The probe decides between several `profiles`, or between all that are known if none is named.
+    """The request as values.
 
-    `model` is what is known here of the job's; `rehearsed_on` the CPU that a card's plan is tried on. `values` are those
-    secrets of the job that --env-file gave. `machine` is what a backend is asked for that lets one choose.
+    The probe decides between several `profiles`, or between all known ones if none is named. `model` has the
+    facts about the job's model that are known here. `rehearsed_on` is the CPU that tries a card's plan.
+    `values` are the secrets of the job that come from --env-file. `machine` is the requested machine, for a
+    backend that lets the client choose one.
     """
 
     host: Host
@@ -35,5 +37,5 @@ class Resolved(NamedTuple):
 
     @property
     def job(self) -> Job:
-        """The job."""
+        """The job to run."""
         return self.task.job

@@ -1,4 +1,4 @@
-"""Whether the script of a command travels, and can be started: looked for among what is sent."""
+"""Check whether the script of a command is among the sent files, and can be started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from launcher.values.software.requirement import distribution
 from launcher.values.upload_selection import Cargo, LeftOut, Why
 
 _MAGIC = (b"#!", b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
-"""How a file begins that a kernel starts: a script's first line, a program of Linux or macOS."""
+"""The first bytes of a file that a kernel can start: a script's first line, a program of Linux or macOS."""
 _BESIDE_THE_CODE = ("artifacts", "checkpoints", "data", "home")
 """The folders beside the code on the host, which a command may name as `../data/…`."""
 _OF_A_SHELL = ("&&", "||", "|", ";", ">", ">>", "<", "2>&1", "&")
@@ -27,7 +27,10 @@ _INTERPRETERS = {".py": "python", ".sh": "bash"}
 
 
 def findings(job: Job, cargo: Cargo) -> tuple[Finding, ...]:
-    """Return what keeps a job's command from starting, given what travels with it. A folder that is refused has no script."""
+    """Return the findings that keep a job's command from starting, given the files sent with it.
+
+    A folder that is refused gets no findings about its script.
+    """
     if cargo.findings:
         return ()
     found = [*_assignments(job.command), *_shell_words(job.command)]
@@ -38,7 +41,7 @@ def findings(job: Job, cargo: Cargo) -> tuple[Finding, ...]:
 
 
 def without_effect(plan: Plan, asked: PrecisionRequest, job: Job, *, rehearses: bool) -> Iterator[Finding]:
-    """Yield a note for each option that changes nothing, since the script takes nothing of it from the plan."""
+    """Yield a note for each option without effect, because the script does not take that value from the plan."""
     mend = "--adapt     gives it the plan's precision as it is; or import launcher_worker in it"
     if rehearses and not plan.rehearsed:
         message = "--rehearse: your script decides its own precision and batch, and the start-up hook is not in it, so it simply runs on a CPU"
@@ -66,7 +69,7 @@ def _assignments(command: Sequence[str]) -> Iterator[Finding]:
 
 def _shell_words(command: Sequence[str]) -> Iterator[Finding]:
     """Refuse a line for a shell: a word that only a shell reads, or a whole line that is one word."""
-    pairs = pairwise(command)  # behind an option it is a value: --delimiter ';'
+    pairs = pairwise(command)  # after an option it is a value: --delimiter ';'
     word = next((word for before, word in pairs if word in _OF_A_SHELL and not before.startswith("-")), None)
     if word is not None:
         line = " ".join(one if one in _OF_A_SHELL else shlex.quote(one) for one in command)
@@ -91,13 +94,13 @@ def _script(script: Script, job: Job, cargo: Cargo) -> Iterator[Finding]:
 
 
 def _spellings(path: str, cargo: Cargo) -> tuple[str, str]:
-    """Return a path below the folder, and the same path where links in it lead."""
+    """Return a path below the folder, and the same path with its links resolved."""
     real = os.path.relpath(os.path.realpath(cargo.folder / path), os.path.realpath(cargo.folder))
     return path, real
 
 
 def _absent(path: str, cargo: Cargo) -> Finding:
-    """Return the refusal of a script that does not travel: it is left out, or it does not exist."""
+    """Return the refusal of a script that is not sent: it is excluded, or it does not exist."""
     if os.path.lexists(cargo.folder / path):
         entries = map(cargo.why_left_out, _spellings(path, cargo))
         return _left_out(path, next(filter(None, entries), None))
@@ -140,7 +143,10 @@ def _outside(path: str, cargo: Cargo) -> Iterator[Finding]:
 
 
 def _module(name: str, job: Job, cargo: Cargo) -> Iterator[Finding]:
-    """Yield the refusal of a module of a package in the folder. Any other module may be installed there."""
+    """Yield the refusal of a module that is missing in a package of the folder.
+
+    Other modules may be installed on the host.
+    """
     package, *inner = name.split(".")
     if f"{package}/__init__.py" not in cargo.paths or not inner:
         return
@@ -156,7 +162,7 @@ def _module(name: str, job: Job, cargo: Cargo) -> Iterator[Finding]:
 
 
 def _program(path: str, command: Sequence[str], file: Path) -> Iterator[Finding]:
-    """Yield why a file that is executed by itself cannot be."""
+    """Yield the reason why a file cannot be executed directly."""
     if not file.is_file():
         yield _refusal("not-executable", f"'{path}' is a folder", "name the program in it")
         return

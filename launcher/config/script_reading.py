@@ -1,4 +1,4 @@
-"""The sources that a command starts, as far as its words and the sources themselves name them."""
+"""Find the sources that a command starts, from its words and from the sources themselves."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ _SUFFIXES = (".py", ".sh", ".bash")
 
 
 def script_use(job: Job, folder: Path) -> ScriptUse:
-    """Return what the scripts of a job take from the plan, and what they do about ranks, with `folder` as that of its code.
+    """Return the values that a job's scripts take from the plan, and their use of ranks; `folder` is the code folder.
 
-    A script that is adapted takes precision and checkpointing; its batch is changed only if the job names one, for a plan's
-    default is not what the script means. One that quantizes a model decides how large its base is; so does one that is adapted
-    and makes an adapter by peft, of which the job does not say `method`.
+    An adapted script takes precision and checkpointing. Its batch is changed only if the job sets one,
+    because a plan's default may differ from the script's intent. A script that quantizes a model decides how
+    large its base is. So does an adapted script that makes an adapter with peft while the job does not set
+    `method`.
     """
     files = [*_Reading(folder).files(job.command)]
     taken = {*values_taken(one.text for one in files)}
@@ -49,7 +50,7 @@ def script_use(job: Job, folder: Path) -> ScriptUse:
 
 
 def seems_to_resume(job: Job, folder: Path) -> bool | None:
-    """Whether the scripts of a job name the worker's `resume_from`, or are adapted; `None` if nothing of them can be read."""
+    """Return whether a job's scripts name the worker's `resume_from`, or are adapted; `None` if none can be read."""
     sources = [*_Reading(folder).sources(job.command)]
     if job.adapt or any(_RESUMES.search(source) for source in sources):
         return True
@@ -57,12 +58,12 @@ def seems_to_resume(job: Job, folder: Path) -> bool | None:
 
 
 def uses_worker(job: Job, folder: Path) -> bool:
-    """Whether the scripts of a job name the worker, through which a run's seed and settings reach them."""
+    """Return whether a job's scripts name the worker, which passes a run's seed and settings to them."""
     return any(_WORKER.search(source) for source in _Reading(folder).sources(job.command))
 
 
 class _PythonFile(NamedTuple):
-    """A source that was read: its path below the folder of the code, or `-c`, its text and its tree."""
+    """A source that was read: its path below the code folder, or `-c`, its text and its tree."""
 
     name: str
     text: str
@@ -79,11 +80,11 @@ class _Reading:
         self._packages: dict[Path, bool] = {}
 
     def sources(self, command: Sequence[str]) -> Iterator[str]:
-        """Yield the texts of the Python that a command starts."""
+        """Yield the texts of the Python code that a command starts."""
         yield from (one.text for one in self.files(command))
 
     def files(self, command: Sequence[str]) -> Iterator[_PythonFile]:
-        """Yield the Python that a command starts: in its words, in files, and in what these import."""
+        """Yield the Python code that a command starts: in its words, in files, and in their imports."""
         for word, following in itertools.pairwise([*command, ""]):
             if word == "-c":
                 yield from self._take(word, following, self._folder)
@@ -104,7 +105,7 @@ class _Reading:
             yield from self._take(name, text, path.parent)
 
     def _take(self, name: str, text: str, folder: Path) -> Iterator[_PythonFile]:
-        """Yield a text if it is Python, and note the files that it names and imports."""
+        """Yield a text if it is Python, and queue the files that it names and imports."""
         tree = python_tree(text)
         if tree is None:
             self._read_shell(text, folder)
@@ -141,7 +142,7 @@ class _Reading:
             self._wait_for_module(above, name)
 
     def _import(self, module: str, folder: Path) -> None:
-        """Note a module of the code folder, with the packages that it is in."""
+        """Queue a module of the code folder, and the packages that contain it."""
         if not re.fullmatch(r"\w+(\.\w+)*", module):
             return
         for base in {folder, self._folder, self._folder / "src"}:
@@ -160,7 +161,7 @@ class _Reading:
         self._wait_for(path / "__main__.py")
 
     def _name(self, word: str, folder: Path) -> None:
-        """Note the script that a word names, relative to the code folder or to the file that has the word."""
+        """Queue the script that a word names, relative to the code folder or to the file that contains the word."""
         if word.endswith(_SUFFIXES):
             for base in {self._folder, folder}:
                 self._wait_for(base / word)

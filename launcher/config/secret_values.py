@@ -14,7 +14,7 @@ from launcher.values.notice import secrets_of
 from launcher.values.plan import Finding
 from launcher.values.variable import NAME, objection_to
 
-SHORTEST = 4  # characters; a shorter value stands in too many places to be hidden
+SHORTEST = 4  # characters; hiding a shorter value would remove too much text
 _PLAIN = re.compile(
     r"[+-]?[\d.,_]{1,7}(?:e[+-]?\d{1,3})?|true|false|yes|no|on|off|none|null|auto", re.IGNORECASE
 )
@@ -24,13 +24,14 @@ _OUR_PREFIXES = ("LAUNCH_", "LD_", "DYLD_")
 _RECORDED = ("command", "model", "teacher", "data", "settings", "variables", "requirements", "code", "name")
 NO_VALUES = HiddenValues()
 FROM_A_FILE = "     or a file that has it   --env-file FILE"
-"""The end of what is said of a secret that is not set; a batch has no such option."""
+"""The end of the message about a secret that is not set; a batch has no such option."""
 
 
 def with_names(job: Job, names: Sequence[str]) -> Job:
-    """Return a job with the secrets of a command line, and of its `on_end`, added; raise UsageError for an invalid name.
+    """Return a job with the secrets of a command line and of its `on_end` added.
 
-    Text that is not a name is not repeated in the message, because it may be a value.
+    Raises UsageError for an invalid name. Text that is not a name is not repeated in the message, because it
+    may be a secret value.
     """
     names = (*job.secrets, *secrets_of(job.on_end), *names)
     for name in names:
@@ -54,8 +55,8 @@ def with_names(job: Job, names: Sequence[str]) -> Job:
 def with_file(job: Job, given: HiddenValues, named: Collection[str]) -> tuple[Job, HiddenValues]:
     """Return a job with the variables of --env-file as secrets, and their values.
 
-    `named` are those of -e and --secret, which win over the file; the file wins over the job's own variables.
-    Raises UsageError for a variable that says how the job runs.
+    `named` are those of -e and --secret, which win over the file; the file wins over the job's variables.
+    Raises UsageError for a variable that controls how the job runs.
     """
     taken = {name: value for name, value in given.values.items() if name not in named}
     for name in taken:
@@ -67,7 +68,7 @@ def with_file(job: Job, given: HiddenValues, named: Collection[str]) -> tuple[Jo
 
 
 def _objection(name: str) -> str | None:
-    """Return why a variable cannot be a secret; None if it can."""
+    """Return the reason why a variable cannot be a secret; None if it can."""
     if name not in _OURS and not name.startswith(_OUR_PREFIXES):
         return None
     if objection := objection_to(name):
@@ -78,7 +79,7 @@ def _objection(name: str) -> str | None:
 
 
 def findings(given: HiddenValues) -> tuple[Finding, ...]:
-    """Return a note on the values of a file that cannot be hidden in what a run prints."""
+    """Return a note on the values of a file that cannot be hidden in a run's output."""
     shown = [name for name, value in given.values.items() if _is_in_every_log(value)]
     if not shown:
         return ()
@@ -87,15 +88,15 @@ def findings(given: HiddenValues) -> tuple[Finding, ...]:
 
 
 def _is_in_every_log(value: str) -> bool:
-    """Whether to hide a value would falsify a log, as the agent sees it too."""
+    """Return whether hiding a value would falsify a log; the agent uses the same rule."""
     return len(value.strip()) < SHORTEST or _PLAIN.fullmatch(value.strip()) is not None
 
 
 def values(job: Job, given: HiddenValues = NO_VALUES) -> dict[str, str]:
-    """Return a job's secrets by name: those `given`, others from this process's variables.
+    """Return a job's secrets by name: the `given` values, others from this process's variables.
 
-    A byte that is not UTF-8 becomes a lone surrogate. Raises UsageError for a value that is not set, that is too short to
-    be hidden, or that the job itself contains.
+    A byte that is not UTF-8 becomes a lone surrogate. Raises UsageError for a value that is not set, that is
+    too short to be hidden, or that the job itself contains.
     """
     found = {name: given.values[name] if name in given.values else _value(name) for name in job.secrets}
     check_recorded(job, found, given)
@@ -103,7 +104,10 @@ def values(job: Job, given: HiddenValues = NO_VALUES) -> dict[str, str]:
 
 
 def check_recorded(job: Job, known: Mapping[str, str], given: HiddenValues = NO_VALUES) -> None:
-    """Raise UsageError if what goes on record of a job contains one of these values of secrets, by their names."""
+    """Raise UsageError if the recorded parts of a job contain one of these secrets.
+
+    `known` has the values by name.
+    """
     recorded = {
         key: json.dumps(one) for key, one in job.model_dump(mode="json", include=set(_RECORDED)).items()
     }

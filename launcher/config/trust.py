@@ -1,8 +1,9 @@
-"""Trust in a project's files: what they say of hosts, secrets and ends counts once this user has said yes to it.
+"""Trust in a project's files: their values about hosts, secrets and run ends apply only after the user approves them.
 
-A yes is a small file in the user's data folder, one for each file and the values that were shown, as direnv keeps them. So a
-change of another value asks nobody again, and a value that was trusted before is still trusted. `LAUNCH_TRUST` names folders
-whose files are trusted without one, with all that is below them.
+An approval is a small file in the user's data folder, one for each file and the values that were shown, as in
+direnv. So a change of another value needs no new approval, and a value that was trusted before is still
+trusted. `LAUNCH_TRUST` names folders whose files are trusted without approval, including all files below
+them.
 """
 
 from __future__ import annotations
@@ -23,21 +24,24 @@ from launcher.config.catalogue import user_folder
 from launcher.errors import BadFileError
 
 Values = Mapping[str, Any]
-"""What counts only once it is trusted: the values of a file, by their keys as `hosts.lab.address`."""
+"""The values of a file that need trust, by their keys, e.g. `hosts.lab.address`."""
 
 ADDRESS = re.compile(
     r"(?=.*[@.:])(?:(?P<user>[\w.-]+)@)?(?P<address>\w[\w.-]*|\[[0-9a-fA-F:.]+\])(?::(?P<port>[0-9]{1,5}))?"
 )
-"""An address: it has a user, a dot or a port, by which it differs from a name."""
+"""An address. Unlike a name, it has a user, a dot or a port."""
 _FREE = {"profile", "runtime", "hold"}
-"""The keys of every host's table that never need trust: they neither lead to a machine or service, nor choose a program."""
+"""The keys of every host's table that never need trust: they lead to no machine or service, and choose no program."""
 _OF_JOBS = ("secrets", "on_end")
 
 
 def project_values(
     tables: Mapping[str, Any], own: Collection[str], aliases: Collection[str]
 ) -> dict[str, object]:
-    """Return what of a `launch.toml` needs trust. `own` are the hosts of the user's own file, `aliases` those of ssh's configuration."""
+    """Return the values of a `launch.toml` that need trust.
+
+    `own` are the hosts of the user's file, `aliases` those of ssh's configuration.
+    """
     found = {"on_end": tables["on_end"]} if "on_end" in tables else {}
     hosts = tables.get("hosts")
     written = hosts if isinstance(hosts, dict) else {}
@@ -57,9 +61,10 @@ def project_values(
 def host_values(
     name: str, table: Mapping[str, Any], own: Collection[str], aliases: Collection[str]
 ) -> dict[str, object]:
-    """Return what of a `[hosts.NAME]` table needs trust. Without an address its name is one, unless ssh's configuration has it.
+    """Return the values of a `[hosts.NAME]` table that need trust.
 
-    A table that replaces one of the user's own needs it as a whole.
+    Without an address the name is the address, unless ssh's configuration has it. If the table replaces one
+    of the user's file, all its values need trust.
     """
     if name in own:
         return {f"hosts.{_key(name)}.{_key(key)}": value for key, value in table.items()}
@@ -67,7 +72,7 @@ def host_values(
     kind = host_kind(written) if isinstance(written, str) and written in PACKAGES else None
     free = {*_FREE, *(kind.free if kind is not None else ())}
     if kind is not None and kind.implicit is not None and kind.implicit.name == name:
-        free.add("kind")  # elsewhere it makes another place of a name
+        free.add("kind")  # under another name it would define another place
     found = {key: value for key, value in table.items() if key not in free}
     is_reached = kind is not None and kind.host.has_login and name != "local"
     if is_reached and "address" not in table and name not in aliases:
@@ -76,7 +81,10 @@ def host_values(
 
 
 def job_values(tables: Mapping[str, Any], hosts: Collection[str]) -> dict[str, object]:
-    """Return what of a job's or a batch's file needs trust. `hosts` are those that have a table, or an alias of ssh's."""
+    """Return the values of a job's or a batch's file that need trust.
+
+    `hosts` are those that have a table, or an alias in ssh's configuration.
+    """
     runs = tables.get("run")
     parts = [
         ("", tables),
@@ -107,7 +115,7 @@ def _counts(key: str, value: object, hosts: Collection[str]) -> bool:
 
 
 def is_without_table(name: str) -> bool:
-    """Whether a name is a host that needs no table: this machine, or the one of a kind that is there without one."""
+    """Return whether a name is a host that needs no table: this machine, or an implicit host of a kind."""
     return name == "local" or (name in PACKAGES and host_kind(name).implicit is not None)
 
 
@@ -116,12 +124,15 @@ def _key(name: str) -> str:
 
 
 def is_trusted(file: Path, values: Values) -> bool:
-    """Whether these values of a file count."""
+    """Return whether these values of a file are trusted."""
     return not values or _is_in_a_trusted_folder(file) or _record(file, values).is_file()
 
 
 def check_trust(file: Path, values: Values) -> None:
-    """Ask the user, if there is a terminal, whether values of a file count. Raises BadFileError if they do not."""
+    """Ask the user, if a terminal is available, to trust values of a file.
+
+    Raises BadFileError without approval.
+    """
     if is_trusted(file, values) or ask(file, values):
         return
     name, keys = printable(str(file)), printable(", ".join(values))
@@ -135,7 +146,7 @@ def check_trust(file: Path, values: Values) -> None:
 
 
 def ask(file: Path, values: Values) -> bool:
-    """Ask the user whether values of a file count, and note a yes; without a terminal the answer is no."""
+    """Ask the user to trust values of a file, and record an approval; without a terminal the answer is no."""
     if not question.agrees("\n".join([*describe(file, values), "trust these values of this file?"])):
         return False
     trust(file, values)
@@ -143,7 +154,7 @@ def ask(file: Path, values: Values) -> bool:
 
 
 def describe(file: Path, values: Values) -> list[str]:
-    """Return lines that show which values of a file would count."""
+    """Return lines that show the values of a file that an approval would cover."""
     return [
         f"{printable(str(_place(file)))} decides which machines and services are contacted, which programs run, or what gets your secrets:",
         *(f"  {printable(f'{key} = {_text(value)}')}" for key, value in values.items()),
@@ -151,7 +162,7 @@ def describe(file: Path, values: Values) -> list[str]:
 
 
 def trust(file: Path, values: Values) -> None:
-    """Note that these values of a file count from now on. Raises BadFileError if that cannot be written."""
+    """Record the approval of these values of a file. Raises BadFileError if it cannot be written."""
     from launcher.base.whole_file import write_durably
 
     record = {"version": 1, "file": str(_place(file)), "values": values}
@@ -162,7 +173,7 @@ def trust(file: Path, values: Values) -> None:
 
 
 def revoke(place: Path) -> list[str]:
-    """Forget every yes to a file, or to the files directly and anywhere below a folder; return the files. Raises OSError."""
+    """Delete every approval of a file, or of all files below a folder; return the files. Raises OSError."""
     from launcher.base.json_file import read_json
 
     real, found = Path(os.path.realpath(place)), set()
@@ -175,7 +186,10 @@ def revoke(place: Path) -> list[str]:
 
 
 def _place(file: Path) -> Path:
-    """Return where a file is; it may itself be a link, whose place counts."""
+    """Return the real path of a file's folder with the file's name.
+
+    If the file is a link, the link's place counts.
+    """
     return Path(os.path.realpath(file.parent)) / file.name
 
 
@@ -201,7 +215,7 @@ def _named_folders() -> list[str]:
 
 
 def is_users_own(file: Path) -> bool:
-    """Whether a file is in the user's own folder, or installed with launcher: it needs no trust."""
+    """Return whether a file is in the user's folder, or installed with launcher, and so needs no trust."""
     from launcher.base.resources import data_folder
 
     return any(
