@@ -1,5 +1,5 @@
-"""Pure functions from values to values: the plan, the gate, placement. Nothing here reads a file, a clock or a host.
+"""Pure functions from values to values: the plan, the gate, placement. They read no file, clock or host.
 
-`assembly.make_plan` and `gate.check` are the front doors.
-`precision/`, `software/` and `script/` hold its parts.
+The entry points are `assembly.plan` and `gate.check`. `precision/`, `software/` and `script/` hold their
+parts.
 """

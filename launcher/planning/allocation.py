@@ -1,4 +1,4 @@
-"""What a run asks for before it can start: its nodes, and how it gets its cards."""
+"""The resources that a run needs before it can start: its nodes, and how it gets its cards."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from launcher.values.profile import Profile
 
 
 def processes(profile: Profile, use: RankUse | None, count: int = 1) -> int:
-    """Return how many processes train on so many nodes: one for each card, or one on each if the script is one process."""
+    """Return the number of processes on `count` nodes: one per card, or per node if the script is one process."""
     return count if use is not None and use.kind == "none" else profile.count * count
 
 
 def nodes(split: Split, count: int = 1) -> tuple[Node, ...]:
-    """Return the machines of a run, which have equal shares of the ranks."""
+    """Return the nodes of a run, which have equal shares of the ranks."""
     return (Node(ranks=split.ranks // count),) * count
 
 
 def allocation(profile: Profile, *, is_rehearsed: bool, resources: Resources = MACHINE) -> Allocation:
-    """Return how a run gets its cards. A CPU or an Apple GPU is given without a scheduler, and so is a rehearsal's CPU."""
+    """Return how a run gets its cards. A CPU (also a rehearsal's) or an Apple GPU needs no scheduler: it is given."""
     has_cards = profile.kind == "cuda" and not is_rehearsed
     how = resources.cards if has_cards or resources.cards == "scheduled" else "given"
     cards = profile.count * resources.nodes if has_cards else 0
@@ -29,9 +29,9 @@ def allocation(profile: Profile, *, is_rehearsed: bool, resources: Resources = M
 
 
 def complete(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recorded plan with nodes and allocation, which plans had none of before 2026-11-22.
+    """Return a recorded plan with nodes and allocation, which plans lacked before 2026-11-22.
 
-    What is not a plan is returned as it is, for its reader to refuse.
+    A value that is not a plan is returned unchanged: its reader rejects it.
     """
     values = dict(record)
     if "nodes" in values or "allocation" in values or not {"split", "profile"} <= values.keys():

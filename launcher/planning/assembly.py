@@ -1,4 +1,4 @@
-"""Assembles the plan from profile, host, job and facts."""
+"""Assemble the plan from profile, host, job and facts."""
 
 from __future__ import annotations
 
@@ -45,12 +45,15 @@ def plan(
 ) -> Plan:
     """Return the plan. Pure: the same inputs give the same bytes.
 
-    `asked` is the requested precision, `sources` are for an image, `site` describes the host, `environment` is to be made
-    there for a native run, `platform` describes the host's software. `evidence` is what earlier runs showed there about
-    precisions with the job's model, `teacher` that of a distillation. `rehearsed_on` is the CPU on which a card's precision and split are tried, `script` is
-    what is known of the job's script, `packages_from` where requirements are from that the job itself does not name.
-    `resources` are what the run gets there. Raises RefusedError when the card excludes the requested precision or a container, UnequalSharesError when the cards cannot
-    share the global batch equally.
+    `asked` is the requested precision. `sources` are for an image. `site` describes the host; `environment`
+    is the one to create there for a native run; `platform` describes the host's software. `evidence` is the
+    evidence of earlier runs there about precisions with the job's model. `teacher` is the teacher model of a
+    distillation. `rehearsed_on` is the CPU on which a rehearsal tries a card's precision and split. `script`
+    holds the facts about the job's script. `packages_from` is the source of requirements that the job itself
+    does not name. `resources` are the run's resources there.
+
+    Raises RefusedError if the card excludes the requested precision or a container, and UnequalSharesError if
+    the cards cannot share the global batch equally.
     """
     on = rehearsed_on or profile
     built = image(on, job, host.build, sources, site) if runtime == "docker" else None
@@ -115,7 +118,7 @@ def plan(
 
 
 def job_of(plan: Plan) -> Job:
-    """Return a job that would give this plan, with paths as they were written; a plan does not hold all of a job."""
+    """Return a job that would give this plan, with paths as written; a plan does not hold all of a job."""
     special = {"image", "model", "teacher", "data", *OF_ONE_KIND}
     common = {key: getattr(plan, key) for key in Job.model_fields if key in {*Plan.model_fields} - special}
     return Job.model_validate(
@@ -134,9 +137,10 @@ def job_of(plan: Plan) -> Job:
 def changed(parent: Plan, job: Job, keys: Collection[str], host: str) -> Plan:
     """Return the plan of a run that resumes another one: the parent's plan with some keys of the job changed.
 
-    `job` is the parent's job with the changes. `keys` are the changed keys, as in a job's file; keys that a plan does not
-    have are ignored, and so is the backend's own table. `host` is the host's name here. Another micro-batch, or settings that
-    take another amount of memory, change the split, never the global batch.
+    `job` is the parent's job with the changes. `keys` are the changed keys, as in a job's file; the function
+    ignores keys that a plan does not have, and the backend's own table. `host` is the host's name on the
+    client. Another micro-batch, or settings that need another amount of memory, change the split, never the
+    global batch.
     """
     names = {key.split(".")[0] for key in keys} & {*Plan.model_fields} - OF_ONE_KIND.keys()
     values = {key: getattr(job, key) for key in names}
@@ -164,12 +168,13 @@ def ladder_inputs(
     script: ScriptUse = UNREAD,
     count: int = 1,
 ) -> LadderInputs:
-    """Return what the ladder of a job on a card depends on: with activation checkpointing if nothing fits without it.
+    """Return the ladder's inputs for a job on a card, with activation checkpointing if no precision fits without.
 
-    If float32 weights do not fit even so, bf16 weights may be chosen, again without checkpointing first.
+    If float32 weights do not fit even then, the inputs allow bf16 weights, again without checkpointing first.
 
-    `torch` is the version that the run gets, `None` if unknown. `teacher` is that of a distillation, `asked` the requested
-    precision, `count` the number of nodes. A script that does not take checkpointing from the plan has what its settings say.
+    `torch` is the version that the run gets, `None` if unknown. `teacher` is the teacher model of a
+    distillation, `asked` the requested precision, `count` the number of nodes. For a script that does not
+    take checkpointing from the plan, its settings decide.
     """
     about = (profile, job, _source_or_none(job.model), torch)
     ranks = processes(profile, script.ranks, count)

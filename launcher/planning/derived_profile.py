@@ -1,9 +1,10 @@
-"""Derived profiles: what the driver says of an NVIDIA card that no profile names, as a profile.
+"""Derived profiles: made from the driver's report about an NVIDIA card that no profile names.
 
-Example: a `NVIDIA TITAN V` of capability 7.0 with 12066 MiB is `titan_v_12gb`, titled `TITAN V 12 GB (derived)`. Profiles that
-ship follow the same rule for their names, so evidence and images of a card stay when a profile of it ships later. A derived
-profile has no peak rates: nothing is claimed about speed. A card whose driver tells no memory shares its host's, as a Jetson
-does: the memory is then that of the host, if the probe tells it.
+Example: a `NVIDIA TITAN V` of capability 7.0 with 12066 MiB is `titan_v_12gb`, titled `TITAN V 12 GB
+(derived)`. The shipped profiles follow the same naming rule, so a card keeps its evidence and images when a
+profile for it ships later. A derived profile has no peak rates: it claims nothing about speed. A card whose
+driver reports no memory shares its host's memory, as in a Jetson: the profile then has the host's memory, if
+the probe reports it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from launcher.values.precision import CAPABILITY
 from launcher.values.profile import DERIVED, LEAST_SHARE, Profile
 
 SIZES_GB = (1, 2, 3, 4, 5, 6, 8, 10, 11, 12, 16, 18, 20, 22, 24, 32, 40, 48, 64, 72, 80, 84, 94, 96, 128, 141, 144, 180, 186, 288)  # fmt: skip
-"""The sizes in which cards and slices are sold. A driver reports up to 7 % less: ECC takes a sixteenth of GDDR memory."""
+"""The sizes of cards and slices on sale. A driver reports up to 7 % less: ECC takes a sixteenth of GDDR memory."""
 LEAST_MIB, MOST_MIB = 128, 1 << 24
-"""What is not between them is no card's memory: what a host reports is data."""
+"""The limits of a card's memory. A value outside them is rejected, because a host's report is untrusted data."""
 MOST_CHARS = 36
 _NOT_THE_MODEL = re.compile(
     r"nvidia|geforce|tesla|quadro|grid|gpu|generation|edition|server|workstation|max|q"  # maker, line, edition
@@ -28,9 +29,10 @@ _NOT_THE_MODEL = re.compile(
 
 
 def derived(facts: Facts, known: Iterable[Profile]) -> tuple[Profile, ...]:
-    """Return a profile for each kind of card on the host that no known profile names, and whose capability and memory are known.
+    """Return a profile for each kind of card on the host that no known profile names.
 
-    Of a card that only has another form, such as a new `NVIDIA B300 PCIe`, it is the known profile with one more name.
+    The card's capability and memory must be known. For another form of a known card, such as a new `NVIDIA
+    B300 PCIe`, the result is the known profile with one more name.
     """
     named = {profile.name: profile for profile in known}
     found: dict[str, Profile] = {}
@@ -46,24 +48,24 @@ def derived(facts: Facts, known: Iterable[Profile]) -> tuple[Profile, ...]:
 
 
 def profile_name(reported: str, memory_mib: float) -> str:
-    """Return the name of a card's profile by what the driver reports: its model, and the size of its memory in GB."""
+    """Return the profile name of a card from the driver's report: its model, and its memory size in GB."""
     model = "_".join(_model_words(reported)).lower()[:MOST_CHARS].strip("_") or "card"
     return f"{model}_{size_gb(memory_mib):g}gb"
 
 
 def size_gb(memory_mib: float) -> float:
-    """Return the size in which a card is sold whose driver reports this memory."""
+    """Return the size in GB under which a card with this reported memory is sold."""
     gib = memory_mib / 1024
     return next((size for size in SIZES_GB if LEAST_SHARE * size <= gib <= size), round(gib, 1))
 
 
 def host_mib(facts: Facts) -> float | None:
-    """Return the memory of a host in MiB, which a card without its own shares; None if unknown."""
+    """Return the host's memory in MiB, which a card without its own memory shares; None if unknown."""
     return None if facts.memory_gb is None else facts.memory_gb * 1e9 / 2**20
 
 
 def _profile_of(gpu: Gpu, facts: Facts) -> Profile | None:
-    """Return the profile of a card; None if its capability or its memory is not known. A card in slices has its own memory."""
+    """Return a card's profile; None if its capability or memory is unknown. A card in slices has its own memory."""
     is_unified = gpu.memory_mib is None and not gpu.mig
     memory = host_mib(facts) if is_unified else gpu.memory_mib
     is_sized = memory is not None and LEAST_MIB <= memory <= MOST_MIB
@@ -84,6 +86,6 @@ def _profile_of(gpu: Gpu, facts: Facts) -> Profile | None:
 
 
 def _model_words(reported: str) -> list[str]:
-    """Return the words of a reported name that tell which model it is, e.g. `RTX 6000 Ada`."""
+    """Return the words of a reported name that identify the model, e.g. `RTX 6000 Ada`."""
     words = re.findall(r"[A-Za-z0-9]+(?:\.[A-Za-z0-9]+)*", reported)
     return [word for word in words if not _NOT_THE_MODEL.fullmatch(word)]

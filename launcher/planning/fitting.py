@@ -1,4 +1,4 @@
-"""What would fit where a plan does not: changes to what was asked, each planned as it would be typed.
+"""Alternatives to a plan that does not fit: changes to the request, each planned as if typed.
 
 A model is never split among cards: each card of a run holds all of it.
 """
@@ -25,19 +25,19 @@ METHODS: dict[Method, str] = {
     "lora": "an adapter",
     "qlora": "an adapter over a base in 4 bits",
 }
-"""The one that takes most memory first, and its words."""
+"""The methods and their words; the one that takes the most memory comes first."""
 SHORTEST = 64
-"""Examples shorter than this many tokens are not proposed."""
+"""The shortest examples that are proposed, in tokens."""
 NARROWEST = 4
-"""Adapters of a smaller rank are not proposed."""
+"""The smallest adapter rank that is proposed."""
 MOST = 4
-"""How many proposals are made."""
+"""The largest number of proposals."""
 
 
 class Change(NamedTuple):
-    """A change to what was asked: its words, what to type, and the keys of the job, its settings, the card or the precision.
+    """A change to the request: its words, the option to type, and the changed keys, settings, card or precision.
 
-    Of one `kind` a single change is proposed alone.
+    `keys` are the job's. At most one single change of a `kind` is proposed.
     """
 
     kind: str
@@ -50,17 +50,17 @@ class Change(NamedTuple):
 
 
 def what_fits(plan: Plan, cards: Iterable[Profile]) -> Iterator[str]:
-    """Yield what to ask for in place of a plan that does not fit, `MOST` at most.
+    """Yield alternatives to a plan that does not fit, `MOST` at most.
 
-    Single changes come first, then pairs of which neither does alone; a pair with a card, if that is smaller than the one
-    which does alone.
+    Single changes come first. Then come pairs of changes that do not fit alone. A pair may include a card
+    that is smaller than the one that fits alone.
     """
     proposals = itertools.chain(_smaller_teacher(plan), _changes_that_fit(plan, cards))
     yield from itertools.islice(proposals, MOST)
 
 
 def _smaller_teacher(plan: Plan) -> Iterator[str]:
-    """Propose another teacher where it is the largest part of the memory, and the rest fits."""
+    """Propose another teacher if the teacher takes the most memory and the rest fits."""
     if plan.model_facts is None:
         return
     training, first = Training(plan.model_facts, plan.method, workload_of(plan)), plan.ladder[0]
@@ -83,7 +83,7 @@ def _changes_that_fit(plan: Plan, cards: Iterable[Profile]) -> Iterator[str]:
     for one, other in itertools.combinations(groups, 2):
         kinds = [group[0].kind for group in (one, other)]
         is_open = not any(kind in alone for kind in kinds if kind != "card") and kinds[0] != kinds[1]
-        if is_open and 1 in (len(one), len(other)):  # else there are too many pairs
+        if is_open and 1 in (len(one), len(other)):  # else the number of pairs is too large
             pairs: Iterable[tuple[Change, Change]] = itertools.product(one, other)
             if "card" in kinds and "card" in alone:
                 pairs = itertools.takewhile(lambda pair: pair[1] != alone["card"], pairs)
@@ -99,7 +99,7 @@ def _words(*changes: Change) -> str:
 
 
 def _fits(plan: Plan, *changes: Change) -> bool:
-    """Whether a rung fits when a plan is asked for anew with changes. One that cannot be does not."""
+    """Whether a rung fits when a plan is requested again with changes. A request that raises no plan does not fit."""
     first = plan.ladder[0]
     asked: PrecisionRequest = first.mode if is_too_large_as_asked(plan.ladder) else "auto"
     job = Job(
@@ -109,7 +109,7 @@ def _fits(plan: Plan, *changes: Change) -> bool:
         method=plan.method,
         attention=first.attention,
         compile=first.compile,
-        checkpointing=plan.checkpointing,  # it is on wherever it may be, for nothing fits
+        checkpointing=plan.checkpointing,  # checkpointing is on wherever possible, because nothing fits
         settings=dict(plan.settings),
     )
     card = plan.profile
@@ -134,7 +134,7 @@ _KINDS = ("checkpointing", "precision", "optimizer", "optimizer's state", "lora"
 
 
 def _of_job(plan: Plan, kind: str) -> Iterator[Change]:
-    """Yield the changes of a kind that the plan's job allows, the least one first."""
+    """Yield the changes of a kind that the plan's job allows, the smallest first."""
     settings = plan.settings
     if kind == "checkpointing" and not plan.checkpointing:
         yield from _checkpointing(plan)
@@ -144,7 +144,7 @@ def _of_job(plan: Plan, kind: str) -> Iterator[Change]:
         method: Method = "lora" if kind == "lora" else "qlora"
         if why_untrainable(plan.model_facts, method):
             return
-        # The method of a script that decides it itself is only what we count with.
+        # If the script decides its method itself, the plan's method is only an assumption.
         is_own = plan.adapt or not plan.takes_base
         words = f"{METHODS[method]}, if the script trains one" if is_own else f"train {METHODS[method]}"
         yield Change("method", words, f"--set method={method}", {"method": method})
@@ -161,7 +161,7 @@ def _of_job(plan: Plan, kind: str) -> Iterator[Change]:
 
 
 def _checkpointing(plan: Plan) -> Iterator[Change]:
-    """Yield activation checkpointing, which was set to false, or which the script takes from its settings alone."""
+    """Yield activation checkpointing, if it was set to false, or if the script takes it from its settings alone."""
     words = "compute activations again"
     if plan.hands_out("checkpointing"):
         yield Change("checkpointing", words, "--set checkpointing=true", {"checkpointing": True})
@@ -170,7 +170,7 @@ def _checkpointing(plan: Plan) -> Iterator[Change]:
 
 
 def _optimizers(plan: Plan, kind: str) -> Iterator[Change]:
-    """Yield the plan's optimizer; or those of Trainer that keep less, for a script that has no loop of its own, as one with a teacher has."""
+    """Yield the plan's optimizer, or Trainer's smaller ones for a script without its own loop (and teacher)."""
     if kind == "optimizer" and plan.settings["optim"] != "auto":
         words = "the plan's optimizer, which can keep weights in bf16"
         yield Change("optimizer", words, "--set settings.optim=auto", settings={"optim": "auto"})
@@ -182,7 +182,7 @@ def _optimizers(plan: Plan, kind: str) -> Iterator[Change]:
 
 
 def _halvings(value: Scalar | None, least: int) -> Iterator[int]:
-    """Yield half of a number, a quarter and so on, as long as it is not below `least`."""
+    """Yield half of a number, a quarter and so on, down to `least`."""
     if type(value) is int:
         yield from itertools.takewhile(
             lambda half: half >= max(least, 1), (value >> number for number in itertools.count(1))
@@ -190,7 +190,7 @@ def _halvings(value: Scalar | None, least: int) -> Iterator[int]:
 
 
 def _cards(plan: Plan, cards: Iterable[Profile]) -> list[Change]:
-    """Return the other cards, those with bf16 first if the plan has it, then by memory."""
+    """Return the other cards by memory; those with bf16 come first if the plan needs it."""
     needs_bf16 = plan.ladder[0].mode in ("bf16", "bf16-weights")
     known = sorted(
         (card for card in cards if card.kind == "cuda"),

@@ -1,8 +1,8 @@
-"""The gate: what would stop a plan on a host, found before anything is sent.
+"""The gate: finds the problems of a plan on a host before anything is sent.
 
-Each finding either refuses the launch or is a note that is shown with it. Example: a plan for a T4 on a host that has only
-an L40S is refused with `card-mismatch`; a card that another user's process shares gives the note `gpu-shared`. The gate
-returns findings; the caller refuses.
+Each finding either refuses the launch or is a note shown with it. Example: a plan for a T4 on a host that has
+only an L40S is refused with `card-mismatch`; a card that another user's process shares gives the note
+`gpu-shared`. The gate returns findings; the caller refuses.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ SHOWN_PACKAGES = 5
 FREE_GB_NEEDED = 1.0
 FREE_INODES_NEEDED = 1000
 IMAGE_GB = {"cuda": 10.0, "cpu": 3.0, "mps": 0.0}
-"""Space for an image or an environment with torch, and for making it, in GB, rounded up; most of it is CUDA's libraries."""
+"""Space for an image or an environment with torch, and for building it, in GB, rounded up; CUDA takes most of it."""
 
 
 FAULTY_XIDS = {48, 62, 63, 64, 74, 79, 92, 94, 95, 110, 119, 120, 140}
@@ -76,8 +76,9 @@ def check(
 ) -> tuple[Finding, ...]:
     """Return the findings for a plan on this host, refusals first; without facts, those that hold on any host.
 
-    With `wheels`, an installed torch is checked against the card. `cards` are proposed where the plan's does not do. `own` is
-    what this kind of host adds. Messages contain no figures that change by the minute.
+    With `wheels`, an installed torch is checked against the card. `cards` are proposed if the plan's card
+    does not suffice. `own` holds the checks of this kind of host. Messages contain no figures that change by
+    the minute.
     """
     found = [
         *_ranks(plan, own),
@@ -119,7 +120,7 @@ def _ranks(plan: Plan, own: HostChecks) -> list[Finding]:
 
 
 def _one_process(plan: Plan, why: str, own: HostChecks) -> list[Finding]:
-    """Note a script that is one process on several cards; refuse it on several nodes, each of which would train all of it."""
+    """Note a script that is one process on several cards; refuse it on several nodes: each would train all of it."""
     torchrun = by_torchrun(plan.command)
     more = f"if it shares its work among ranks   launch … -- {torchrun}" if torchrun else ""
     if len(plan.nodes) > 1:
@@ -135,7 +136,7 @@ def _one_process(plan: Plan, why: str, own: HostChecks) -> list[Finding]:
 
 
 def _unpickled(plan: Plan) -> list[Finding]:
-    """Note a torchrun whose agents run what another user of the host writes into their store."""
+    """Note a torchrun whose agents would run code that another user of the host writes into their store."""
     option = unpickling_option(plan.command)
     if option is None:
         return []
@@ -145,7 +146,7 @@ def _unpickled(plan: Plan) -> list[Finding]:
 
 
 def _packages(plan: Plan) -> list[Finding]:
-    """Note where the packages of a job are from that does not name them itself."""
+    """Note the source of a job's packages if the job does not name them itself."""
     if plan.packages_from is None or not plan.requirements:
         return []
     where = "image" if plan.image is not None else "environment" if plan.environment is not None else None
@@ -167,7 +168,7 @@ def _no_checkpoint(plan: Plan) -> list[Finding]:
 
 
 def _native_half(plan: Plan) -> list[Finding]:
-    """Note the plan of an older version whose weights are float16: it goes on as it began."""
+    """Note the plan of an older version, with float16 weights: it continues unchanged."""
     if plan.ladder[0].mode != "fp16-native":
         return []
     message = "the plan is an older version's, with float16 weights: Adam's steps are up to 55 times too large there"
@@ -176,7 +177,7 @@ def _native_half(plan: Plan) -> list[Finding]:
 
 
 def _failed_precision(plan: Plan, facts: Facts | None) -> list[Finding]:
-    """Note each precision that would have come first if it had not failed on this host before, and in which run."""
+    """Note each precision that would come first, had it not failed on this host before, and the run that failed."""
     records = facts.precision_evidence if facts is not None else ()
     failures = {
         record.precision: record
@@ -197,7 +198,7 @@ def _failed_precision(plan: Plan, facts: Facts | None) -> list[Finding]:
 
 
 def model_room(plan: Plan, cards: Iterable[Profile]) -> list[Finding]:
-    """Report a training that does not fit on the card even in the smallest precision, which is then the first rung."""
+    """Report a training that does not fit on the card even in the smallest precision, then the first rung."""
     model, room, first = plan.model_facts, usable_gb(plan.profile), plan.ladder[0]
     if model is None or room is None or first.why.startswith(MEASURED):
         return []
@@ -220,7 +221,7 @@ def model_room(plan: Plan, cards: Iterable[Profile]) -> list[Finding]:
         "\n  ".join(what_fits(plan, cards))
         or "no card that ships holds it, and a model is not split among cards"
     )
-    # The length of examples is known only if the job's settings say it and the plan's batch is taken.
+    # The length of examples is known only if the job's settings set it and the script uses the plan's batch.
     is_length_known = plan.hands_out("split") and "max_length" in plan.settings
     least = estimate(training._replace(workload=workload._replace(tokens=1)), first)
     is_too_much = (needed if is_length_known else least).total / GB > room
@@ -277,7 +278,7 @@ def _card(plan: Plan, facts: Facts) -> list[Finding]:
 
 
 def _slices(plan: Plan, facts: Facts) -> list[Finding]:
-    """Refuse several slices of cards (MIG): a process sees one of them only, by NVIDIA's MIG user guide."""
+    """Refuse several slices of cards (MIG): a process sees only one of them, by NVIDIA's MIG user guide."""
     slices = [
         uuid for uuid in choose_gpus(plan.profile, facts, plan.profile.count) if uuid.startswith("MIG-")
     ]
@@ -291,7 +292,7 @@ def _slices(plan: Plan, facts: Facts) -> list[Finding]:
 
 
 def _held(plan: Plan, facts: Facts) -> list[Finding]:
-    """Report who holds the cards: refuse if too few accept a new context, note a card that would be shared."""
+    """Report the cards' holders: refuse if too few cards accept a new context, note a card that would be shared."""
     cards, host = cards_of(plan.profile, facts), plan.host
     look = f"launch probe --host {host}     shows who holds what"
     if sum(not is_unavailable(gpu, facts) for gpu in cards) < plan.profile.count:
@@ -389,7 +390,7 @@ def _environment(plan: Plan, facts: Facts) -> list[Finding]:
 
 
 def _chosen_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Finding]:
-    """Return the notes on the torch that launch chose, e.g. that it is the last with code for this card."""
+    """Return the notes on the torch that launcher chose, e.g. that it is the last with code for this card."""
     made = plan.image or plan.environment
     if made is None or made.torch is None or plan.rehearsed:
         return []
@@ -398,9 +399,9 @@ def _chosen_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Finding]
 
 
 def _installed_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Finding]:
-    """Refuse an installed torch whose build cannot run on the card; only note it if its build is assumed to be PyPI's.
+    """Refuse an installed torch whose build cannot run on the card; a note if its build is assumed to be PyPI's.
 
-    On a host without a card its torch is not at fault.
+    On a host without a card, torch is not checked against a CUDA profile.
     """
     installed = (facts.interpreter.packages.get("torch") if facts.interpreter else None) or ""
     is_used = plan.image is None and plan.environment is None

@@ -1,4 +1,4 @@
-"""What a kind of host adds to a plan, and to what the gate checks. The defaults are those of a machine."""
+"""The parts of a plan and of the gate that depend on the kind of host. The defaults are those of a machine."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from launcher.values.plan import Finding, Submission
 
 
 class HostChecks(NamedTuple):
-    """What the gate takes from a kind of host: its own `findings`, and which of the others apply.
+    """The gate's inputs from a kind of host: its own `findings`, and the checks that apply.
 
-    `is_elsewhere`: the job runs on another machine than the one that was probed. `packages`: the job gets those that are
-    `there` by the probe, or what it lacks is `installed` at each start, or they are `unknown`, in an image. `one_node` is
-    what to type for a run on one node alone.
+    `is_elsewhere`: the job runs on another machine than the probed one. `packages`: `there` if the job gets
+    the probed packages, `installed` if each start installs the missing ones, `unknown` if they are in an
+    image. `one_node` is the option for a run on one node.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -25,10 +25,10 @@ MACHINE_CHECKS = HostChecks()
 
 
 class Resources(NamedTuple):
-    """What a run gets on a kind of host: how many nodes, and how it gets its `cards` there.
+    """A run's resources on a kind of host: the number of nodes, and how it gets its `cards`.
 
-    `submission` becomes the plan's `slurm`, and `title` says it as a command. `is_in_image`: the job runs in an image, where
-    no Python of the host's counts.
+    `submission` becomes the plan's `slurm`, and `title` shows it as a command. `is_in_image`: the job runs in
+    an image, so no Python of the host is relevant.
     """
 
     nodes: int = 1

@@ -1,4 +1,4 @@
-"""What the gate says of a model's size where no card's memory decides: a model of unknown shape, and a host's CPU."""
+"""The gate's findings on model size without a card's memory: a model of unknown shape, and a host's CPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from launcher.values.profile import Profile
 
 
 def unknown_model(plan: Plan) -> list[Finding]:
-    """Note a model of the hub whose shape is not known: its memory is not estimated."""
+    """Note a model of the hub whose shape is unknown, so its memory is not estimated."""
     model = plan.model
     if model is None or model.kind != "name" or model.value.count("/") != 1 or plan.model_facts is not None:
         return []
@@ -30,7 +30,7 @@ def unknown_model(plan: Plan) -> list[Finding]:
 
 
 def model_on_cpu(plan: Plan, facts: Facts, cards: Iterable[Profile]) -> list[Finding]:
-    """Note a training on the CPU that needs more than the host's memory; some of it may be swapped, so it is not refused."""
+    """Note a CPU training that needs more than the host's memory. It is not refused, because swap may help."""
     model, memory_gb = plan.model_facts, facts.memory_gb
     if plan.profile.kind != "cpu" or model is None or memory_gb is None:
         return []

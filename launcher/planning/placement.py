@@ -1,7 +1,7 @@
-"""Placement: which profile matches a host's cards, which cards a run gets, and which runtime it uses.
+"""Placement: the profile that matches a host's cards, the cards that a run gets, and its runtime.
 
-Example: on a host with two L40S and a TITAN RTX a job without `--profile` gets the profile `l40s` (the most memory) and the
-L40S that is free; it runs in a container if the host has a usable engine, else natively.
+Example: on a host with two L40S and a TITAN RTX, a job without `--profile` gets the profile `l40s` (the most
+memory) and the free L40S. It runs in a container if the host has a usable engine, else natively.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def cards_of(profile: Profile, facts: Facts) -> tuple[Gpu, ...]:
 
 
 def expected_card(profile: Profile, index: int, name: str, driver: str | None = None) -> Gpu:
-    """Return a card of a profile as it is expected where nothing can be probed before a run: the smallest of its name."""
+    """Return a profile's card as expected where nothing can be probed before a run: the smallest of its name."""
     size = profile.memory_bytes
     return Gpu(
         index=index,
@@ -52,7 +52,7 @@ def expected_card(profile: Profile, index: int, name: str, driver: str | None = 
 
 
 def is_unavailable(gpu: Gpu, facts: Facts) -> bool:
-    """Whether a card accepts none of our processes: it is prohibited, or exclusive and held by a stranger's process."""
+    """Whether a card rejects launcher's processes: it is prohibited, or exclusive and held by a foreign process."""
     return bool(strangers_on(gpu)) if is_exclusive(gpu, facts) else gpu.compute_mode == "prohibited"
 
 
@@ -62,12 +62,12 @@ def is_exclusive(gpu: Gpu, facts: Facts) -> bool:
 
 
 def strangers_on(gpu: Gpu) -> tuple[Holder, ...]:
-    """Return the live holders of a card that belong to no run of ours, or were handed over by one."""
+    """Return the live holders of a card that belong to no run of launcher's, or that a run has handed over."""
     return tuple(holder for holder in gpu.holders if holder.is_stranger and holder.state != "Z")
 
 
 def describe_holders(gpu: Gpu, facts: Facts) -> str:
-    """Return why a card accepts none of our processes and who can release it, one line for each holder."""
+    """Return why a card rejects launcher's processes and who can release it, one line for each holder."""
     if gpu.compute_mode == "prohibited":
         return f"GPU {gpu.index}: compute mode prohibited"
     lines = [
@@ -118,19 +118,19 @@ def requested_gpus(asked: str | None, ranks: int) -> tuple[int, tuple[str, ...]]
 
 
 def requested_processes(command: Sequence[str]) -> int | None:
-    """Return how many processes a command makes torchrun or accelerate start; None if it names no number."""
+    """Return the number of processes that a command makes torchrun or accelerate start; None without a number."""
     found = _PROCESSES.search(_options_of_ranks(command))
     return int(found[1]) if found else None
 
 
 def unpickling_option(command: Sequence[str]) -> str | None:
-    """Return the option by which torchrun's agents unpickle what anybody can write who reaches their port; None without."""
+    """Return torchrun's option that makes its agents unpickle data from anyone who reaches their port; else None."""
     found = _UNPICKLES.search(_options_of_ranks(command))
     return found[0] if found else None
 
 
 def _options_of_ranks(command: Sequence[str]) -> str:
-    """Return the words of torchrun or accelerate up to the script, with spaces between; empty for another program."""
+    """Return the words of torchrun or accelerate before the script, joined by spaces; empty for other programs."""
     program = command[0].rpartition("/")[2]
     if program in ("python", "python3") and command[1:2] == ("-m",):
         program = "".join(command[2:3]).split(".")[0]
@@ -142,8 +142,8 @@ def _options_of_ranks(command: Sequence[str]) -> str:
 def best_card(facts: Facts, profiles: Iterable[Profile]) -> tuple[Profile, Gpu] | None:
     """Return the host's best card that matches one of the profiles; None if no card does.
 
-    The best has the most memory, then the higher capability. A profile of one card comes before one of several; ties are
-    in the order of `choose_gpus`.
+    The best card has the most memory, then the higher capability. A profile of one card comes before one of
+    several; ties are in the order of `choose_gpus`.
     """
     rank = _rank(facts)
     named = [(profile, gpu) for profile in profiles for gpu in sorted(cards_of(profile, facts), key=rank)]
@@ -155,9 +155,9 @@ def best_card(facts: Facts, profiles: Iterable[Profile]) -> tuple[Profile, Gpu] 
 
 
 def match_profile(facts: Facts, profiles: Iterable[Profile]) -> Profile:
-    """Return the profile of the host's best card, derived if none names it; or `mps` or `cpu` without a card.
+    """Return the profile of the host's best card, derived if no profile names it; without a card `mps` or `cpu`.
 
-    Raises UnknownNameError if the host has cards, and no more than their names is known.
+    Raises UnknownNameError if the host has cards but only their names are known.
     """
     known = list(profiles)
     if best := best_card(facts, [*known, *derived(facts, known)]):
@@ -175,9 +175,9 @@ def match_profile(facts: Facts, profiles: Iterable[Profile]) -> Profile:
 
 
 def as_probed(profile: Profile, facts: Facts, named: Sequence[str] = ()) -> Profile:
-    """Return a profile with the memory that the host's cards have: the smallest of those that a run may get.
+    """Return a profile with the probed memory of the host's cards: the smallest of those that a run may get.
 
-    `named` are the UUIDs that --gpus gives. What a probe did not tell stays as it is.
+    `named` are the UUIDs of --gpus. Without probed memory the profile stays unchanged.
     """
     if profile.kind == "mps":
         memory = apple_gpu_mib(facts)
@@ -190,9 +190,10 @@ def as_probed(profile: Profile, facts: Facts, named: Sequence[str] = ()) -> Prof
 
 
 def apple_gpu_mib(facts: Facts) -> float | None:
-    """Return how much of a Mac's memory its GPU may use, in MiB: two thirds of up to 36 GiB, three quarters of more.
+    """Return the memory in MiB that a Mac's GPU may use: two thirds of up to 36 GiB, three quarters of more.
 
-    That is what Metal recommends (`recommendedMaxWorkingSetSize`) unless `sysctl iogpu.wired_limit_mb` says otherwise.
+    That is Metal's recommendation (`recommendedMaxWorkingSetSize`) unless `sysctl iogpu.wired_limit_mb` is
+    set.
     """
     if not facts.has_apple_gpu or facts.memory_gb is None or facts.memory_gb <= 0:
         return None
@@ -209,10 +210,11 @@ def card_choice_reason(profile: Profile, facts: Facts) -> str:
 
 
 def runtime(profile: Profile, host: Host, job: Job, facts: Facts) -> str:
-    """Return the runtime of a job on a host: the host's setting; for `auto`, a container if the host has a usable engine.
+    """Return the runtime of a job on a host: the host's setting, or the best one for `auto`.
 
-    Some kinds of host have one runtime. With `auto` these run natively: this machine, Apple's GPU, a host with an
-    `environment`, and a job without requirements. A job with its own image runs in a container except on Apple's GPU.
+    For `auto`, that is a container if the host has a usable engine. Some kinds of host have only one runtime.
+    With `auto` these run natively: this machine, Apple's GPU, a host with an `environment`, and a job without
+    requirements. A job with its own image runs in a container except on Apple's GPU.
     """
     if (own := own_runtime(host.kind)) is not None:
         return own
@@ -228,17 +230,17 @@ def runtime(profile: Profile, host: Host, job: Job, facts: Facts) -> str:
 
 
 def engine(host: Host, facts: Facts) -> Engine | None:
-    """Return the engine that would run a container on a host; None if none can be used."""
+    """Return the engine that would run a container on a host; None if no engine is usable."""
     return next((one for one in requested_engines(host, facts) if why_unusable(one, host) is None), None)
 
 
 def requested_engines(host: Host, facts: Facts) -> tuple[Engine, ...]:
-    """Return the engines found on the host that its `engine` setting allows: all, those of a name, or that of a socket."""
+    """Return the host's engines that its `engine` setting allows: all, or those with this name or socket."""
     return tuple(one for one in facts.engines if host.engine in (None, one.name, one.socket))
 
 
 def why_unusable(engine: Engine, host: Host) -> str | None:
-    """Return why an engine cannot be used; None if it can. With `sudo`, a socket closed to this user can be used."""
+    """Return why an engine is unusable; None if it is usable. With `sudo`, a socket closed to this user is usable."""
     if engine.name != "docker":
         return "launch does not speak its dialect of Docker's API"
     if engine.error is not None:
@@ -257,7 +259,7 @@ def is_closed(engine: Engine) -> bool:
 
 
 def possible_cards(profile: Profile, plan: CardPlan | None = None) -> SegmentCards:
-    """Return the cards of a profile as what may come; `plan` takes the place of the run's own for them."""
+    """Return a profile's cards as candidates; `plan` then replaces the run's own plan for them."""
     return SegmentCards(
         names=profile.probe_names,
         memory_mib=profile.memory_limits_mib,

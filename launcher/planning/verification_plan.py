@@ -1,4 +1,4 @@
-"""The plan of `launch verify`: a job's own plan, whose attempts try the rungs of the ladder for a few steps each."""
+"""The plan of `launch verify`: a job's own plan, whose attempts try the ladder's rungs for a few steps each."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from launcher.values.model import Model
 from launcher.values.plan import Plan, Source, Verification
 
 STEPS, HELD = 12, 6
-"""Steps of a trial, and those with held weights, of which a scaler that begins at 65536 usually skips a few.
+"""The number of steps of a trial, and of those with held weights; a scaler from 65536 usually skips a few of these.
 
-One more is to warm up, and the others are timed."""
+One more step warms up, and the others are timed.
+"""
 REHEARSED_STEPS, REHEARSED_HELD = 6, 4
-"""The same on a CPU that acts as the card: its speed says nothing, and it computes fp16 slowly."""
+"""The same on a CPU that acts as the card: its speed has no meaning, and it computes fp16 slowly."""
 MOST_TRIALS = 100
 
 
 def verification(plan: Plan, job: Job) -> Plan:
     """Return the plan that verifies another one. It saves no checkpoints and sends no notice of its end.
 
-    The start-up hook observes the trials, so that they show which dtypes were really used. Raises BadFileError if the
-    job's table `verify` would let them measure another workload than that of a launch.
+    The start-up hook observes the trials, so they show the dtypes that were really used. Raises BadFileError
+    if the job's table `verify` would change the measured workload from that of a launch.
     """
     workload = workload_of(plan)
     for name, value in job.verify.items():
@@ -55,7 +56,7 @@ def verification(plan: Plan, job: Job) -> Plan:
 def workload_digest(
     job: Job, ranks: int, model: Model | None, workload: Workload, data: Mapping[str, Source]
 ) -> str:
-    """Return the digest of what speed and memory of a training depend on besides card, software and precision."""
+    """Return the digest of all that decides speed and memory, except card, software and precision."""
     teacher = workload.teacher
     values = {
         "workload": {

@@ -1,5 +1,4 @@
-"""Precision: the ladder of what a card may use, the memory that it takes, and the split of the batch.
+"""Precision: the ladder of a card's possible precisions, their memory, and the split of the batch.
 
-`ladder.ladder` is the front door.
-Everything is pure: values in, values out.
+The entry point is `ladder.ladder`. Everything is pure: values in, values out.
 """

@@ -1,6 +1,7 @@
-"""The activations of a decoder's layer that the backward pass needs: bytes for each token, from the layer's shape.
+"""The activations that the backward pass needs of a decoder layer: bytes per token, from the layer's shape.
 
-Every term was found by counting what autograd keeps in transformers' modules, see `tests/bench/memory.py`.
+Every term comes from counting the tensors that autograd keeps in transformers' modules, see
+`tests/bench/memory.py`.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ from launcher.values.model import Model
 from launcher.values.precision import Precision
 
 LINEARS = {"gated": 7, "plain": 4, "gelu_new": 4}
-"""The linear layers of a decoder's layer that get an adapter. Without a gate, queries, keys and values are one."""
+"""The linear layers of a decoder layer that get an adapter. Without a gate, queries, keys and values share one."""
 _INPUT_COPIES = {"gated": 5, "plain": 2, "gelu_new": 2}
-"""How many linear layers read the normalized hidden state; autocast makes a half copy of it for each."""
+"""The number of linear layers that read the normalized hidden state; autocast makes a half copy for each."""
 _MLP_TENSORS = {"gated": 4, "plain": 2, "gelu_new": 5}
-"""Tensors of the MLP's width that are kept."""
+"""The number of kept tensors of the MLP's width."""
 _GELU_NEW_AUTOCAST = 16
-"""Their bytes under autocast where torch.pow runs in float32: three in float32, two in half."""
+"""The bytes of these tensors under autocast, which runs torch.pow in float32: three in float32, two in half."""
 
 
 def layer_bytes(model: Model, method: Method, precision: Precision, lora_rank: int, length: int) -> float:
-    """Return what one layer keeps for the backward pass, in bytes a token. `length` is that of a sample."""
+    """Return the memory that one layer keeps for the backward pass, in bytes per token. `length` is a sample's."""
     return (
         _norms(model, method, precision)
         + _inputs(model, method, precision)
@@ -31,12 +32,12 @@ def layer_bytes(model: Model, method: Method, precision: Precision, lora_rank: i
 
 
 def passing_bytes(model: Model, precision: Precision) -> float:
-    """Return what a layer's backward pass allocates besides, in bytes a token: gradients of the MLP's width."""
+    """Return the additional memory of a layer's backward pass, in bytes per token: gradients of the MLP's width."""
     return 2 * model.mlp_width * compute_bytes(precision)
 
 
 def stream_bytes(precision: Precision) -> int:
-    """Return the bytes of an element of the hidden state between layers: that of the base, which autocast adds to."""
+    """Return the bytes of an element of the hidden state between layers: those of the base, which autocast adds to."""
     return 4 if precision.base_dtype == "float32" else 2
 
 
@@ -56,7 +57,7 @@ def adapter_parameters(model: Model, rank: int) -> int:
 
 
 def _norms(model: Model, method: Method, precision: Precision) -> float:
-    """Two norms: they compute in float32, so they keep their inputs in it; a trained gated model also keeps the results."""
+    """The two norms' bytes: inputs in float32, because they compute in it; for a trained gated model also results."""
     is_native = precision.autocast_dtype is None and compute_bytes(precision) == 2
     if model.mlp != "gated":
         return 2 * model.hidden_size * (2 if is_native else 4)
@@ -65,7 +66,7 @@ def _norms(model: Model, method: Method, precision: Precision) -> float:
 
 
 def _inputs(model: Model, method: Method, precision: Precision) -> float:
-    """The inputs of attention and MLP; under autocast a half copy for each linear layer, and one for an adapter's."""
+    """The inputs of attention and MLP; under autocast a half copy for each linear layer, and for an adapter's."""
     if precision.autocast_dtype is None:
         return 2 * model.hidden_size * compute_bytes(precision)
     output = 2 * model.queries if trains_adapter(method) else 0
@@ -82,7 +83,7 @@ def _attention(model: Model, precision: Precision, length: int) -> float:
 
 
 def _mlp(model: Model, precision: Precision) -> float:
-    """What the MLP keeps; a layer in 4 bits returns the dtype that it was given, so that only the last input is half over float32."""
+    """The MLP's kept bytes. A 4-bit layer returns its input's dtype, so over float32 only the last input is half."""
     is_quantized = precision.quantization is not None or model.weight_bits is not None
     if is_quantized and precision.autocast_dtype is not None and precision.base_dtype == "float32":
         return (4 * (_MLP_TENSORS[model.mlp] - 1) + 2) * model.mlp_width

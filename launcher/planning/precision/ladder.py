@@ -1,9 +1,9 @@
 """The ladder: the precisions that a training may use on a card, fastest safe one first.
 
-A run starts on the first rung; after a failure that a precision causes, its next attempt uses the next rung. On a T4 the
-ladder of a LoRA training is `fp16 autocast + scaler, fp16 base`, `fp16 autocast + scaler, fp32 base`, `fp32`. The card
-decides what is possible, the tables below which precisions are chosen automatically and in which order. A precision that
-the user requests comes first, followed by the safer ones.
+A run starts on the first rung; after a failure that a precision causes, its next attempt uses the next rung.
+On a T4 the ladder of a LoRA training is `fp16 autocast + scaler, fp16 base`, `fp16 autocast + scaler, fp32
+base`, `fp32`. The card decides which precisions are possible; the tables below decide which are chosen
+automatically, and in which order. A precision that the user requests comes first, followed by the safer ones.
 """
 
 from __future__ import annotations
@@ -47,25 +47,25 @@ from launcher.values.reported.trial_record import rate_of, rate_words
 MODES: tuple[Mode, ...] = ("bf16-weights", "fp16", "bf16", "fp32")
 """Least safe first."""
 FAILED_BEFORE = "failed here before: "
-"""How `why` begins on a rung that evidence has moved behind a safer one."""
+"""The begin of `why` on a rung that evidence has moved behind a safer one."""
 
 
 ASKED_FOR = "it was asked for, and does not fit; this is its leanest: "
-"""How `why` begins on a rung of a requested precision that is too large for the card."""
+"""The begin of `why` on a rung of a requested precision that is too large for the card."""
 MEASURED = "measured here: "
-"""How `why` begins on a rung that `launch verify` has measured."""
+"""The begin of `why` on a rung that `launch verify` has measured."""
 NOTHING_FITS = "nothing fits; this is the leanest: "
 FASTER = 1.1
-"""A rung that was measured this much faster than the first one goes before it."""
+"""A rung measured this many times as fast as the first one goes before it."""
 _NOTHING_MEASURED: Mapping[str, Measured] = {}
 
 
 class LadderInputs(NamedTuple):
-    """What a ladder depends on.
+    """The inputs of a ladder.
 
-    `failures` are records of precisions that failed before on this host, with this card and model; `measured` what
-    `launch verify` has measured there of the same workload, by the digest of a precision. `takes_bf16_weights`: float32
-    weights fit in no way, so that bf16 weights may be chosen automatically.
+    `failures` are records of precisions that failed before on this host, with this card and model. `measured`
+    maps a precision's digest to the measurement of `launch verify` there for the same workload.
+    `takes_bf16_weights`: float32 weights do not fit in any way, so bf16 weights may be chosen automatically.
     """
 
     profile: Profile
@@ -80,17 +80,17 @@ class LadderInputs(NamedTuple):
     takes_bf16_weights: bool = False
 
     def estimate(self, precision: Precision) -> Estimate | None:
-        """Return the memory of a step with a micro-batch of one; None if the model is not known."""
+        """Return the memory of a step with a micro-batch of one; None if the model is unknown."""
         if self.model is None:
             return None
         return estimate(Training(self.model, self.method, self.workload), precision)
 
 
 class Excluded(Written):
-    """A precision that is not a rung, and why.
+    """A precision that is not a rung, and the reason.
 
-    `base_dtype` is given when other dtypes of the base are possible in this mode. `on_request` means that it is possible,
-    but never chosen automatically.
+    `base_dtype` is set if other dtypes of the base are possible in this mode. `on_request`: the precision is
+    possible, but never chosen automatically.
     """
 
     mode: Mode
@@ -106,7 +106,7 @@ class Excluded(Written):
 
     @property
     def base_title(self) -> str:
-        """The base in a few words; empty where none is possible."""
+        """The base in a few words; empty if no base is possible."""
         return base_title(self.base_dtype, self.mode, self.quantization) if self.base_dtype else ""
 
 
@@ -134,9 +134,10 @@ class _Rung(NamedTuple):
 def ladder(inputs: LadderInputs, request: PrecisionRequest = "auto") -> Ladder:
     """Return the rungs: those that are chosen automatically, or the requested mode followed by the safer ones.
 
-    If no precision fits the card's memory, or not the requested one, the only rung is the leanest one; its `why` says so.
-    If the first rungs failed here before, the next one goes first; a request is not changed by that. Raises RefusedError
-    when the card or the software excludes the requested mode, or the job's `attention` or `compile`.
+    If no precision fits the card's memory, or the requested one does not, the only rung is the leanest one,
+    with that reason in its `why`. If the first rungs failed here before, the next one goes first; a request
+    keeps its order. Raises RefusedError if the card or the software excludes the requested mode, or the job's
+    `attention` or `compile`.
     """
     if request == "fp16-native":
         raise RefusedError(NO_NATIVE)
@@ -164,7 +165,7 @@ def ladder(inputs: LadderInputs, request: PrecisionRequest = "auto") -> Ladder:
         if not of_mode:
             raise RefusedError(_why_not(inputs, request, excluded))
         requested = [rung for rung in of_mode if not too_large(inputs, rung)]
-        # No optimizer reads a checkpoint of torchao's: nothing goes on from one with float32 weights.
+        # No other optimizer reads a checkpoint of torchao's, so a run with float32 weights cannot resume from one.
         safer = () if request == "bf16-weights" else MODES[MODES.index(request) + 1 :]
         following = [rung for rung in rungs if rung.mode in safer]
         rungs = [*requested, *following] if requested else [_leanest(inputs, of_mode, ASKED_FOR)]
@@ -178,7 +179,7 @@ def ladder(inputs: LadderInputs, request: PrecisionRequest = "auto") -> Ladder:
 
 
 def is_too_large_as_asked(rungs: Sequence[Precision]) -> bool:
-    """Whether a precision was requested that does not fit on the card."""
+    """Whether the requested precision does not fit on the card."""
     return rungs[0].why.startswith(ASKED_FOR)
 
 
@@ -192,7 +193,7 @@ def has_fitting(inputs: LadderInputs, request: PrecisionRequest = "auto") -> boo
 
 
 def _fastest_first(rungs: list[Precision], inputs: LadderInputs) -> list[Precision]:
-    """Move the rung that was measured fastest to the front, if it is clearly faster than the first one and did not fail."""
+    """Move the fastest measured rung to the front, if it is clearly faster than the first one and did not fail."""
     failed = {failure.precision for failure in inputs.failures}
     known = {digest: measured for digest, measured in inputs.measured.items() if digest not in failed}
     place = clearly_fastest([rate_of(known.get(rung.digest)) for rung in rungs])
@@ -200,9 +201,9 @@ def _fastest_first(rungs: list[Precision], inputs: LadderInputs) -> list[Precisi
 
 
 def clearly_fastest(rates: Sequence[float]) -> int:
-    """Return the place of the rung that goes first by the speed of all; 0 unless another one is clearly faster than the first.
+    """Return the index of the rung that goes first, from all speeds; 0 if none is clearly faster than the first.
 
-    A rate of 0 is not known.
+    A rate of 0 is unknown.
     """
     best = max(range(len(rates)), key=lambda place: rates[place], default=0)
     is_clear = best > 0 and rates[0] > 0 and rates[best] >= FASTER * rates[0]
@@ -210,7 +211,7 @@ def clearly_fastest(rates: Sequence[float]) -> int:
 
 
 def _with_measured(rung: Precision, measured: Measured | None) -> Precision:
-    """Return a rung whose `why` begins with what was measured of it."""
+    """Return a rung whose `why` begins with its measurement."""
     if measured is None or rung.why.startswith(FAILED_BEFORE):
         return rung
     return rung.model_copy(update={"why": f"{MEASURED}{figures(measured)}; {rung.why}"})
@@ -227,7 +228,7 @@ def figures(measured: Measured) -> str:
 
 
 def _after_failures(rungs: list[Precision], failures: tuple[PrecisionEvidence, ...]) -> list[Precision]:
-    """Move the first rung that has not failed here before the ones that have; they stay on the ladder, behind it.
+    """Move the first rung that has not failed here before the failed ones; they stay on the ladder, behind it.
 
     `why` of a moved rung names the class of the failure, not the run: a plan contains no ids.
     """
@@ -260,7 +261,7 @@ def _leanest(inputs: LadderInputs, rungs: list[Precision], why: str) -> Precisio
 
 
 def _why_nothing(inputs: LadderInputs, excluded: list[Excluded]) -> str:
-    """Say what excludes even fp32, which can only be the job's `attention`, `compile` or `method`."""
+    """Return why even fp32 is excluded, which only the job's `attention`, `compile` or `method` can cause."""
     why = next(precision.why for precision in excluded if precision.mode == "fp32")
     mends = {
         "--set attention=sdpa": inputs.attention != "sdpa",
@@ -279,7 +280,7 @@ def _why_not(inputs: LadderInputs, mode: Mode, excluded: list[Excluded]) -> str:
     return f"{mode} is excluded on {inputs.profile.title}: {why}\n  let launch choose   --precision auto"
 
 
-# what each kind of card can do, fastest first
+# the abilities of each kind of card, fastest first
 
 
 def _cuda(inputs: LadderInputs) -> Iterator[_Candidate | Excluded]:
@@ -308,7 +309,7 @@ def _cuda(inputs: LadderInputs) -> Iterator[_Candidate | Excluded]:
 
 
 def _bf16_weights(inputs: LadderInputs) -> _Candidate | Excluded:
-    """Return bf16 weights of a full fine-tune; the reason where its optimizer is not the plan's, and would round to the nearest."""
+    """Return bf16 weights for a full fine-tune; exclude them if the optimizer would round to the nearest."""
     if inputs.workload.optimizer != "adamw-planned":
         why = "its optimizer must be the plan's, which rounds stochastically: --set settings.optim=auto, if the script takes that"
         return Excluded(mode="bf16-weights", why=why)
@@ -317,9 +318,10 @@ def _bf16_weights(inputs: LadderInputs) -> _Candidate | Excluded:
 
 
 def _scaled(inputs: LadderInputs, gain: str, needless: str) -> Iterator[_Candidate | Excluded]:
-    """Yield fp16 autocast with a scaler: over a half-precision base first, unless the model's residuals may overflow it.
+    """Yield fp16 autocast with a scaler, half-precision base first unless the model's residuals may overflow it.
 
-    `gain` is what the card gains by fp16 besides memory, `needless` why it is not chosen automatically.
+    `gain` is the advantage of fp16 on the card besides memory, `needless` the reason not to choose it
+    automatically.
     """
     why = f"{gain}trainables stay fp32, so the scaler can unscale"
     wide = _Candidate({**_SCALED, "base_dtype": "float32", "why": why}, needless)
@@ -403,7 +405,7 @@ def _quantization(inputs: LadderInputs) -> Quantization | None:
 
 
 def _make(inputs: LadderInputs, candidate: _Candidate) -> _Rung | Excluded:
-    """Return the rung of a candidate, or why its validator rejects it."""
+    """Return the rung of a candidate, or the reason why its validator rejects it."""
     profile, values = inputs.profile, candidate.values
     common = {
         "quantization": _quantization(inputs),

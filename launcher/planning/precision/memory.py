@@ -1,8 +1,9 @@
-"""How much of a card's memory a training needs: an estimate from the model's shape, to choose rung and micro-batch.
+"""Estimate the card memory that a training needs, from the model's shape, to choose rung and micro-batch.
 
-It is the peak of a step whose batch is accumulated, so gradients are there from the micro-batch before. `docs/precision.md`
-has the formula. Sources: what torch 2.13, transformers 5.23 and peft 0.21 keep alive (`tests/bench/MEMORY.md` compares);
-bitsandbytes' documentation for the states of its 8-bit optimizers.
+The estimate is the peak of a step whose batch is accumulated, so the gradients of the previous micro-batch
+exist. `docs/precision.md` has the formula. Sources: the tensors that torch 2.13, transformers 5.23 and peft
+0.21 keep alive (`tests/bench/MEMORY.md` compares); bitsandbytes' documentation for the states of its 8-bit
+optimizers.
 """
 
 from __future__ import annotations
@@ -23,29 +24,30 @@ from launcher.values.profile import Profile
 
 GB = 1e9
 CONTEXT_BYTES = 1e9
-"""What a process has on a card before its first tensor: CUDA's context, code of kernels, work space of cuBLAS and cuDNN.
+"""A process's memory on a card before its first tensor: CUDA's context, kernels, and libraries' work space.
 
-Reports of torch at an end of memory: 0.58 GiB beside its own on an RTX 5090 (Wan-Video/Wan2.1 issue 465), 0.49 GiB on an
-A100 (TianheWu/CoSeR issue 10); 0.3 GiB at the least since CUDA 11.7, which loads kernels when they are used
-(pytorch/pytorch issue 107667).
+The libraries are cuBLAS and cuDNN. torch's out-of-memory reports show 0.58 GiB beyond its own on an RTX 5090
+(Wan-Video/Wan2.1 issue 465) and 0.49 GiB on an A100 (TianheWu/CoSeR issue 10). The minimum is 0.3 GiB since
+CUDA 11.7, which loads kernels at their first use (pytorch/pytorch issue 107667).
 """
 LOST_SHARE = 0.04
-"""The share of what nvidia-smi reports as total that no tensor gets: the driver keeps some, and blocks are not used up.
+"""The share of nvidia-smi's total that no tensor gets: the driver keeps some, and blocks are not fully used.
 
-The driver's: 1.4 % of an RTX 4090 (24564 MiB; torch sees 24217), 1.5 % of an RTX 5090 (32607; 32123), 0.5 % of an H200.
+The driver's part: 1.4 % of an RTX 4090 (24564 MiB; torch sees 24217), 1.5 % of an RTX 5090 (32607; 32123),
+0.5 % of an H200.
 """
 HOST_SHARE = 1 / 6
-"""The share of a host's memory that a card without its own does not get: the host's system and processes have it.
+"""The share of a host's memory that a card without its own does not get: system and processes use it.
 
-Of a DGX Spark's 121.7 GiB CUDA had 101 to 102 free, without a desktop and other programs
+On a DGX Spark with 121.7 GiB, 101 to 102 were free for CUDA, without a desktop and other programs
 (MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks issue 47).
 """
 APPLE_SHARE = 1 / 3
-"""The share of a Mac's memory that Metal leaves to the system: `recommendedMaxWorkingSetSize` is two thirds up to 36 GB."""
+"""The system's share of a Mac's memory: Metal's `recommendedMaxWorkingSetSize` is two thirds up to 36 GB."""
 LOGIT_BYTES = 12
-"""Bytes of a logit at the peak of its loss: log-softmax, its gradient and the loss's, all in float32."""
+"""Bytes per logit at the peak of its loss: log-softmax, its gradient and the loss's, all in float32."""
 TEACHER_LOGIT_BYTES = 20
-"""Bytes more of a logit in a distillation: both models' logits, and both distributions."""
+"""Additional bytes per logit in a distillation: both models' logits, and both distributions."""
 
 _BYTES: dict[Dtype, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -53,8 +55,8 @@ _BYTES: dict[Dtype, int] = {"float32": 4, "float16": 2, "bfloat16": 2}
 class _States(NamedTuple):
     """An optimizer's memory for each trained parameter, as multiples of the parameter's own bytes, or in bytes.
 
-    `kept` and `kept_bytes` are its state, `step` is used during a step alone. `matrices` counts copies of the largest
-    matrix during a step.
+    `kept` and `kept_bytes` are its state; `step` is used only during a step. `matrices` counts copies of the
+    largest matrix during a step.
     """
 
     kept: float = 0.0
@@ -67,8 +69,9 @@ _STATES: dict[Optimizer, _States] = {
     "adamw": _States(kept=2, step=1),  # the foreach form computes all square roots at once
     "adamw-fused": _States(kept=2),
     "adam-8bit": _States(kept_bytes=2),
-    # torchao's, with a scale for 256 moments. Its step is counted as it is uncompiled, 41 bytes of the largest matrix: compiled
-    # for a CPU it needs 8, but what it needs on a card is not measured, and a host may lack the compiler.
+    # torchao's, with a scale for 256 moments. Its step counts as uncompiled: 41 bytes per element of the
+    # largest matrix. Compiled for a CPU it needs 8; its need on a card is not measured, and a host may lack
+    # the compiler.
     "adamw-rounding": _States(kept_bytes=2 + 8 / 256, matrices=20.5),
     "lion": _States(kept=1),
     "lion-8bit": _States(kept_bytes=1),
@@ -86,7 +89,7 @@ class Training(NamedTuple):
 
     @property
     def trained(self) -> int:
-        """How many parameters are trained."""
+        """The number of trained parameters."""
         if not trains_adapter(self.method):
             return self.model.parameters
         return adapter_parameters(self.model, self.workload.lora_rank)
@@ -95,10 +98,11 @@ class Training(NamedTuple):
 class Estimate(NamedTuple):
     """The peak of a step's memory by its parts, in bytes.
 
-    `weights` are those of the model and of a teacher. `optimizer` is its state, and what its step allocates if that is the
-    peak; `activations` is then 0: they are freed before. Else `activations` is what the forward and the backward pass add.
+    `weights` are those of the model and of a teacher. `optimizer` is the optimizer's state. If the
+    optimizer's step is the peak, it includes the step's memory, and `activations` is 0, because they are
+    freed before. Else `activations` is the additional memory of the forward and the backward pass.
 
-    With several ranks `gradients` count twice: DistributedDataParallel has a copy of them in its buckets (torch's
+    With several ranks `gradients` count twice: DistributedDataParallel copies them into its buckets (torch's
     documentation of `gradient_as_bucket_view`).
     """
 
@@ -109,12 +113,12 @@ class Estimate(NamedTuple):
 
     @property
     def states(self) -> float:
-        """What stays from step to step: all but the activations."""
+        """The memory that stays from step to step: all but the activations."""
         return self.weights + self.gradients + self.optimizer
 
     @property
     def total(self) -> float:
-        """The peak."""
+        """The peak of a step."""
         return self.states + self.activations
 
 
@@ -152,7 +156,7 @@ def teacher_bytes(training: Training, precision: Precision) -> float:
 
 
 def reserve_bytes(profile: Profile) -> float:
-    """Return what a plan leaves of one card's memory: for CUDA itself, the driver and fragmentation. 0 if it is unknown."""
+    """Return the bytes of one card that a plan leaves free: for CUDA, the driver and fragmentation; 0 if unknown."""
     total = profile.memory_bytes or 0
     if profile.kind == "mps":
         return total * APPLE_SHARE
@@ -161,18 +165,18 @@ def reserve_bytes(profile: Profile) -> float:
 
 
 def usable_gb(profile: Profile) -> float | None:
-    """Return how much memory of one card a plan uses, in GB; None if the card's memory is unknown."""
+    """Return the memory of one card that a plan uses, in GB; None if the card's memory is unknown."""
     total = profile.memory_bytes
     return None if total is None else (total - reserve_bytes(profile)) / GB
 
 
 def usable_words(profile: Profile) -> str:
-    """Say how much memory of one card a plan uses, e.g. `a plan uses 23.7 GB of the card's 25.8 GB`."""
+    """Return, in words, the memory of one card that a plan uses, e.g. `a plan uses 23.7 GB of the card's 25.8 GB`."""
     return f"a plan uses {usable_gb(profile):.1f} GB of the card's {(profile.memory_bytes or 0) / GB:.1f} GB"
 
 
 def _weights(training: Training, precision: Precision) -> float:
-    """Return the bytes of what is trained, of a frozen base, and of a teacher."""
+    """Return the bytes of trained weights, of a frozen base, and of a teacher."""
     model = training.model
     taught = teacher_bytes(training, precision)
     bits = NF4_BITS if precision.quantization else None
@@ -181,7 +185,7 @@ def _weights(training: Training, precision: Precision) -> float:
 
 
 def _states(training: Training, precision: Precision) -> _States:
-    """Return the memory of the optimizer that is used at a precision."""
+    """Return the memory of the optimizer that a precision uses."""
     optimizer = training.workload.optimizer
     if optimizer == "adamw-planned":
         if precision.rounds_stochastically:
@@ -191,9 +195,10 @@ def _states(training: Training, precision: Precision) -> _States:
 
 
 def _frozen(model: Model, dtype: Dtype, bits: float | None = None) -> float:
-    """Return the bytes of a frozen model; `bits` are those of a weight in its linear layers if they are quantized at loading.
+    """Return the bytes of a frozen model; `bits` are those of a linear weight if loading quantizes it.
 
-    Experts are then not: transformers 5 has them as one tensor, and bitsandbytes quantizes `nn.Linear` alone.
+    Experts are then not quantized: transformers 5 stores them as one tensor, and bitsandbytes quantizes
+    `nn.Linear` only.
     """
     whole = model.embeddings
     if bits and not model.weight_bits:
@@ -203,7 +208,7 @@ def _frozen(model: Model, dtype: Dtype, bits: float | None = None) -> float:
 
 
 def _step(training: Training, precision: Precision) -> float:
-    """Return what the optimizer allocates during a step."""
+    """Return the memory that the optimizer allocates during a step."""
     states, own = _states(training, precision), _BYTES[precision.trainable_dtype]
     model = training.model
     widest = (
@@ -215,7 +220,7 @@ def _step(training: Training, precision: Precision) -> float:
 
 
 def _passes(training: Training, precision: Precision, tokens: int) -> float:
-    """Return what the forward and backward pass add at their peak, for all tokens of a micro-batch."""
+    """Return the additional memory of the forward and backward pass at their peak, for a micro-batch's tokens."""
     model, method, workload = training.model, training.method, training.workload
     logit = LOGIT_BYTES + (TEACHER_LOGIT_BYTES if workload.teacher else 0)
     logits = logit * model.vocab_size * tokens
@@ -225,20 +230,21 @@ def _passes(training: Training, precision: Precision, tokens: int) -> float:
         return copies + model.layers * layer + logits
     inputs = (model.layers + 2) * model.hidden_size * stream_bytes(precision) * tokens
     again = layer + passing_bytes(model, precision) * tokens + copies / model.layers
-    head = min(copies, 2 * model.vocab_size * model.hidden_size)  # it is not computed again: its copy stays
+    head = min(copies, 2 * model.vocab_size * model.hidden_size)  # it is not recomputed, so its copy stays
     cached = copies if not trains_adapter(method) else head
     return inputs + max(head + logits, again, cached + 10 * model.vocab_size * tokens)
 
 
 def _half_copies(training: Training, precision: Precision) -> float:
-    """Return the bytes of the half copies that autocast makes of float32 weights, and the backward pass needs."""
+    """Return the bytes of autocast's half copies of float32 weights, which the backward pass needs."""
     if precision.autocast_dtype is None:
         return 0
     model = training.model
     if not trains_adapter(training.method):
         return 2 * model.multiplied
     is_quantized = precision.quantization or model.weight_bits
-    # Then autocast copies the head alone, and experts, which are quantized only in a model that was saved so.
+    # In a quantized model autocast copies only the head, and experts, which are quantized only in a model
+    # saved so.
     experts = 0 if model.weight_bits else model.expert_parameters or 0
     copied = model.vocab_size * model.hidden_size + experts if is_quantized else model.multiplied
     return 2 * (training.trained + (copied if precision.base_dtype == "float32" else 0))

@@ -14,12 +14,12 @@ from launcher.values.reported.used_precision import PrecisionSeen
 VerdictKind = Literal["as-wanted", "lower-rung", "unsound", "different"]
 _NOT_SEEN = "not seen"
 _QUANTIZED = "nf4"
-"""What parameters in 4 bits are counted as."""
+"""The name under which 4-bit parameters are counted."""
 
 
 @public("PrecisionRow")
 class PrecisionRow(NamedTuple):
-    """A property of a precision: what ran, and what the card wants."""
+    """A property of a precision: the observed and the wanted value."""
 
     name: str
     ran: str
@@ -28,7 +28,7 @@ class PrecisionRow(NamedTuple):
 
 
 class PrecisionVerdict(NamedTuple):
-    """How a training's precision stands to the ladder. `rung` is the rung that it equals, from 1, if it equals one."""
+    """A training's precision compared with the ladder. `rung` is the equal rung, from 1, or None."""
 
     kind: VerdictKind
     sentence: str
@@ -38,10 +38,10 @@ class PrecisionVerdict(NamedTuple):
 def compare(
     ran: PrecisionSeen, wanted: Precision, *, is_rehearsed: bool, trains_all: bool = False
 ) -> tuple[PrecisionRow, ...]:
-    """Return what ran beside a precision.
+    """Return the observed precision compared with a wanted one, row by row.
 
-    A rehearsal runs on a CPU, so its device and tf32 are not compared. `trains_all`: the precision was planned for a full
-    fine-tune. If the script has frozen weights all the same, their dtype is its own choice.
+    A rehearsal runs on a CPU, so its device and tf32 are not compared. `trains_all`: the precision was
+    planned for a full fine-tune. If the script still has frozen weights, their dtype is its own choice.
     """
     compares_tf32 = not is_rehearsed and wanted.device == "cuda" and _main(ran.computed) == "float32"
     device = (
@@ -80,7 +80,7 @@ def compare(
 def judge(
     ran: PrecisionSeen, ladder: Sequence[Precision], *, is_rehearsed: bool, trains_all: bool = False
 ) -> PrecisionVerdict:
-    """Return in one sentence how what ran stands to the ladder of a plan."""
+    """Return, in one sentence, how the observed precision compares with a plan's ladder."""
     for number, rung in enumerate(ladder, start=1):
         if not any(
             row.differs for row in compare(ran, rung, is_rehearsed=is_rehearsed, trains_all=trains_all)
@@ -105,7 +105,7 @@ def on_rung(ladder: Sequence[Precision], number: int, subject: str = "what ran i
 
 
 def _fault(ran: PrecisionSeen, wanted: Precision) -> str | None:
-    """Return why what ran is no precision for this card; `None` if it is one, as far as is known."""
+    """Return why the observed precision is not valid for this card; `None` if no fault is known."""
     trained = _half_of(ran.trainable)
     base = _main(_floats(ran.frozen)) or trained
     autocast = ran.autocast[0] if ran.autocast else None
@@ -143,39 +143,39 @@ def _fault(ran: PrecisionSeen, wanted: Precision) -> str | None:
 
 
 def _set_row(name: str, ran: dict[str, int], wanted: set[str], none: str) -> PrecisionRow:
-    """Return a row of which all dtypes count: one trained tensor of another dtype is enough to fail."""
+    """Return a row that compares all dtypes: one trained tensor of another dtype is enough to fail."""
     differs = {*ran} != wanted and (bool(ran) or none != _NOT_SEEN)
     return PrecisionRow(name, _dtypes(ran) or none, _dtypes(dict.fromkeys(wanted, 1)) or none, differs)
 
 
 def _main_row(name: str, ran: dict[str, int], wanted: str) -> PrecisionRow:
-    """Return a row of which most tensors decide: norms may stay in float32."""
+    """Return a row that compares the dtype of most tensors: norms may stay in float32."""
     main = _main(_floats(ran))
     return PrecisionRow(name, _dtypes(ran) or _NOT_SEEN, SHORT[wanted], main not in (None, wanted))
 
 
 def _frozen_row(ran: dict[str, int], wanted: Precision) -> PrecisionRow:
-    """Return the row of a frozen base. One that was saved in 4 bits may be so without a plan for it."""
+    """Return the row of a frozen base. A base that was saved in 4 bits needs no plan for it."""
     row = _main_row("frozen weights", ran, wanted.base_dtype)
     is_wide = wanted.quantization is not None and wanted.quantization not in ran
     return row._replace(wanted=wanted.base_title, differs=row.differs or is_wide)
 
 
 def _rounding_row(ran: PrecisionSeen) -> PrecisionRow:
-    """Return a row for bf16 weights, whose updates are lost if they are rounded to the nearest number."""
+    """Return a row for bf16 weights, whose small updates are lost by rounding to the nearest number."""
     rounding = "stochastic" if ran.stochastic_rounding else "to the nearest"
     return PrecisionRow("rounding", rounding, "stochastic", not ran.stochastic_rounding)
 
 
 def _dtypes(counts: dict[str, int]) -> str:
-    """Return dtypes, the most frequent first; with how many tensors each has where there are several."""
+    """Return dtypes, the most frequent first; if there are several, each with its number of tensors."""
     ordered = sorted(counts, key=lambda name: (-counts[name], name))
     shown = [(SHORT.get(name, name), counts[name]) for name in ordered]
     return ", ".join(name if len(shown) == 1 else f"{count} {name}" for name, count in shown)
 
 
 def _floats(counts: dict[str, int]) -> dict[str, int]:
-    """Return the dtypes that a precision is about: a quantized base has integers."""
+    """Return the dtypes that a precision sets: a quantized base also has integers."""
     return {name: count for name, count in counts.items() if name in SHORT}
 
 
@@ -184,7 +184,7 @@ def _main(counts: dict[str, int]) -> str | None:
 
 
 def _half_of(counts: dict[str, int]) -> str:
-    """Return the dtype of trainables that decides: the narrow one, if there are several."""
+    """Return the deciding dtype of the trainables: the half-precision one, if any."""
     return next((name for name in ("float16", "bfloat16") if name in counts), "float32")
 
 

@@ -1,9 +1,9 @@
-"""What is known of precisions on a host: the evidence that earlier runs left there, applied to a new plan.
+"""The history of precisions on a host: evidence that earlier runs left there, applied to a new plan.
 
-A rung that failed does not go first again with the same card, driver, torch, model and method. Example: fp16 gave
-`fp16-unscale` for a model on a T4, so the next plan for that model there starts with fp32 and lists fp16 as its second
-rung. A later success of the same precision clears the failure. What `launch verify` has measured counts for the same
-workload: which precision is fastest, and which micro-batch fits.
+A failed rung does not go first again with the same card, driver, torch, model and method. Example: fp16 gave
+`fp16-unscale` for a model on a T4, so the next plan for that model there starts with fp32 and lists fp16 as
+its second rung. A later success of the same precision clears the failure. Measurements of `launch verify`
+apply to the same workload: the fastest precision, and the micro-batch that fits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from launcher.values.profile import Profile
 PRECISION_FAILURES = {"nan-divergence", "fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch"}
 """The classes of failure whose remedy is the next rung."""
 LEAST_COSINE = 0.99
-"""A precision whose gradient is farther from fp32's than this is not chosen automatically."""
+"""The least cosine to fp32's gradient: a precision below it is not chosen automatically."""
 
 
 def failed_before(
@@ -28,11 +28,11 @@ def failed_before(
     model: Source | None,
     torch: str | None,
 ) -> tuple[PrecisionEvidence, ...]:
-    """Return the newest record of each precision that failed, or had a wrong gradient, with this card, method and torch.
+    """Return the newest record of each precision that failed, or had a wrong gradient, in this setting.
 
-    `evidence` is about `model` and the host's present driver. A model without a name of its own (a local path, or one
-    that the script chooses) is known by the job's name. `torch` is the version that the run gets, `None` if unknown; an
-    unknown version matches every version.
+    The setting is this card, method and torch. `evidence` is about `model` and the host's present driver. A
+    model without its own name (a local path, or one that the script chooses) is identified by the job's name.
+    `torch` is the version that the run gets, `None` if unknown; an unknown version matches every version.
     """
     newest = {record.precision: record for record in concerning(evidence, profile, job, model, torch)}
     return tuple(record for record in newest.values() if why_failed(record))
@@ -49,9 +49,9 @@ def why_failed(record: PrecisionEvidence) -> str | None:
 
 
 def measured_in(evidence: Iterable[PrecisionEvidence], workload: str) -> dict[str, Measured]:
-    """Return what `launch verify` has measured last of each precision, by its digest, with a workload of this digest.
+    """Return the last measurement by `launch verify` of each precision, by its digest, for a workload's digest.
 
-    `evidence` is what `concerning` returns.
+    `evidence` is the result of `concerning`.
     """
     return {
         record.precision: record.measured

@@ -14,13 +14,13 @@ from launcher.values.software.requirement import package_of
 
 PACKAGE = "bitsandbytes"
 _LEAST = "0.46.1"
-"""The oldest that transformers 5.23 takes."""
+"""The oldest version that transformers 5.23 accepts."""
 _LEAST_WITHOUT_A_CARD = "0.50"
-"""The oldest that was tried on a CPU; Apple's GPU has its kernels since then (pull request 1983 of bitsandbytes)."""
+"""The oldest version tested on a CPU, and the first with kernels for Apple's GPU (its pull request 1983)."""
 
 
 def with_quantizer(requirements: tuple[str, ...], method: Method) -> tuple[str, ...]:
-    """Return requirements with bitsandbytes if the method needs it and they do not name it; none stay none."""
+    """Return requirements plus bitsandbytes if the method needs it and it is missing; empty ones stay empty."""
     if method != "qlora" or not requirements or PACKAGE in map(package_of, requirements):
         return requirements
     return (*requirements, f"{PACKAGE}>={_LEAST}")
@@ -62,7 +62,7 @@ def why_untrainable(model: Model | None, method: Method) -> str:
 
 
 def saved_quantized_findings(plan: Plan) -> list[Finding]:
-    """Report a base that was saved quantized, and a method that cannot train it: a note if the script may load it another way."""
+    """Report a method that cannot train a quantized saved base: a note if the script may load it otherwise."""
     why = why_untrainable(plan.model_facts, plan.method)
     if not why:
         return []

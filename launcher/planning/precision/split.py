@@ -1,7 +1,8 @@
 """The split: how the global batch is divided among cards, micro-batches and accumulation steps.
 
-The global batch is the job's and never changes with the card; the micro-batch is what `launch verify` has found to fit, else
-estimated from the card's memory and the model's shape. Example: a global batch of 64 on two cards that each fit 4 samples is 2 x 4 x 8.
+The global batch is the job's and never depends on the card. The micro-batch is the one that `launch verify`
+found to fit, else an estimate from the card's memory and the model's shape. Example: a global batch of 64 on
+two cards that each fit 4 samples is 2 x 4 x 8.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ def split(
     measured: Measured | None = None,
     ranks: int | None = None,
 ) -> Split:
-    """Return the split with the largest micro-batch that divides one process's share of `batch` and should fit in memory.
+    """Return the split with the largest micro-batch that divides a process's share and should fit in memory.
 
-    `ranks` is the number of processes that train, one for each card of the profile if not given.
-
-    `precision` is the first rung, `measured` what is known of it. If the memory is unknown (CPU, Apple) the micro-batch is
-    the job's `batch.micro`, else the whole share. Raises UnequalSharesError if the cards cannot have equal shares.
+    The share is of `batch`. `ranks` is the number of training processes, by default one for each card of the
+    profile. `precision` is the first rung, `measured` its measurement. If the memory is unknown (CPU, Apple)
+    the micro-batch is the job's `batch.micro`, else the whole share. Raises UnequalSharesError if the cards
+    cannot have equal shares.
     """
     ranks = ranks or profile.count
     share, rest = divmod(batch.global_size, ranks)
@@ -59,7 +60,7 @@ def split(
     def fits(micro: int) -> bool:
         if micro <= known:
             return True
-        if measured is not None and measured.too_large is not None:  # between the two nothing was tried
+        if measured is not None and measured.too_large is not None:  # sizes between the two are untested
             return False
         return training is None or room is None or needed_gb(training, precision, micro) <= room
 

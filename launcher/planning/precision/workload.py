@@ -1,6 +1,7 @@
-"""What a job's settings say about the memory of its training: optimizer, adapter's rank, checkpointing, teacher.
+"""The parts of a job's settings that decide its memory: optimizer, adapter rank, checkpointing, teacher.
 
-Settings are the job's own and are passed to its script unchanged. These names are read because scripts commonly use them.
+Settings belong to the job and are passed to its script unchanged. These names are read because scripts
+commonly use them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Optimizer = Literal[
     "adafactor",
     "sgd",
 ]
-"""`adamw-planned` is fused, unfused or, for bf16 weights, `adamw-rounding`, as the precision says."""
+"""`adamw-planned` is fused, unfused or, for bf16 weights, `adamw-rounding`, depending on the precision."""
 
 TOKENS = 1024
 """The length of a sample when the job's settings have no `max_length`."""
@@ -36,11 +37,11 @@ CHECKPOINTING_NAMES = ("activation_checkpointing", "gradient_checkpointing")
 
 
 class Workload(NamedTuple):
-    """What memory depends on besides model, method and precision.
+    """The inputs of the memory estimate besides model, method and precision.
 
-    `tokens` is the length of a sample. `is_checkpointed`: activations are computed again in the backward pass. `teacher` is
-    the frozen model of a distillation; without `teacher_dtype` it has the student's base dtype. `ranks` processes train, each
-    with all weights.
+    `tokens` is the length of a sample. `is_checkpointed`: the backward pass recomputes activations. `teacher`
+    is the frozen model of a distillation; without `teacher_dtype` it has the student's base dtype. `ranks`
+    processes train, each with all weights.
     """
 
     tokens: int = TOKENS
@@ -61,10 +62,10 @@ def read_workload(
     is_checkpointed: bool | None = None,
     ranks: int = 1,
 ) -> Workload:
-    """Return the workload that settings describe. A teacher whose shape is not known counts as one like the student.
+    """Return the workload that settings describe. A teacher of unknown shape counts as one like the student.
 
-    `has_teacher`: the job names one; its settings may do so as well. `is_checkpointed` is the plan's, if the script takes
-    that; without it the settings say.
+    `has_teacher`: the job names one; its settings may also name one. `is_checkpointed` is the plan's value,
+    if the script takes it; without it the settings decide.
     """
     has_teacher = has_teacher or (isinstance(settings.get("teacher"), str) and settings["teacher"] != "")
     dtype = next((known for known in DTYPES if known == settings.get("teacher_dtype")), None)
@@ -80,7 +81,7 @@ def read_workload(
 
 
 def workload_of(plan: Plan, settings: Mapping[str, Scalar] | None = None) -> Workload:
-    """Return the workload of a plan; with other settings in place of its own if they are given."""
+    """Return the workload of a plan, with other settings instead of its own if given."""
     return read_workload(
         plan.settings if settings is None else settings,
         plan.teacher_facts,
@@ -92,7 +93,7 @@ def workload_of(plan: Plan, settings: Mapping[str, Scalar] | None = None) -> Wor
 
 
 def set_checkpointing(settings: Mapping[str, Scalar]) -> bool | None:
-    """Return whether settings turn activation checkpointing on or off, by the names that scripts have; None if neither."""
+    """Return whether settings turn activation checkpointing on or off, under scripts' usual names; None if neither."""
     return next(
         (value for name in CHECKPOINTING_NAMES if isinstance(value := settings.get(name), bool)), None
     )
@@ -104,7 +105,7 @@ def _count(settings: Mapping[str, Scalar], name: str) -> int | None:
 
 
 def _optimizer(written: Scalar | None) -> Optimizer:
-    """Classify a name as transformers' `optim` has them, e.g. `paged_adamw_8bit`; an unknown one counts as AdamW.
+    """Classify a name of transformers' `optim`, e.g. `paged_adamw_8bit`; an unknown one counts as AdamW.
 
     `auto` is the plan's choice.
     """

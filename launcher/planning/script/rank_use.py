@@ -1,7 +1,8 @@
-"""What a script does about ranks, read from its source: whether one process of it is started for each card, or one in all.
+"""How a script uses ranks, read from its source: start one process of it per card, or only one.
 
-Two processes of a script that knows nothing of each other train twice into one folder, while one process leaves cards idle at
-worst. So a script is started for each card only if its source shows that it takes its rank from the environment.
+Two processes of a script that does not know about ranks train twice into one folder; one process at worst
+leaves cards idle. So a script is started once per card only if its source shows that it reads its rank from
+the environment.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _TAKES = re.compile(
     r"|deepspeed\.(?:initialize|init_distributed)"
     r"|composer\.Trainer"
 )
-"""What takes its rank from the environment when a script uses it."""
+"""Names that read their rank from the environment when a script uses them."""
 _STARTS = re.compile(
     r"torch\.multiprocessing(?:\.\w+)*\.(?:spawn|start_processes|Process)"
     r"|accelerate(?:\.\w+)*\.(?:notebook_launcher|debug_launcher)"
@@ -32,10 +33,10 @@ _STARTS = re.compile(
     r"|(?:lightning|pytorch_lightning|lightning_fabric)(?:\.\w+)*\.(?:Trainer|Fabric|LightningCLI)"
     r"|ray\.train(?:\.\w+)*\.\w*Trainer"
 )
-"""What starts a process for each card that it sees.
+"""Names that start a process for each card that they see.
 
-Lightning 2.6 does, and in a process that sees one card only, its Trainer takes no rank by default: measured, two of them train
-twice, `world_size` 1 each.
+Lightning 2.6 does. In a process that sees only one card, its Trainer reads no rank by default: measured, two
+of them train twice, `world_size` 1 each.
 """
 _INITS = re.compile(r"torch\.distributed(?:\.\w+)*\.init_process_group")
 _STARTERS = ("torchrun", "accelerate", "deepspeed")
@@ -43,21 +44,21 @@ _STARTER = re.compile(
     r"\btorchrun\b|\btorch\.distributed\.(?:run|launch)\b|\baccelerate(?:\s+|\.commands\.)launch\b|\bdeepspeed\s+\S*\.py\b"
 )
 _STARTER_PACKAGES = ("torch", "accelerate", "deepspeed", "horovod")
-"""Their modules start ranks themselves."""
+"""Packages whose modules start ranks themselves."""
 _COMMANDS = re.compile(r"subprocess\.\w+|os\.(?:system|popen|exec\w+|spawn\w+|posix_spawnp?)")
 _DATA_PARALLEL = re.compile(r"torch\.nn(?:\.\w+)*\.DataParallel")
 _DISTRIBUTED_DATA_PARALLEL = re.compile(r"torch\.nn(?:\.\w+)*\.DistributedDataParallel")
 _SPREADING = ("auto", "balanced", "balanced_low_0", "sequential")
 _OPTIONS = ("--device_map", "--device-map")
 _RANK_VARIABLES = ("LOCAL_RANK", "WORLD_SIZE")
-"""A RANK with a default may be the script's own, for example of a LoRA."""
+"""Not RANK: a RANK with a default may be the script's own, for example of a LoRA."""
 
 
 def rank_use(command: Sequence[str], files: Iterable[tuple[str, ast.Module]]) -> RankUse | None:
-    """Return what the script of a command does about ranks, by its files; None if the agent does not start a Python for it.
+    """Return how a command's script uses ranks, from its files; None if the agent does not start a Python for it.
 
-    `files` are the name and the tree of each that was read, the script's own first. Starting processes counts before all
-    else, then choosing or spreading over cards, then taking a rank.
+    `files` are the name and the tree of each file that was read, the script's own first. Starting processes
+    has priority, then choosing or spreading over cards, then reading a rank.
     """
     if not _is_python(command):
         return None
@@ -82,13 +83,13 @@ def rank_use(command: Sequence[str], files: Iterable[tuple[str, ast.Module]]) ->
 
 
 def _is_python(command: Sequence[str]) -> bool:
-    """Whether the agent may start a command once for each rank; its own `is_one_rank` says the same."""
+    """Whether the agent may start a command once for each rank; the agent's `is_one_rank` has the same rule."""
     package = command[2].partition(".")[0] if command[1:2] == ("-m",) and command[2:3] else ""
     return command[0] in ("python", "python3") and package not in _STARTER_PACKAGES
 
 
 def by_torchrun(command: Sequence[str]) -> str:
-    """Return the words that start the script of a command once for each card; empty if it has none that torchrun can start."""
+    """Return the words that start a command's script once per card; empty if torchrun cannot start it."""
     script = script_of(command)
     if script is None:
         return ""
@@ -101,7 +102,7 @@ def _title(command: Sequence[str]) -> str:
 
 
 class _RankSource:
-    """One source: the full names of what it uses."""
+    """One source file, and the full names that it uses."""
 
     def __init__(self, name: str, tree: ast.Module) -> None:
         self.name = name
@@ -125,7 +126,7 @@ class _RankSource:
             self._names.update({one.asname or one.name: f"{node.module}.{one.name}" for one in node.names})
 
     def _full_name(self, node: ast.AST) -> str:
-        """Return what an expression names, by the imports of this file; empty if it names nothing that is imported."""
+        """Return the full name of an expression, by the imports of this file; empty if it is not an imported name."""
         if isinstance(node, ast.Name):
             return self._names.get(node.id, "") if isinstance(node.ctx, ast.Load) else ""
         if isinstance(node, ast.Attribute) and (holder := self._full_name(node.value)):
@@ -140,7 +141,7 @@ class _RankSource:
     # starting
 
     def starts(self) -> Iterator[str]:
-        """Yield by what this source starts the processes of a training."""
+        """Yield the names or words with which this source starts the processes of a training."""
         yield from filter(_STARTS.fullmatch, self._used)
         for call, name in self._calls():
             if _COMMANDS.fullmatch(name):
@@ -156,7 +157,7 @@ class _RankSource:
     # cards
 
     def own_cards(self) -> Iterator[str]:
-        """Yield how this source decides which cards it sees."""
+        """Yield the assignments with which this source decides which cards it sees."""
         for node in self._nodes:
             if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
                 for target in node.targets:
@@ -164,7 +165,7 @@ class _RankSource:
                         yield f"CUDA_VISIBLE_DEVICES = {node.value.value!r}"
 
     def spreads(self) -> Iterator[str]:
-        """Yield how this source spreads a model over the cards that it sees."""
+        """Yield the ways in which this source spreads a model over the cards that it sees."""
         yield from (f'device_map="{word}"' for word in self._spreading)
         if not any(map(_DISTRIBUTED_DATA_PARALLEL.fullmatch, self._used)):
             yield from (name for _, name in self._calls() if _DATA_PARALLEL.fullmatch(name))
@@ -172,10 +173,10 @@ class _RankSource:
     # taking
 
     def takes(self) -> Iterator[str]:
-        """Yield by what this source takes its rank from the environment."""
+        """Yield the names with which this source reads its rank from the environment."""
         yield from filter(_TAKES.fullmatch, self._used)
         for node in self._nodes:
-            is_needed = isinstance(node, ast.Subscript)  # without it, the script would end
+            is_needed = isinstance(node, ast.Subscript)  # a missing variable would end the script
             if (name := _variable_read(node)) in _RANK_VARIABLES or (name == "RANK" and is_needed):
                 yield name
         if not any(_sets_rank(node) for node in self._nodes):
@@ -185,7 +186,7 @@ class _RankSource:
 
 
 def _device_maps(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield what a node gives the name `device_map`: as an argument, an option, a key, a variable or a default."""
+    """Yield the values that a node assigns to `device_map`: argument, option, key, variable or default."""
     match node:
         case ast.keyword(arg="device_map", value=value):
             yield value
@@ -218,7 +219,7 @@ def _is_device_map(node: ast.expr) -> bool:
 
 
 def _choices(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield the values that an expression may have: both of `a if b else c`, the default of an option or a field."""
+    """Yield the possible values of an expression: both of `a if b else c`, the default of an option or a field."""
     defaults = (
         [one.value for one in node.keywords if one.arg == "default"] if isinstance(node, ast.Call) else []
     )
@@ -238,12 +239,12 @@ def _key_of(node: ast.AST) -> str:
 
 
 def _variable_of(node: ast.AST) -> str:
-    """Return the name of the environment variable that a subscript such as `os.environ["RANK"]` is."""
+    """Return the environment variable's name in a subscript such as `os.environ["RANK"]`; else empty."""
     return _key_of(node) if isinstance(node, ast.Subscript) and _is_environment(node.value) else ""
 
 
 def _variable_read(node: ast.AST) -> str:
-    """Return the name of the environment variable that a node reads: by a key, by a function as `os.getenv`, or by `in`."""
+    """Return the environment variable that a node reads: by a key, by a function such as `os.getenv`, or by `in`."""
     if isinstance(node, ast.Subscript):
         return _variable_of(node) if isinstance(node.ctx, ast.Load) else ""
     if isinstance(node, ast.Call) and node.args and _is_environment(node.func):
@@ -254,7 +255,7 @@ def _variable_read(node: ast.AST) -> str:
 
 
 def _is_environment(node: ast.expr) -> bool:
-    """Whether an expression is called as what has or reads the environment: `os.environ.get`, `getenv`, `env_int`."""
+    """Whether an expression is named like an environment or its reader: `os.environ.get`, `getenv`, `env_int`."""
     return any(
         "env" in (one.id if isinstance(one, ast.Name) else one.attr).lower()
         for one in ast.walk(node)
@@ -270,7 +271,7 @@ def _sets_rank(node: ast.AST) -> bool:
 
 
 def _gives_rank(call: ast.Call) -> bool:
-    """Whether a call of `init_process_group` says which rank this is; it is its fifth argument."""
+    """Whether a call of `init_process_group` passes the rank, which is its fifth argument."""
     return len(call.args) > 4 or any(one.arg == "rank" for one in call.keywords)
 
 

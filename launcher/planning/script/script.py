@@ -1,4 +1,4 @@
-"""The script of a command: the file or module below the code folder that it starts, if its words show which."""
+"""The script of a command: the file or module below the code folder that it starts, if its words show it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _STARTER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accele
 _NOT_A_SCRIPT = ("-m", "--module", "--no-python", "--no_python")
 _SHELL_SUFFIXES = (".sh", ".bash", ".zsh")
 _PYTHON_FLAGS = re.compile(r"-[bBdEiIOPqsSuvx]+")
-_WITHOUT_PATH = {"E", "I", "S"}  # flags of a Python that reads no PYTHONPATH, or nothing of it at its start
+_WITHOUT_PATH = {"E", "I", "S"}  # flags that make Python ignore PYTHONPATH, or parts of it at start-up
 _PYTHON_OPTIONS = re.compile(r"-[bBdEiIOPqsSuvx]*[WX](.*)", re.DOTALL)
 _SHELL_FLAGS = re.compile(r"-[abefhiklmnprtuvxBCEHPT]+|--(login|norc|noprofile|posix|restricted|verbose)")
 _SHELL_OPTIONS = ("-o", "-O", "+o", "+O", "-eo", "-ueo", "-euo", "-exo", "-euxo")
 
 
 class Script(NamedTuple):
-    """A path below the folder of the code, or a module as `pkg.mod`; `is_program` if the file itself is executed."""
+    """A path below the code folder, or a module as `pkg.mod`; `is_program` if the file itself is executed."""
 
     path: str
     is_program: bool = False
@@ -32,14 +32,14 @@ class Script(NamedTuple):
 
 
 def leading_assignments(command: Sequence[str]) -> int:
-    """Return how many words at the start of a command are assignments as a shell's: `FOO=1 python train.py` has 1."""
+    """Return the number of shell assignments at a command's start: `FOO=1 python train.py` has 1."""
     return sum(1 for _ in itertools.takewhile(_ASSIGNMENT.fullmatch, command))
 
 
 def script_of(command: Sequence[str]) -> Script | None:
     """Return the script that a command starts; None if it starts none, or if its words do not show which.
 
-    An absolute path is the host's.
+    None for an absolute path too, because it is on the host.
     """
     program, *words = command[leading_assignments(command) :] or ("",)
     name = posixpath.basename(program)
@@ -61,7 +61,7 @@ def script_of(command: Sequence[str]) -> Script | None:
 
 
 def starts_python(command: Sequence[str]) -> bool:
-    """Return whether the words of a command show that it starts Python, and with its PYTHONPATH.
+    """Return whether a command's words show that it starts Python with its PYTHONPATH.
 
     A shell script, or another program, may start Python too.
     """
@@ -76,7 +76,7 @@ def starts_python(command: Sequence[str]) -> bool:
 
 
 def interpreter_of(command: Sequence[str]) -> Script | None:
-    """Return the interpreter of a command if it is a path below the folder of the code, like `.venv/bin/python`."""
+    """Return the interpreter of a command if it is a path below the code folder, like `.venv/bin/python`."""
     program = next(iter(command[leading_assignments(command) :]), "")
     is_relative = "/" in program and not program.startswith(("/", "~"))
     name = posixpath.basename(program)
@@ -95,7 +95,7 @@ def _of_python(words: Sequence[str]) -> Script | None:
         if option and not option[1]:
             rest = rest[1:]  # its value
         elif not option and not _PYTHON_FLAGS.fullmatch(word):
-            return None  # a program in the words themselves, or an option that is not known here
+            return None  # a program in the words themselves, or an unknown option
     return Script(rest[0]) if rest else None
 
 
@@ -108,7 +108,7 @@ def _of_module(words: Sequence[str]) -> Script | None:
 
 
 def _of_starter(words: Sequence[str]) -> Script | None:
-    """Return the first word that is a Python file: which options take a value changes with each release."""
+    """Return the first word that is a Python file, because the options with values change with each release."""
     for word in words:
         if word in _NOT_A_SCRIPT:
             return None
@@ -124,6 +124,6 @@ def _of_shell(words: Sequence[str]) -> Script | None:
         if word in _SHELL_OPTIONS:
             rest = rest[1:]  # its value
         elif not _SHELL_FLAGS.fullmatch(word):
-            return None  # `-c`, or an option that is not known here
-    # A shell looks for a plain name on the PATH as well.
+            return None  # `-c`, or an unknown option
+    # A shell also searches the PATH for a plain name.
     return Script(rest[0]) if rest and ("/" in rest[0] or rest[0].endswith(_SHELL_SUFFIXES)) else None

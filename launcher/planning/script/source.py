@@ -1,4 +1,4 @@
-"""How a model or data is written in a job, and what that names."""
+"""The written form of a model or data in a job, and its meaning."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from launcher.values.plan import Source
 
 
 def source(written: str) -> Source:
-    """Classify a path here (`./x`, `/x`, `~/x`), a path on the host (`host:/x`), or a name for the script.
+    """Classify a local path (`./x`, `/x`, `~/x`), a path on the host (`host:/x`), or a name for the script.
 
     `hub:org/name` is always the name `org/name`.
     """
@@ -18,6 +18,6 @@ def source(written: str) -> Source:
 
 
 def written(source: Source) -> str:
-    """Return how a source is written in a job."""
+    """Return the written form of a source in a job."""
     prefix = {"host": "host:", "local": "", "name": "hub:"}[source.kind]
     return f"{prefix}{source.value}"

@@ -1,6 +1,6 @@
-"""Which values of the plan a training takes through `launcher_worker`, read from its source.
+"""The plan's values that a training takes through `launcher_worker`, read from its source.
 
-It is a forecast for the launch: what a run has really taken is in its state, as `consumed`.
+It is a forecast for the launch: the run's state lists the values really taken as `consumed`.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _OWN_KEYWORDS: dict[str, dict[PlanValue, frozenset[str]]] = {
     "autocast": {"precision": frozenset()},
     "scaler": {"precision": frozenset()},
 }
-"""The worker's functions that take a value, and the keywords by which a script decides it itself."""
+"""The worker's functions that take a value, and the keywords with which a script decides it itself."""
 _ONE_AT_A_TIME = threading.Lock()
 
 
 def values_taken(sources: Iterable[str]) -> tuple[PlanValue, ...]:
-    """Return what the Python sources of one training take from the plan. A source that is not Python takes nothing."""
+    """Return the plan's values that one training's Python sources take. A source that is not Python takes none."""
     files = [_WorkerSource(tree) for tree in map(python_tree, sources) if tree is not None]
     knobs = frozenset().union(*(file.knobs() for file in files))
     taken = {value for file in files for value in file.taken(knobs)}
@@ -39,8 +39,9 @@ def values_taken(sources: Iterable[str]) -> tuple[PlanValue, ...]:
 def python_tree(source: str) -> ast.Module | None:
     """Return the tree of a source, or `None` if it is not Python.
 
-    One thread parses at a time, for the items of a batch start in threads: CPython 3.11 counts the depth of a tree for all threads
-    at once, and may raise `SystemError: AST constructor recursion depth mismatch` (seen; python/cpython issue 106905).
+    One thread parses at a time, because the items of a batch start in threads. CPython 3.11 counts the depth
+    of a tree for all threads together, and may raise `SystemError: AST constructor recursion depth mismatch`
+    (seen; python/cpython issue 106905).
     """
     try:
         with _ONE_AT_A_TIME:
@@ -50,7 +51,7 @@ def python_tree(source: str) -> ast.Module | None:
 
 
 class _WorkerSource:
-    """One source: the names by which it calls the worker's functions."""
+    """One source file: the names under which it calls the worker's functions."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._nodes = list(ast.walk(tree))
@@ -93,7 +94,7 @@ class _WorkerSource:
         return isinstance(node, ast.Call) and self._function(node.func) == "knobs"
 
     def taken(self, knobs: frozenset[str]) -> Iterator[PlanValue]:
-        """Yield what this source takes; `knobs` are the names of all sources that hold knobs."""
+        """Yield the values that this source takes; `knobs` are the names in all sources that hold knobs."""
         for node in self._nodes:
             if isinstance(node, ast.Call):
                 keywords = {one.arg for one in node.keywords}
@@ -118,7 +119,7 @@ _ATTRIBUTES: dict[str, PlanValue] = {
     "split": "split",
     "activation_checkpointing": "checkpointing",
 }
-"""The knobs by which a script reads a value itself."""
+"""The knobs through which a script reads a value itself."""
 
 
 def _names(nodes: Iterable[ast.expr]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Why a build failed, from its output: the lines that show the cause, what they mean, and what to do."""
+"""Explain a failed build from its output: the lines that show the cause, their meaning, and the remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAST_LINES = 15
 
 
 class BuildFailure(NamedTuple):
-    """What went wrong (None if unknown), the lines that show it, and what to do."""
+    """The cause (None if unknown), the lines that show it, and the remedy."""
 
     what: str | None
     lines: tuple[str, ...]
@@ -23,24 +23,24 @@ class BuildFailure(NamedTuple):
 
 
 class Indexes(NamedTuple):
-    """The indexes that a build asks: the URL of torch's, None if torch comes with the rest; whether a pip_conf names that of the rest."""
+    """The package indexes of a build: torch's URL, None if torch has no own index; whether pip_conf sets the other."""
 
     torch: str | None = None
     has_pip_conf: bool = False
 
     def is_torchs(self, lines: Iterable[str]) -> bool:
-        """Whether lines of a build's output are about torch's own index."""
+        """Return whether lines of a build's output concern torch's own index."""
         return self.torch is not None and any("torch" in line for line in lines)
 
     def asked(self, lines: Iterable[str]) -> str:
-        """Return the index that lines of a build's output are about."""
+        """Return the index that lines of a build's output concern."""
         if self.torch is not None and self.is_torchs(lines):
             return self.torch
         return "the index in pip_conf" if self.has_pip_conf else "PyPI"
 
 
 def indexes(default: str | None, options: BuildOptions) -> Indexes:
-    """Return the indexes that a build asks; `default` is torch's unless the options name another."""
+    """Return the indexes of a build; `default` is torch's unless the options set another."""
     torch = default if options.torch_index is None else options.torch_index
     return Indexes(torch or None, options.pip_conf is not None)
 
@@ -57,7 +57,7 @@ def _cause(pattern: str, what: str, mend: str, *, is_of_index: bool = False) -> 
 
 
 WITHOUT_TORCHS = 'torch_index = "" in [hosts.{host}.build]: torch then comes from the index in pip_conf too'
-"""What to do if torch's own index fails on a host whose pip_conf names another index."""
+"""The remedy if torch's own index fails on a host whose pip_conf sets another index."""
 
 
 CAUSES = (
@@ -148,11 +148,11 @@ CAUSES = (
         "more memory there, or fewer requirements",
     ),
 )  # fmt: skip
-"""Ordered: an earlier cause may lead to the output of a later one."""
+"""Ordered: an earlier cause may produce the output of a later one."""
 
 
 def build_failure(lines: Sequence[str], host: str, asked: Indexes) -> BuildFailure:
-    """Return why a build failed, from the lines that it printed, and which of the `asked` indexes it is about."""
+    """Return why a build failed, from its output lines, and which of the `asked` indexes is concerned."""
     tried_again = [line for line in lines if "WARNING: Retrying" in line]
     certain = [line for line in lines if "WARNING: Retrying" not in line]
     given_up = _given_up(tried_again, certain)
@@ -167,7 +167,7 @@ def build_failure(lines: Sequence[str], host: str, asked: Indexes) -> BuildFailu
 
 
 def _errors(lines: Iterable[str]) -> list[list[str]]:
-    """Return lines by error: the causes that uv prints below one belong to it."""
+    """Group lines by error: the causes that uv prints below an error belong to it."""
     errors: list[list[str]] = []
     for line in lines:
         if errors and _CAUSE_OF.match(line):
@@ -178,7 +178,7 @@ def _errors(lines: Iterable[str]) -> list[list[str]]:
 
 
 def _shown(error: list[str], pattern: re.Pattern[str]) -> list[str]:
-    """Return the lines of an error that match, with the one that names the page; none if none matches."""
+    """Return the lines of an error that match, with the one that names the page; empty if no line matches."""
     matching = [line for line in error if pattern.search(line)]
     return [line for line in error if line in matching or "Failed to fetch" in line] if matching else []
 
@@ -187,9 +187,9 @@ _CAUSE_OF = re.compile(r"\s+(?:cause|Caused by): ")
 
 
 def _given_up(tried_again: Iterable[str], certain: Iterable[str]) -> list[str]:
-    """Return the last tries of pip for the page of a package of which it found no version at all.
+    """Return pip's last tries to fetch the page of a package for which it found no version.
 
-    pip says of a page that it could not fetch only that it tries again, and then that there is no such package.
+    If pip cannot fetch a page, it prints only that it retries, and then that the package does not exist.
     """
     missing = {canonicalize_name(found[1]) for found in map(_NONE, certain) if found}
     last = ((_LAST_TRY(line), line) for line in tried_again)

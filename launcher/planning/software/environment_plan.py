@@ -1,4 +1,4 @@
-"""The environment of a native plan, from profile, job and the host's facts. It uses the same table of torch as images."""
+"""The environment of a native plan, from profile, job and host facts. It uses the same torch table as images."""
 
 from __future__ import annotations
 
@@ -24,31 +24,32 @@ from launcher.values.software.environment import Environment, Maker
 from launcher.values.software.image import BuildOptions
 
 UV_PYTHONS = ("3.12", "3.11", "3.13", "3.10", "3.14", "3.9")
-"""The Pythons that uv may install if none on the host fits; the image's version is first."""
+"""The Pythons that uv may install if no Python on the host fits; the image's version is first."""
 OLDEST_UV = Version("0.6")
-"""The oldest that is used: `==2.13.0` is met by an installed `2.13.0+cu126` as for pip, and it has the variables set for it."""
+"""The oldest uv in use: as pip, it accepts `2.13.0+cu126` for `==2.13.0`, and it reads the variables set here."""
 _UV_KNOWS = (
     "no-index", "timeout", "retries", "disable-pip-version-check", "no-cache-dir", "progress-bar", "no-color", "no-input",
     "root-user-action", "break-system-packages", "user",
 )  # fmt: skip
-"""Settings of pip that reach uv in another way, or that change nothing in an environment."""
+"""pip's settings that reach uv in another way, or that have no effect in an environment."""
 _UV_NAMES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
     "find-links": "UV_FIND_LINKS",
     "trusted-host": "UV_INSECURE_HOST",
 }
-"""The variables of uv for pip's settings, which uv does not read."""
+"""uv's variables for pip's settings, because uv does not read those settings."""
 
 
 def environment(
     profile: Profile, job: Job, host: Host, facts: Facts, table: WheelTable
 ) -> Environment | None:
-    """Return the environment to make for a native job; None if it needs none, or if none can be made.
+    """Return the environment to create for a native job; None if it needs none, or if the host cannot create one.
 
-    A job needs none if it has no requirements, if the host names an `environment`, or if the host's own Python meets all of
-    them. The torch is the best one for the card if the host can make an environment with a Python that it supports; else
-    the best one for an available Python. Raises RefusedError for a torch that the card cannot run.
+    A job needs none if it has no requirements, if the host sets an `environment`, or if the host's own Python
+    meets all of them. The torch is the best one for the card if the host can create an environment with a
+    Python that it supports; else the best one for an available Python. Raises RefusedError for a torch that
+    the card cannot run.
     """
     interpreter = facts.interpreter
     if not job.requirements or host.environment is not None or interpreter is None:
@@ -81,7 +82,7 @@ def _environment(job: Job, python: str, torch: TorchChoice) -> Environment:
 
 
 def makers(facts: Facts) -> Iterator[Maker]:
-    """Yield what can make an environment on a host, best first: venv of its own Python, of another Python, then uv.
+    """Yield the makers of environments on a host, best first: venv of its own Python, of another Python, then uv.
 
     uv uses an installed Python before it installs one.
     """
@@ -102,7 +103,7 @@ _MINOR = re.compile(r"3\.[0-9]{1,2}(?=\.|$)")
 
 
 def maker_of(environment: Environment, facts: Facts, settings: BuildOptions) -> Maker | None:
-    """Return what makes an environment on a host; None if nothing on the host can."""
+    """Return the maker of an environment on a host; None if the host has no suitable one."""
     found = next((one for one in makers(facts) if one.python == environment.python), None)
     if found is None or facts.uv is None or not _uv_can_fill(facts.uv.version or "", settings):
         return found
@@ -110,7 +111,7 @@ def maker_of(environment: Environment, facts: Facts, settings: BuildOptions) -> 
 
 
 def _uv_can_fill(version: str, settings: BuildOptions) -> bool:
-    """Whether uv is recent enough, and pip's settings have nothing that only pip understands."""
+    """Whether uv is recent enough, and pip's settings contain none that only pip understands."""
     found = re.search(r"[0-9]+\.[0-9]+", version)
     is_recent = found is not None and Version(found[0]) >= OLDEST_UV
     known = {*_UV_NAMES, *_UV_KNOWS, *(["cert"] if settings.ca_bundle is not None else [])}
@@ -120,13 +121,13 @@ def _uv_can_fill(version: str, settings: BuildOptions) -> bool:
 def environment_files(
     environment: Environment, settings: BuildOptions
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """Return the files for making an environment, by name: its requirements, and those that may be secret."""
+    """Return the files to create an environment, by name: its requirements, and those that may be secret."""
     given = {"pip_conf": (settings.pip_conf or "").encode(), "ca_bundle": settings.ca_bundle or b""}
     return requirement_files(environment.requirements), {key: one for key, one in given.items() if one}
 
 
 def build_variables(settings: BuildOptions) -> dict[str, str]:
-    """Return the variables for making an environment: proxies, and pip's settings under uv's names."""
+    """Return the variables to create an environment: proxies, and pip's settings under uv's names."""
     options = pip_options(settings.pip_conf or "")
     uv_variables = {
         _UV_NAMES[key]: " ".join(value.split()) for key, value in options.items() if key in _UV_NAMES
@@ -137,5 +138,5 @@ def build_variables(settings: BuildOptions) -> dict[str, str]:
 
 
 def has_no_index(settings: BuildOptions) -> bool:
-    """Whether pip's settings forbid every index, for which uv has no variable."""
+    """Return whether pip's settings forbid every index; uv has no variable for that."""
     return pip_options(settings.pip_conf or "").get("no-index", "").lower() in ("1", "true", "yes", "on")

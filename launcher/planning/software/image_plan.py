@@ -75,7 +75,7 @@ def expected_torch(requirements: Collection[str], chosen: TorchChoice) -> str | 
 
 
 def _is_torch_there(wanted: Requirement) -> bool:
-    """Whether a requirement is torch and its marker, if any, matches Linux. Other parts of a marker cannot be evaluated."""
+    """Whether a requirement is torch and its marker matches Linux. Other parts of a marker cannot be evaluated."""
     if normalized(wanted.name) != "torch":
         return False
     return wanted.marker is None or wanted.marker.evaluate(_LINUX)
@@ -88,9 +88,10 @@ def python_of(base: str) -> tuple[int, int] | None:
 
 
 def pinned(requirements: Iterable[str], torch: str) -> tuple[str, ...]:
-    """Return what an image or an environment installs: torch in this version first, the rest sorted by name.
+    """Return the packages that an image or an environment installs: torch in this version first, the rest by name.
 
-    A job that needs any package gets torch too, because another package might install a build for another card.
+    A job that needs any package gets torch too, because another package might install a build for another
+    card.
     """
     wanted = [_with_one_torch(written, torch) for written in requirements]
     if wanted and not any(_is_torch_there(Requirement(one)) for one in wanted):
@@ -99,9 +100,9 @@ def pinned(requirements: Iterable[str], torch: str) -> tuple[str, ...]:
 
 
 def context(image: Image) -> dict[str, bytes]:
-    """Return the files from which one of our images is built.
+    """Return the files from which one of launcher's images is built.
 
-    Raises ValueError for an image of the user's own.
+    Raises ValueError for the user's own image.
     """
     if image.dockerfile is None:
         raise ValueError(f"{image.name} is not ours to build")
@@ -109,7 +110,7 @@ def context(image: Image) -> dict[str, bytes]:
 
 
 def requirement_files(requirements: Iterable[str]) -> dict[str, bytes]:
-    """Return the two requirements files, in the order of installation: torch with torchvision and torchaudio, then the rest."""
+    """Return the two requirements files, in installation order: torch with torchvision and torchaudio; the rest."""
     lines = list(requirements)
     return {
         "torch.txt": _lines(line for line in lines if _is_torch(line)),
@@ -138,7 +139,7 @@ def _lines(requirements: Iterable[str]) -> bytes:
 
 
 def _repository(profile: str) -> str:
-    """Return a profile's name in the form that an image's name allows: single separators, none at the end."""
+    """Return a profile's name in the form that image names allow: single separators, none at the end."""
     return re.sub(r"([._-])[._-]*", r"\1", profile).rstrip("._-")
 
 

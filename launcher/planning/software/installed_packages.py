@@ -1,4 +1,4 @@
-"""Which of a job's requirements an interpreter's packages do not meet."""
+"""The requirements of a job that an interpreter's packages do not meet."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _SYSTEMS = {"linux": "Linux", "darwin": "Darwin"}
 
 
 class Unmet(NamedTuple):
-    """Names of packages that are missing, and the packages whose version is another, as `peft 0.9, not >=0.11`."""
+    """The missing packages, and those with another version, as `peft 0.9, not >=0.11`."""
 
     missing: tuple[str, ...] = ()
     differing: tuple[str, ...] = ()
 
 
 def unmet(requirements: Iterable[str], facts: Facts) -> Unmet:
-    """Return what a host's interpreter does not meet, among the packages that its probe was asked for."""
+    """Return the unmet requirements for a host's interpreter, among the packages that the probe looked for."""
     interpreter = facts.interpreter
     if interpreter is None:
         return Unmet()
     place = _markers(interpreter, facts)
     wanted = [Requirement(one) for one in requirements]
     needed = [one for one in wanted if one.marker is None or one.marker.evaluate(place)]
-    names = {one.name for one in needed}  # the probe may have been asked for more
+    names = {one.name for one in needed}  # the probe may have looked for more
     installed = {name: version for name, version in interpreter.packages.items() if name in names}
     return Unmet(
         tuple(name for name, version in installed.items() if version is None),
@@ -43,12 +43,12 @@ def unmet(requirements: Iterable[str], facts: Facts) -> Unmet:
 def _is_met(wanted: Requirement, installed: str) -> bool:
     try:
         return wanted.specifier.contains(Version(installed), prereleases=True)
-    except InvalidVersion:  # somebody's own build
+    except InvalidVersion:  # a private build
         return True
 
 
 def _markers(interpreter: Interpreter, facts: Facts) -> dict[str, str]:
-    """Return what markers ask of a host."""
+    """Return a host's values for the variables in markers."""
     version = interpreter.version or ""
     python = (
         {"python_version": ".".join(version.split(".")[:2]), "python_full_version": version}

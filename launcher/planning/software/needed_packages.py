@@ -1,4 +1,4 @@
-"""Packages that a plan needs besides those that its job names: the optimizer of bf16 weights is torchao's."""
+"""Packages that a plan needs besides the job's own: the optimizer of bf16 weights is torchao's."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from launcher.values.precision import Precision
 from launcher.values.software.requirement import package_of
 
 ROUNDING = "torchao==0.18.0"
-"""The version whose step was measured, see tests/bench/PRECISION.md. It is pure Python where torch has no wheel of its own for it."""
+"""The measured version, see tests/bench/PRECISION.md. Without a wheel for a torch, it is pure Python."""
 
 
 def may_need_more(job: Job) -> bool:
-    """Whether the ladder decides on a package more; a job that names no packages is run with what is there."""
+    """Whether the ladder may add a package; a job without requirements runs with the installed packages."""
     is_named = "torchao" in map(package_of, job.requirements)
     return job.method == "full" and bool(job.requirements) and not is_named
 

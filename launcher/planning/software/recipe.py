@@ -41,8 +41,8 @@ def buildkit(image: Image, settings: BuildOptions) -> Recipe:
 def classic(image: Image, settings: BuildOptions, labels: Mapping[str, str] | None = None) -> Recipe:
     """Return the recipe for the classic builder, which has no secrets: pip's settings become build arguments.
 
-    The arguments stay in the image's history, and a CA bundle stays in the image. `labels` are on the image of every step.
-    Raises RefusedError for a credential, which the message names but does not repeat.
+    The arguments stay in the image's history, and a CA bundle stays in the image. `labels` are on the image
+    of every step. Raises RefusedError for a credential, which the message names but does not repeat.
     """
     options = pip_options(settings.pip_conf or "")
     for where, key, value in (

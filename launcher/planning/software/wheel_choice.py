@@ -1,8 +1,9 @@
-"""Choose the torch and its build (its wheels) for a card, by capability, driver, Python and what the job pins.
+"""Choose the torch and its build (its wheels) for a card, by capability, driver, Python and the job's pins.
 
-A wheel runs on a card only if it contains code for its capability, and only if the driver loads its CUDA. Example: a T4
-(capability 7.5) with driver 535 gets the cu126 build, because cu130 needs a newer driver. A card that the newest release
-no longer supports gets the last release that has code for it. The table is `images/torch.toml`.
+A wheel runs on a card only if it contains code for its capability, and only if the driver loads its CUDA.
+Example: a T4 (capability 7.5) with driver 535 gets the cu126 build, because cu130 needs a newer driver. A
+card that the newest release no longer supports gets the last release with code for it. The table is
+`images/torch.toml`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _SM = re.compile(r"sm_([0-9]{2,3})[af]?")
 
 
 class TorchTarget(NamedTuple):
-    """What a torch must run on: the card, and the host's driver, Python and processor. None is unknown."""
+    """The target of a torch: the card, and the host's driver, Python and processor. None means unknown."""
 
     profile: Profile
     driver: str | None = None
@@ -38,7 +39,7 @@ class TorchTarget(NamedTuple):
 
 
 class Site(NamedTuple):
-    """What the choice of a torch depends on besides the card: the host's driver and processor. None is unknown."""
+    """The inputs of torch's choice besides the card: the host's driver and processor. None means unknown."""
 
     driver: str | None = None
     machine: Machine = "x86_64"
@@ -62,7 +63,7 @@ def site(facts: Facts | None) -> Site:
 
 @public("Wheels")
 class TorchChoice(NamedTuple):
-    """The torch that was chosen; see `launch image show`."""
+    """The chosen torch; see `launch image show`."""
 
     torch: str
     build: str | None
@@ -77,11 +78,12 @@ class _Pair(NamedTuple):
 
 
 def choose(table: WheelTable, place: TorchTarget, wanted: SpecifierSet | None = None) -> TorchChoice:
-    """Return the torch and the build for a card: among `wanted`, the tested release, else the newest that runs there.
+    """Return the torch and the build for a card.
 
-    A card that the newest release no longer supports gets the last release that has code for it. Of a release, PyPI's own
-    build is preferred, then the newest CUDA that the driver loads; if the driver is unknown, the CUDA that most drivers
-    load. Raises RefusedError, with the nearest torch that would run, if none of `wanted` does.
+    Among `wanted`, that is the tested release, else the newest that runs on the card. A card that the newest
+    release no longer supports gets the last release with code for it. Among a release's builds, PyPI's own is
+    preferred, then the newest CUDA that the driver loads; if the driver is unknown, the CUDA that most
+    drivers load. Raises RefusedError, with the nearest torch that would run, if none of `wanted` does.
     """
     wanted = wanted if wanted is not None else SpecifierSet()
     releases = _releases(table, wanted)
@@ -107,11 +109,11 @@ def index_of(build: str) -> str:
     return f"https://download.pytorch.org/whl/{build}"
 
 
-# which releases
+# releases
 
 
 def _releases(table: WheelTable, wanted: SpecifierSet) -> list[Release]:
-    """Return the requested releases; for a single version that the table lacks, the release that it is assumed to resemble."""
+    """Return the requested releases; for a version missing in the table, the release that is most like it."""
     exact = _exact(wanted)
     if exact is None:
         return [one for one in table.release if one.version in wanted]
@@ -165,7 +167,7 @@ def _preferred(table: WheelTable, place: TorchTarget, fitting: list[_Pair]) -> R
 
 
 def _is_left_behind(table: WheelTable, place: TorchTarget) -> bool:
-    """Whether the newest release no longer has code for the card: it is too old for it, not too new."""
+    """Whether the newest release no longer has code for the card, because the card is too old, not too new."""
     compute = place.profile.compute
     newest = table.builds_of(table.release[-1])
     if compute is None or any(_has_code(one, compute, place.machine) for one in newest):
@@ -174,7 +176,7 @@ def _is_left_behind(table: WheelTable, place: TorchTarget) -> bool:
 
 
 def _last(table: WheelTable, place: TorchTarget) -> Release:
-    """Return the last release that has code for a card; the driver is not considered."""
+    """Return the last release with code for a card, regardless of the driver."""
     return [
         one
         for one in table.release
@@ -182,13 +184,13 @@ def _last(table: WheelTable, place: TorchTarget) -> Release:
     ][-1]
 
 
-# which builds
+# builds
 
 
 def _fitting(
     table: WheelTable, release: Release, place: TorchTarget, local: str | None = None
 ) -> list[_Pair]:
-    """Return a release paired with each of its builds that runs there; only the build `local` if that is given."""
+    """Return a release paired with each of its builds that runs there; only the build `local` if given."""
     if _python_objection(release, place):
         return []
     builds = [one for one in table.builds_of(release) if local in (None, one.name)]
@@ -331,15 +333,15 @@ def _nearest(
 
 
 def verifiable_torch(chosen: str | None, settings: BuildOptions) -> str | None:
-    """Return the torch to verify; only its version if it comes from the user's own index, which may name builds otherwise."""
+    """Return the torch to verify; only its version for a user's index, which may name builds differently."""
     return chosen.partition("+")[0] if chosen is not None and settings.torch_index is not None else chosen
 
 
 def unimported_torch(chosen: str | None, settings: BuildOptions, profile: Profile | None) -> str | None:
-    """Return the torch that need not be imported to check it: its version, "" for any, None for none.
+    """Return the torch that needs no import for its check: its version, "" for any, None for none.
 
-    Only an import tells the architectures of a torch, and only a card needs them. Those of the build that was chosen for the
-    card are in the table, if it comes from its official index.
+    Only an import shows a torch's architectures, and only a card needs them. For a build chosen for the card,
+    they are in the table if it comes from the official index.
     """
     if profile is None or profile.compute is None:
         return ""
@@ -354,9 +356,10 @@ def unfit(
 ) -> list[str]:
     """Return why a Python's packages, as reported, cannot be used on a card; an empty list if they can.
 
-    Without a profile no card is needed. `chosen` is the expected torch, such as `2.13.0+cu126` or a version without its
-    build; None if none was chosen, as in the user's own image, which may use its card without torch. Conflicts count only
-    for packages named in `requirements`: a base image may have conflicts of its own.
+    Without a profile the check needs no card. `chosen` is the expected torch, such as `2.13.0+cu126` or a
+    version without its build; None if none was chosen, as in the user's own image, which may use its card
+    without torch. Conflicts count only for packages named in `requirements`: a base image may have its own
+    conflicts.
     """
     if packages.torch is None:
         if chosen is None:
@@ -385,7 +388,7 @@ def unfit(
 def _is_same(one: str, other: str) -> bool:
     try:
         return Version(one) == Version(other)
-    except InvalidVersion:  # somebody's own build
+    except InvalidVersion:  # a private build
         return one == other
 
 
@@ -397,7 +400,7 @@ def _without_code(torch: str, architectures: tuple[str, ...], compute: tuple[int
 
 
 def _runs_on(architectures: tuple[str, ...], compute: tuple[int, int]) -> bool:
-    """Whether code for these architectures runs on a card. A wheel does not list its PTX, so a newer card may run it."""
+    """Whether code for these architectures runs on a card; assumed for a newer card, as PTX is not listed."""
     codes = [divmod(int(found[1]), 10) for found in map(_SM.fullmatch, architectures) if found]
     is_newer = bool(codes) and compute > max(codes)
     return is_newer or any(major == compute[0] and minor <= compute[1] for major, minor in codes)

@@ -1,4 +1,4 @@
-"""The table of torch builds in `images/torch.toml`: which build has code for which card, and which driver loads it.
+"""The table of torch builds in `images/torch.toml`: each build's supported cards and drivers.
 
 Example: build cu126 of torch 2.13 has code for capability 7.5 (a T4) and needs a driver for CUDA 12.
 """
@@ -49,16 +49,16 @@ class WheelBuild(Written):
 
     @property
     def cuda_major(self) -> int:
-        """CUDA's major version, which decides the driver that is needed: 12 for cu126."""
+        """CUDA's major version, which decides the needed driver: 12 for cu126."""
         return int(self.name[2:4])
 
     def has_code(self, compute: tuple[int, int], machine: Machine) -> bool:
-        """Whether it has code for a capability: code for X.Y runs on X.Z if Z >= Y."""
+        """Whether the build has code for a capability: code for X.Y runs on X.Z if Z >= Y."""
         listed = [numbers(capability) for capability in getattr(self, machine)]
         return any(major == compute[0] and minor <= compute[1] for major, minor in listed)
 
     def has_ptx(self, compute: tuple[int, int]) -> bool:
-        """Whether the driver can compile its PTX for a capability newer than all of its architectures."""
+        """Whether the driver can compile the build's PTX for a capability newer than all of its architectures."""
         return self.ptx is not None and compute > numbers(self.ptx)
 
 
@@ -78,10 +78,10 @@ class Release(Written):
 
 
 class WheelTable(Written):
-    """The builds of torch as of a date. `tested` is the version that launch chooses unless the job asks for another.
+    """The builds of torch as of a date.
 
-    `drivers` maps a major version of CUDA to the oldest driver that loads it, `last_drivers` a capability to its last
-    driver branch.
+    `tested` is the version that launcher chooses unless the job requests another. `drivers` maps a major
+    version of CUDA to the oldest driver that loads it, `last_drivers` a capability to its last driver branch.
     """
 
     date: str
