@@ -1,1 +1,1 @@
-"""The verbs, one file each, in folders by task. A verb's module is loaded when it is typed."""
+"""The commands, one file each, in folders by task. A command's module is imported when the command is typed."""

@@ -1,1 +1,1 @@
-"""The verb batch, and what it shows."""
+"""The command batch, and its output."""

@@ -1,4 +1,4 @@
-"""batch: many launches in one command, and what became of them."""
+"""batch: start many launches with one command, and show, resume, stop or remove them."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ BEGIN = "begin"
 
 
 class BatchGroup(QuickGroup):
-    """A group that begins a batch when the first word is a file or an option."""
+    """A group that inserts the command `begin` if the first word is a file or an option."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words of the usage line: those of a verb, or those that begin a batch."""
+        """Return the words of the usage line: a command, or the arguments of `begin`."""
         return ["VERB …", "|", *self.commands[BEGIN].collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the verbs, then the options that begin a batch."""
+        """Write the commands, then the options of `begin`."""
         self.format_commands(ctx, formatter)
         help_text.write_options(formatter, ctx, self.commands[BEGIN].get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert the verb."""
+        """Insert `begin` before a first word that is no command."""
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
             if args[0].isidentifier():
                 self._refuse_word(args[0])
@@ -55,7 +55,7 @@ class BatchGroup(QuickGroup):
         return super().parse_args(ctx, args)
 
     def _refuse_word(self, word: str) -> None:
-        """Raise UsageError for a word that is neither a verb nor a file, as `stauts`, or a batch's name."""
+        """Raise UsageError for a word that is neither a command nor a file, such as `stauts` or a batch's name."""
         if Path(word).exists():
             return
         from launcher.batch.batch_queue import names
@@ -209,7 +209,7 @@ def begin(
 
     _agree(batch, is_sure=sure)
     entries = (NewItem(draft.name, draft.as_json, draft.hosts, dict(draft.values)) for draft in batch.drafts)
-    held = HeldInterrupts()  # once the batch is there, Ctrl-C says so
+    held = HeldInterrupts()  # a Ctrl-C now takes effect when the queue exists, and names it
     try:
         queue = make_queue(batch.name, batch.rules, entries)
     except BaseException:
@@ -248,7 +248,7 @@ def _batch(file: Path | None, grid: list[str], changes: dict[str, Any], only_gri
 
 
 def _agree(batch: Batch, *, is_sure: bool) -> None:
-    """Ask whether a batch may spend, and send, what it might. Raises RefusedError for no, and without a terminal."""
+    """Ask for consent to a batch's cost and large uploads. Raises RefusedError for no, and without a terminal."""
     _agree_to_spend(
         [draft.hosts for draft in batch.drafts], batch.rules.max_cost, "launch batch --yes …", is_sure=is_sure
     )
@@ -259,7 +259,10 @@ def _agree(batch: Batch, *, is_sure: bool) -> None:
 def _agree_to_spend(
     items: Sequence[Sequence[str]], max_cost: float | None, command: str, *, is_sure: bool
 ) -> None:
-    """Ask whether items on these hosts may rent machines for so much; `command` agrees to it. Raises as `_agree`, and UsageError without a limit."""
+    """Ask for consent to rent machines for items on these hosts, up to `max_cost` dollars; `command` gives it without a question.
+
+    Raises RefusedError for no, and without a terminal; UsageError if machines would be rented without a limit.
+    """
     from launcher.batch.batch_budget import spending
     from launcher.cli.output.asking import agrees
 
@@ -269,7 +272,7 @@ def _agree_to_spend(
 
 
 def _agree_to_take_over(queue: BatchQueue, *, is_sure: bool) -> None:
-    """Ask whether a batch that this user has not begun is to be worked. Raises RefusedError for no, and without a terminal."""
+    """Ask for consent to work a batch that this user has not begun. Raises RefusedError for no, and without a terminal."""
     items = queue.items()
     hosts = sorted({host for item in items for host in item.hosts})
     if not is_sure:
@@ -291,7 +294,7 @@ def _ask(question: str, mend: str) -> None:
 
 
 def _work(queue: BatchQueue, *, detach: bool, as_json: bool) -> None:
-    """Work a batch, or leave that to a process in the background, or follow the one that does."""
+    """Work a batch here or, with `detach`, in a background process. If another process works it, follow that one."""
     from launcher.cli.commands.batch.batch_work import leaving, work, work_detached
 
     if detach:
@@ -488,9 +491,9 @@ def list_batches(
 
 
 def _check_latest(name: str | None, latest: str, verb: str, *, yes: bool) -> None:
-    """Have the person confirm which batch the latest is, before something happens to it.
+    """Ask the user to confirm which batch the latest is, unless it is named or `yes`.
 
-    Raises UsageError without a terminal and without `yes`, and Exit with code 1 if the person declines.
+    Raises UsageError without a terminal, and Exit with code 1 if the user declines.
     """
     if name is not None or yes:
         return

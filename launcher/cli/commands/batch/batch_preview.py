@@ -1,4 +1,4 @@
-"""batch --dry-run: each item, host by host, with its plan's digest and what the gate says."""
+"""batch --dry-run: each item, host by host, with its plan's digest and its findings."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _COLUMNS = (
 
 
 _OWN = "its own"
-"""The precision of a script that decides it itself."""
+"""The text for a script that decides its precision itself."""
 
 
 def show_preview(batch: Batch, *, is_sure: bool, as_json: bool) -> None:
-    """Print what each item would be.
+    """Print the plan and findings of each item on each of its hosts.
 
-    Exits with 3 if an item can run on none of its hosts, or if much would travel, or be spent, and the user has not said
-    `is_sure`, and with 4 if what an item would be depends on a host that does not answer. Raises UsageError where machines are
-    rented and nothing limits what all cost together.
+    Exit with 3 if an item can run on none of its hosts, or if a large upload or cost needs consent and `is_sure` is False.
+    Exit with 4 if an item cannot be checked because its hosts do not answer. Raises UsageError if machines would be rented
+    without a limit on their total cost.
     """
     large = () if is_sure else batch.large
     found = []
@@ -95,13 +95,13 @@ def show_preview(batch: Batch, *, is_sure: bool, as_json: bool) -> None:
 
 
 def _is_unseen(found: list[ItemPreview]) -> bool:
-    """Whether the gate saw no host for one of the items that pass."""
+    """Whether an item was planned without an answer of its host."""
     seen = [one.preview.findings for one in found if one.preview is not None]
     return any(finding.code == "not-reached" for findings in seen for finding in findings)
 
 
 def _show_notes(found: list[ItemPreview]) -> None:
-    """Print each note of the gate once, however many items have it."""
+    """Print each note once, even if several items have it."""
     notes = [
         finding
         for one in found
@@ -113,7 +113,7 @@ def _show_notes(found: list[ItemPreview]) -> None:
 
 
 def _precision(plan: Plan) -> str | None:
-    """Return the precision that a plan hands to its script; None if the script decides it."""
+    """Return the precision that a plan gives its script; None if the script decides it."""
     return plan.ladder[0].mode if plan.hands_out("precision") else None
 
 

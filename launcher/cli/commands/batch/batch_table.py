@@ -1,4 +1,4 @@
-"""A batch as a table: an item a line, and the totals."""
+"""A batch as a table: a row for each item, and the totals."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ COLUMNS = (
 
 
 def _columns_of(rows: Sequence[ItemRow]) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
-    """Return the columns that have any text, and the cells of rows in them."""
+    """Return the columns with any text, and the rows' cells in them."""
     whole = [cells(row) for row in rows]
     kept = [number for number in range(len(COLUMNS)) if any(row[number] for row in whole)]
     return tuple(COLUMNS[number] for number in kept), [tuple(row[number] for number in kept) for row in whole]
 
 
 def spent(queue: BatchQueue, used: Mapping[int, Used]) -> str:
-    """Say how long the runs of a batch have taken, and what it has cost of what it may; nothing of what it has not."""
+    """Return the total time of a batch's runs, its GPU hours, and its cost of the maximum. Missing figures are left out."""
     whole, words = total(used), ""
     if whole.run_s:
         words = f"; {duration_text(whole.run_s)} of runs"
@@ -69,7 +69,7 @@ def _dollars(cents: int) -> str:
 
 
 def cells(row: ItemRow) -> tuple[str, ...]:
-    """Return the cells of a row, of all columns."""
+    """Return a row's cells for all columns."""
     step = "-" if row.step is None else f"{row.step}/{row.steps}" if row.steps else str(row.step)
     loss = "-" if row.loss is None else f"{row.loss:.4g}" if isinstance(row.loss, float) else str(row.loss)
     return (
@@ -87,12 +87,12 @@ def cells(row: ItemRow) -> tuple[str, ...]:
 
 
 def table(rows: Sequence[ItemRow], width: int | None) -> Layout:
-    """Return rows as lines in a width."""
+    """Lay out rows as lines for a width."""
     return lay_out(*_columns_of(rows), width)
 
 
 def shape(row: ItemRow) -> BatchItem:
-    """Return a row as --json prints it."""
+    """Return a row in the shape of `--json`."""
     from launcher.cli.json_output.run_shapes import BatchItem
     from launcher.values.public_result import as_json
 
@@ -115,7 +115,7 @@ def shape(row: ItemRow) -> BatchItem:
 
 
 def print_rows(rows: Sequence[ItemRow], batch: str, *, as_json: bool = False) -> None:
-    """Print rows as a table, with the columns named for which there is no room, or an object a line."""
+    """Print rows as a table with a note on omitted columns, or as one JSON object per line."""
     if not as_json:
         if left_out := print_columns(*_columns_of(rows)):
             complain(f"  not shown: {', '.join(left_out)}   launch batch status {batch} --json")
@@ -127,7 +127,7 @@ def print_rows(rows: Sequence[ItemRow], batch: str, *, as_json: bool = False) ->
 
 
 def print_status(queue: BatchQueue, *, as_json: bool) -> None:
-    """Print how far each item is, and who works the batch."""
+    """Print the items' states, the totals, and the process that works the batch."""
     if as_json:
         print_rows(_rows_now(queue, queue.items(), Usage(queue).now()), queue.name, as_json=True)
     else:
@@ -135,7 +135,7 @@ def print_status(queue: BatchQueue, *, as_json: bool) -> None:
 
 
 def tell_status(queue: BatchQueue, tell: Callable[[str], None], *, shows_rows: bool = True) -> list[Item]:
-    """Print how far each item is; `tell` the totals, how to go on, who works the batch, and what is rented for it still. Return the items."""
+    """Print the items' states. Pass to `tell` the totals, next commands, worker process and remaining rentals. Return the items."""
     items, used = queue.items(), Usage(queue).now()
     rows = _rows_now(queue, items, used)
     if shows_rows:
@@ -151,7 +151,7 @@ def _rows_now(queue: BatchQueue, items: Sequence[Item], used: Mapping[int, Used]
 
 
 def tell_mended(queue: BatchQueue, work: Work) -> None:
-    """Say which launches a queue had lost, if there are any."""
+    """Print the launches that the queue's file had lost, if any."""
     if work.mended:
         complain(
             f"{queue.folder / FILE}: had lost the launches of {', '.join(work.mended)}: it was cut off, or is an older copy\n"
@@ -160,7 +160,7 @@ def tell_mended(queue: BatchQueue, work: Work) -> None:
 
 
 def who_works(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
-    """Say who works a batch, or that nobody does and what goes on with it; nothing for one that has ended."""
+    """Return lines with the process that works a batch or, without one, the command to resume it; none for an ended batch."""
     if (worker := worker_of(queue)) is not None:
         return [f"{worker.words} works it"]
     if all(item.state == ItemState.ENDED for item in items):
@@ -172,7 +172,7 @@ def who_works(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
 
 
 def left_rentals(queue: BatchQueue) -> list[str]:
-    """Say what is rented for a batch and costs money though its run has ended, or no process here ends it in time; nothing if there is none."""
+    """Return a warning for each machine rented for a batch whose run has ended, or that no process here ends in time."""
     if queue.rules.max_cost is None:
         return []
     from launcher.rental.open_rentals import open_rentals
@@ -185,7 +185,7 @@ def left_rentals(queue: BatchQueue) -> list[str]:
 
 
 def how_to_go_on(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
-    """Say what to type about items that did not succeed, once all have ended; nothing if all have succeeded."""
+    """Return the next commands for items that did not succeed, once all items have ended; none if all succeeded."""
     if not items or any(item.state != ItemState.ENDED for item in items):
         return []
     lines = []
@@ -205,7 +205,7 @@ def how_to_go_on(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
 
 
 def print_batch(name: str, items: Sequence[Item], worker: Worker | None) -> None:
-    """Print a batch as an object."""
+    """Print a batch as a JSON object."""
     from launcher.cli.json_output.run_shapes import BatchRow
     from launcher.cli.output.answer import answer
 
@@ -214,7 +214,7 @@ def print_batch(name: str, items: Sequence[Item], worker: Worker | None) -> None
 
 
 def print_list(*, as_json: bool) -> None:
-    """Print the batches of this client, the latest first: how far each is, and whether a process works it."""
+    """Print the batches of this client, the latest first, with item counts by state and the worker process."""
     found = []
     for name in names()[::-1]:
         try:
@@ -249,7 +249,7 @@ def print_list(*, as_json: bool) -> None:
 
 
 def print_stopped(queue: BatchQueue, stopped: Sequence[Stopped], *, as_json: bool) -> int:
-    """Print what became of each item; return the exit code: 4 if a run could not be reached."""
+    """Print the result for each item. Return the exit code: 4 if a run could not be reached, else 0."""
     rows = [
         row._replace(state=one.state, why=one.problem or one.why)
         for one, row in zip(stopped, rows_of([one.item for one in stopped]), strict=True)

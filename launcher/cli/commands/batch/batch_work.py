@@ -1,4 +1,4 @@
-"""Work a batch from the terminal: the live table, a line a change in a pipe, JSON; and its exit code."""
+"""Work a batch from the command line: a live table, lines of changes in a pipe, or JSON; and the exit code."""
 
 from __future__ import annotations
 
@@ -49,43 +49,43 @@ _EXIT = {"succeeded": 0, REFUSED: 3}
 
 
 class _LinesView:
-    """A line for each change, for a pipe."""
+    """Prints a line for each change, for a pipe."""
 
     def show(self, items: list[Item], live: Mapping[int, ItemView]) -> None:
-        """Show nothing: a pipe gets what has changed."""
+        """Show nothing: a pipe gets only changes."""
 
     def __init__(self) -> None:
-        """Nothing was said yet."""
+        """Start without a printed state."""
         self._said: dict[int, str] = {}
 
     def changed(self, item: Item) -> None:
-        """Print an item's new state, unless that was the last that was said of it."""
+        """Print an item's new state, unless it was already printed."""
         words = _words(item)
         if item.state != ItemState.RESERVED and self._said.get(item.number) != words:
             self._said[item.number] = words
             say(f"  {item.name}  {words}")
 
     def note(self, text: str) -> None:
-        """Say something on standard error."""
+        """Print a note on standard error."""
         complain(f"  · {text}")
 
 
 class _JsonLinesView(_LinesView):
-    """An object for each change."""
+    """Prints a JSON object for each change."""
 
     def __init__(self, usage: Usage) -> None:
         super().__init__()
         self._usage = usage
 
     def changed(self, item: Item) -> None:
-        """Print an item as it is now."""
+        """Print an item's current state."""
         from launcher.cli.output.answer import answer
 
         answer(shape(rows_of([item], used=self._usage.now([item.number]))[0]))
 
 
 class _TableView(_LinesView):
-    """The table, drawn again in place."""
+    """Draws the table in place."""
 
     def __init__(self, live: Live, queue: BatchQueue) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class _TableView(_LinesView):
         self._drawn = 0.0
 
     def show(self, items: list[Item], live: Mapping[int, ItemView]) -> None:
-        """Draw the table: what goes on first where not all items fit."""
+        """Draw the table. If not all items fit, active items come first."""
         if time.monotonic() - self._drawn < LOOK_S:
             return
         self._drawn = time.monotonic()
@@ -109,15 +109,15 @@ class _TableView(_LinesView):
         )
 
     def changed(self, item: Item) -> None:
-        """Show nothing: the table does."""
+        """Do nothing: the table shows the change."""
 
     def note(self, text: str) -> None:
-        """Print it above the table."""
+        """Print a note above the table."""
         self._live.console.print(Text(printable(f"  · {text}")))
 
 
 def _shown(items: Sequence[Item], live: Mapping[int, ItemView], room: int) -> list[Item]:
-    """Return the items that fit: what goes on, then what is next, then what has ended last; in their order."""
+    """Return the items that fit, in their order. Active items are chosen first, then queued ones, then the last changed."""
     going = [item for item in items if item.number in live]
     queued = [item for item in items if item.number not in live and item.state == ItemState.QUEUED]
     rest = [item for item in items if item.number not in live and item.state != ItemState.QUEUED]
@@ -126,7 +126,10 @@ def _shown(items: Sequence[Item], live: Mapping[int, ItemView], room: int) -> li
 
 
 def work(queue: BatchQueue, *, as_json: bool) -> int:
-    """Work a batch until it is done, or Ctrl-C; return the exit code. Raises RunError if another process does."""
+    """Work a batch until it is done or Ctrl-C, and return the exit code. If another process works it, follow that.
+
+    Raises RunError if the queue cannot be repaired.
+    """
     held = take_work(queue)
     if held is None:
         return follow(queue, as_json=as_json)
@@ -151,7 +154,10 @@ def work(queue: BatchQueue, *, as_json: bool) -> int:
 
 @contextlib.contextmanager
 def leaving(queue: BatchQueue) -> Iterator[None]:
-    """Say what is left where Ctrl-C comes before a batch is worked, or after; it ends with 130 then, or 0 if another process works it."""
+    """On a Ctrl-C outside of the work on a batch, print its state and the next commands.
+
+    Exit with 130, or with 0 if another process works the batch.
+    """
     try:
         yield
     except KeyboardInterrupt:
@@ -167,7 +173,7 @@ def leaving(queue: BatchQueue) -> Iterator[None]:
 
 
 def _write_results(queue: BatchQueue) -> Results:
-    """Write what the batch came to. Who follows this process waits for that."""
+    """Write the batch's results. A process that follows this one waits for them."""
     from launcher.batch.batch_results import write_results
     from launcher.cli.follow.screens import make_stage
 
@@ -176,7 +182,7 @@ def _write_results(queue: BatchQueue) -> Results:
 
 
 def _tell_results(queue: BatchQueue, items: Sequence[Item], results: Results, *, as_json: bool) -> None:
-    """Say what the batch came to, and where that is written."""
+    """Print the batch's results and the paths of their files."""
     if as_json:
         from launcher.cli.json_output.run_shapes import BatchEnd, BestRun
         from launcher.cli.output.answer import answer
@@ -212,7 +218,10 @@ def _tell_results(queue: BatchQueue, items: Sequence[Item], results: Results, *,
 
 
 def _left_there(queue: BatchQueue, items: Sequence[Item], results: Results) -> str | None:
-    """Say which runs left their files on their hosts, because of `artifacts`; None if none did. A rented machine sends all before its end."""
+    """Return a note on runs whose files stay on their hosts because of `artifacts`; None without such runs.
+
+    Files from rented machines are always downloaded before the machine is terminated.
+    """
     artifacts, home = queue.rules.artifacts, None if results.best is None else results.best.item
     there = [item for item in items if item.run is not None and (artifacts == "none" or item.name != home)]
     if artifacts == "all" or not there:
@@ -241,7 +250,7 @@ def _view(queue: BatchQueue, *, as_json: bool) -> Iterator[_LinesView]:
 
 
 def follow(queue: BatchQueue, *, as_json: bool) -> int:
-    """Show a batch that another process works, until that has ended; return the exit code."""
+    """Show a batch that another process works until that process ends. Return the exit code."""
     worker = worker_of(queue)
     if worker is not None:
         complain(f"{worker.words} works {queue.name}; this command only shows it")
@@ -251,7 +260,7 @@ def follow(queue: BatchQueue, *, as_json: bool) -> int:
     except KeyboardInterrupt:
         tell_status(queue, complain, shows_rows=not as_json)
         return 0
-    if queue.wishes(BatchRequest.AGAIN):  # it came too late for that process
+    if queue.wishes(BatchRequest.AGAIN):  # the request to retry came too late for that process
         return work(queue, as_json=as_json)
     from launcher.batch.batch_results import written_results
 
@@ -261,7 +270,7 @@ def follow(queue: BatchQueue, *, as_json: bool) -> int:
 
 
 def _show_to_end(queue: BatchQueue, view: _LinesView) -> None:
-    """Show what changes until no process works the batch."""
+    """Show changes until no process works the batch."""
     known: dict[int, Item] = {}
     while True:
         is_worked = worker_of(queue) is not None
@@ -277,7 +286,7 @@ def _show_to_end(queue: BatchQueue, view: _LinesView) -> None:
 
 
 def work_detached(queue: BatchQueue, *, as_json: bool) -> None:
-    """Have a process of its own on this machine work a batch. Raises RunError if it does not begin to."""
+    """Start a background process on this machine that works a batch. Raises RunError if it ends at once."""
     log = queue.folder / WORKER_LOG
     with queue.files.open(WORKER_LOG, "ab") as out:
         process = subprocess.Popen(
@@ -312,9 +321,9 @@ def work_detached(queue: BatchQueue, *, as_json: bool) -> None:
 
 
 def exit_code(items: list[Item], outcome: BatchOutcome) -> int:
-    """Return 0 if all have succeeded, 1 if some have not, 4 if hosts are silent, 5 if some wait for a person.
+    """Return 0 if all items succeeded, 1 if some did not, 4 if hosts do not answer, 5 if some wait for the user.
 
-    For a batch of one it is what `launch` returns, but 5 also where that gives up on a run that may still go on.
+    For a batch with one item, return the code of `launch`, but 5 also if the batch gives up on a run that may continue.
     """
     if outcome == BatchOutcome.LEFT:
         return 0

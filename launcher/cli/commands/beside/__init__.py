@@ -1,1 +1,1 @@
-"""Verbs beside a run: exec, shell, forward."""
+"""Commands that work beside a run: exec, shell, forward."""

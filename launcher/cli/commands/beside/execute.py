@@ -22,7 +22,7 @@ _LONGEST_ESCAPE = 1000
 
 
 class CommandVerb(QuickCommand):
-    """A verb after which a command may follow, after `--`."""
+    """A command of launch that accepts another command after `--`."""
 
     command_words = "[-- COMMAND…]"
 
@@ -35,7 +35,7 @@ class CommandVerb(QuickCommand):
 
 
 class ExecuteCommand(CommandVerb):
-    """A verb that runs the command after `--`, and nothing without one."""
+    """A command of launch that requires another command after `--`."""
 
     command_words = "-- COMMAND…"
 
@@ -79,7 +79,7 @@ def execute(
 
 @contextlib.contextmanager
 def shown_output() -> Iterator[Callable[[int, bytes], None]]:
-    """Yield a function that shows what a command prints, given as (1 or 2, bytes), while it does."""
+    """Yield a function that shows a command's output at once. Its arguments: the stream, 1 or 2, and the bytes."""
     outputs = {1: _Output(sys.stdout), 2: _Output(sys.stderr)}
     yield lambda stream, data: outputs[stream].write(data)
     for output in outputs.values():
@@ -87,7 +87,7 @@ def shown_output() -> Iterator[Callable[[int, bytes], None]]:
 
 
 def code_of(error: AgentError) -> int:
-    """Say why a command did not start; return the exit code that a shell has for that. Raises any other error again."""
+    """Print why a command did not start, and return the shell's exit code for it. Raise any other error again."""
     if error.code not in _CODES:
         raise error
     complain(str(error))
@@ -95,7 +95,7 @@ def code_of(error: AgentError) -> int:
 
 
 class _Output:
-    """Standard output or error: the command's bytes unchanged, or on a terminal its text without escapes."""
+    """Standard output or error. It gets the command's bytes unchanged; a terminal gets the text without escapes."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -104,7 +104,7 @@ class _Output:
         self._rest = ""
 
     def write(self, data: bytes) -> None:
-        """Write the bytes; an incomplete character or escape is held back until its rest arrives."""
+        """Write the bytes. An incomplete character or escape waits for its remaining bytes."""
         if not self._is_terminal:
             self._file.buffer.write(data)
             self._file.buffer.flush()
@@ -116,7 +116,7 @@ class _Output:
         self._show(text[:cut])
 
     def finish(self) -> None:
-        """Write what was held back: no more bytes follow."""
+        """Write an incomplete rest: no more bytes follow."""
         self._show(self._rest + self._decoder.decode(b"", final=True))
 
     def _show(self, text: str) -> None:

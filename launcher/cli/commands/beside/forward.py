@@ -1,4 +1,4 @@
-"""forward: a port beside a run, on this machine."""
+"""forward: forward a local port to a port beside a run."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def forward(
 
 
 def _ports(written: str) -> tuple[int | None, int]:
-    """Return the port here, None for the same one if it is free, and the port beside the run. Raises UsageError."""
+    """Return the local port and the port beside the run. A local port of None means the same one, if free. Raises UsageError."""
     found = re.fullmatch(r"(?:([0-9]{1,5}):)?([0-9]{1,5})", written)
     ports = [int(one) for one in found.groups() if one] if found else []
     if not ports or not all(1 <= one <= MOST for one in ports):

@@ -1,4 +1,4 @@
-"""shell: a shell beside a run."""
+"""shell: open a shell beside a run."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Verbs that end and clean up: stop, rm, gc, sweep."""
+"""Commands that end runs and clean up: stop, rm, gc, sweep."""

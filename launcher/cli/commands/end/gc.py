@@ -1,4 +1,4 @@
-"""gc: free the space that no run needs any more."""
+"""gc: free the space on a host that no run needs."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def rm(
     from launcher.runs.cleaning import check_here
     from launcher.runs.locating import locate
 
-    found = [(word, *locate(word, host)) for word in runs]  # every name before the first removal
+    found = [(word, *locate(word, host)) for word in runs]  # resolve every name before the first removal
     for word, _, mirror in found:
         check_last(word, mirror, "rm", yes=yes)
         if here:
@@ -68,7 +68,7 @@ def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool, as_json: bo
     freeing, silence = None, ""
     is_gone = gone(mirror) is not None
     if is_gone:
-        mirror.mark_freed()  # nothing of it can be there
+        mirror.mark_freed()  # the host's files are lost with the machine
     try:
         freeing = None if mirror.is_freed else _free(place, mirror, force=force)
     except (UnreachableError, OtherRootError) as error:

@@ -57,7 +57,7 @@ def stop(
     try:
         opened = open_desk(place, mirror)
     except UnreachableError as error:
-        if _is_over(mirror, as_json=as_json):  # it went back just now
+        if _is_over(mirror, as_json=as_json):  # its rented machine was released since the check above
             return
         if (rent := still_rented(mirror)) is not None:
             raise UnreachableError(error.host, f"{error}\n  {rent}") from error
@@ -91,7 +91,7 @@ def stop(
         cents = cost.cents if cost is not None else None
         answer(StopShown(run=mirror.run, **values, problem=row.problem, rent_cents=cents))
         return
-    reason = f": {ended.reason}" if ended.reason else ""  # none of one whose end the disk did not take
+    reason = f": {ended.reason}" if ended.reason else ""  # missing if a full disk did not take the run's end
     became = f"{ended.state}{reason}, step {ended.step or '-'}"
     if before is not None and is_terminal(before.state):
         became = f"had ended already ({became}): nothing was stopped"
@@ -111,7 +111,7 @@ def stop(
 
 
 def _is_over(mirror: Mirror, *, as_json: bool) -> bool:
-    """Say what a run has come to that has ended, and whose rented machine is gone or just goes back; False if it is not so."""
+    """Print the end of a run that has ended and whose rented machine is gone or being terminated. Return False for any other run."""
     from launcher.rental.records import rent_cost
     from launcher.runs.rented.machine_gone import gone
     from launcher.runs.rented.rented_runs import is_ending

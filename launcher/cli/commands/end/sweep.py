@@ -1,4 +1,4 @@
-"""sweep: end what ended runs have left on a host."""
+"""sweep: end and remove leftovers of ended runs on a host."""
 
 from __future__ import annotations
 

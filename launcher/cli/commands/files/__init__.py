@@ -1,1 +1,1 @@
-"""Verbs for a run's files: ls, pull, cp."""
+"""Commands for a run's files: ls, pull, cp."""

@@ -1,4 +1,4 @@
-"""ls: what a run wrote."""
+"""ls: list the files that a run wrote."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pull: bring home what a run wrote."""
+"""pull: download the files that a run wrote."""
 
 from __future__ import annotations
 

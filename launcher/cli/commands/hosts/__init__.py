@@ -1,1 +1,1 @@
-"""Verbs for hosts and cards: hosts, probe, drill, trust, profile, image."""
+"""Commands for hosts and cards: hosts, probe, drill, trust, profile, image."""

@@ -1,4 +1,4 @@
-"""drill: hurt a small job on a host in every way that needs no root, and see that it goes on."""
+"""drill: test recovery on a host with every fault that needs no root, on a small job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""hosts: the configured machines, and what they have."""
+"""hosts: list the configured hosts with their cards and state."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def hosts(
 
 
 def _close_held(*, as_json: bool) -> None:
-    """Close the connections that are held for the next command."""
+    """Close the connections that stay open for the next command, and print them."""
     from launcher.cli.text.connection_text import show_closed
     from launcher.transport import persistent_connection
 
@@ -115,7 +115,7 @@ def _close_held(*, as_json: bool) -> None:
 
 
 def _growing(rows: list[Probed], names: list[str]) -> AbstractContextManager[None]:
-    """Draw the rows as they come, in their order, and below them which hosts have not answered yet."""
+    """Draw each row when its host answers, in the configured order, and below them the hosts without an answer."""
     from launcher.cli.output.columns import lay_out
     from launcher.cli.output.watching import growing
 
@@ -131,14 +131,14 @@ def _growing(rows: list[Probed], names: list[str]) -> AbstractContextManager[Non
 
 
 def _waiting(rows: list[Probed], names: list[str]) -> str:
-    """Say which hosts have not answered yet; nothing if all have."""
+    """Return a line with the hosts that have not answered; empty if all have."""
     missing = sorted({*names} - {row.host.name for row in rows})
     more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
     return f"waiting for {', '.join(missing[:5])}{more}" if missing else ""
 
 
 def _report_slow_hosts(rows: list[Probed], names: list[str]) -> contextlib.AbstractContextManager[None]:
-    """Name the hosts still waited for on standard error, once the wait exceeds PATIENCE_S."""
+    """Print the hosts without an answer on standard error, once the wait exceeds PATIENCE_S."""
     from launcher.cli.output.wait_notice import once_it_takes
 
     return once_it_takes(PATIENCE_S, lambda _is_over: say(_waiting(list(rows), names), file=sys.stderr))

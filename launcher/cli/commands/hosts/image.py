@@ -1,4 +1,4 @@
-"""image: the container images that jobs run in."""
+"""image: show, build, list and prune the container images of jobs."""
 
 from __future__ import annotations
 

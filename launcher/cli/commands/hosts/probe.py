@@ -1,4 +1,4 @@
-"""probe: a host's cards, space, engines and interpreters."""
+"""probe: show a host's cards, space, engines and interpreters."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def probe(
 
 
 def rows(probing: Probing, facts: Facts, quota: str | None = None) -> Iterator[tuple[str, str]]:
-    """Yield the label and the text of each thing that a host has."""
+    """Yield a label and a text for each property of a host."""
     if not probing.is_expected_only:
         yield from _machine_rows(facts, probing.whose)
     own = tuple(probing.rows(facts, quota))
@@ -74,7 +74,7 @@ def rows(probing: Probing, facts: Facts, quota: str | None = None) -> Iterator[t
 
 
 def _machine_rows(facts: Facts, whose: str) -> Iterator[tuple[str, str]]:
-    """Yield what a machine has besides cards. It is `whose`, if it does not run jobs itself."""
+    """Yield a machine's properties other than cards. `whose` names a machine that does not run jobs itself."""
     yield "cpus", f"{facts.cpus}, {facts.memory_gb} GB{f'   ({whose})' if whose else ''}"
     disk, python = facts.file_system, facts.interpreter
     locks = {True: "locks seen by all machines", False: "locks of this machine alone"}
@@ -106,7 +106,7 @@ def _machine_rows(facts: Facts, whose: str) -> Iterator[tuple[str, str]]:
 
 
 def _card_rows(probing: Probing, facts: Facts) -> Iterator[tuple[str, str]]:
-    """Yield the cards of a machine, and who holds them."""
+    """Yield the cards of a machine, and the processes that hold them."""
     from launcher.planning.placement import release_advice
 
     if probing.is_unused_login(facts):

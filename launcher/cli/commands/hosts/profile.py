@@ -1,4 +1,4 @@
-"""profile: the known cards."""
+"""profile: list and show the known cards."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def list_profiles(
     from launcher.config.catalogue import files
 
     rows = []
-    for name, path in files("profiles").items():  # not validated: that would make the listing slow
+    for name, path in files("profiles").items():  # not validated: validation is slow
         written = read_toml(path).tables
         kind = f"capability {written['capability']}" if "capability" in written else written.get("kind", "")
         rows.append((name, str(written.get("title", "")), kind))
@@ -112,7 +112,7 @@ def show(
 
 
 def _card(name: str | None, host: str | None) -> Profile:
-    """Return a known card, or one of a host."""
+    """Return a known card, or a card of a host."""
     from launcher.config import resolve
 
     if name is not None and host is None:
@@ -129,7 +129,7 @@ def _show_file(name: str | None, host: str | None) -> None:
     from launcher.base.toml import read_text
     from launcher.config.catalogue import files
 
-    known = files("profiles")  # not validated: the new file may be among them already, and empty
+    known = files("profiles")  # not validated: the shell may have created the new, empty file already
     if name in known:
         print(read_text(known[name]), end="")
         return

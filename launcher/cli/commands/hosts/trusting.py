@@ -1,4 +1,4 @@
-"""trust: let what a project's files say of hosts, secrets and ends count."""
+"""trust: accept the values of a project's files that need trust: hosts, secrets and on_end."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _usual() -> list[Path]:
 
 
 def _values(file: Path) -> dict[str, object]:
-    """Return what of a file needs trust. Raises BadFileError."""
+    """Return the values of a file that need trust. Raises BadFileError."""
     from launcher.base.toml import read_toml
     from launcher.config import trust as trusted
     from launcher.config.lookup import PROJECT_FILE, Lookup

@@ -1,1 +1,1 @@
-"""Verbs that start a run: launch, init, rerun, resume, recover, verify."""
+"""Commands that start or continue a run: launch, init, rerun, resume, recover, verify."""

@@ -85,7 +85,7 @@ def init(
 
 
 def _asked() -> Host:
-    """Return the host that a person names, who is asked again after a name that nobody knows. Raises UsageError without a terminal."""
+    """Ask the user for a host, again after an unknown name. Raises UsageError without a terminal."""
     from launcher.config import resolve
 
     known = [*resolve.aliases(), "local"]
@@ -105,7 +105,7 @@ def _show(proposal: Proposal, path: Path) -> None:
 
 
 def _run_hello(host: str, *, as_json: bool) -> None:
-    """Run a job of one line there, from a folder of its own. Raises Exit if it does not succeed."""
+    """Run a job of one line on the host, from a temporary folder. Raises Exit if it does not succeed."""
     import tempfile
 
     from launcher.backends.kinds import own_runtime
@@ -123,6 +123,6 @@ def _run_hello(host: str, *, as_json: bool) -> None:
         if own_runtime(resolve.host(host).kind) is None:
             request = request._replace(runtime="native")
         else:
-            request = request._replace(profile="cpu")  # for a card it might wait
+            request = request._replace(profile="cpu")  # a job for a card might wait
         view = make_view(as_json)
         start_and_follow(lambda: launch(request, view), view, detach=False)

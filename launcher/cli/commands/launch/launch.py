@@ -1,4 +1,4 @@
-"""launch: take a job to a host and follow it."""
+"""launch: run a job on a host and follow it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ launch --job sft --set model=org/name --set data.train=./my.jsonl
 
 
 class LaunchCommand(QuickCommand):
-    """The verb `run`."""
+    """The command `run`."""
 
     command_words = "[-- COMMAND…]"
 

@@ -1,4 +1,4 @@
-"""recover: go on with a run that was interrupted, or that waits for something."""
+"""recover: continue a run that was interrupted or that waits."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def recover(
 
 
 def _moved(run: Mirror, request: MoveRequest, view: View, *, dry_run: bool) -> Recovery:
-    """Have a run go on at another host, or only find out what that would be."""
+    """Move a run to another host, or only preview the move."""
     if dry_run:
         from launcher.runs.move.move_preview import preview_move
 
@@ -127,7 +127,7 @@ def _moved(run: Mirror, request: MoveRequest, view: View, *, dry_run: bool) -> R
 
 
 def _known(run: str) -> Mirror | None:
-    """Return the mirror of the run that a word means; None if this client knows no such run."""
+    """Return the local copy of the run that a word names; None if this client does not know it."""
     from launcher.errors import UnknownNameError
     from launcher.runs.locating import locate
 

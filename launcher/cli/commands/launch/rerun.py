@@ -1,4 +1,4 @@
-"""rerun: launch again what a run was launched with."""
+"""rerun: repeat a run's launch as a new run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""verify: try every precision of a job on a card for a few steps, and remember what works."""
+"""verify: try every precision of a job on a card for a few steps, and store the results for later plans."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def verify(
 
 
 def _verify(request: Request, view: View) -> Verified:
-    """Start a verification and follow it to its end. Whatever interrupts it, nothing of it is left."""
+    """Start a verification and follow it to its end. An interrupt removes its run from the host."""
     from launcher.runs.launch.launching import launch
     from launcher.verify.verifying import finish, remove
 

@@ -1,1 +1,1 @@
-"""Verbs that show runs: ps, attach, logs, metrics, plot, compare, diagnose, explain."""
+"""Commands that show runs: ps, attach, logs, metrics, plot, compare, diagnose, explain."""

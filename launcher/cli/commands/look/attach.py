@@ -59,7 +59,7 @@ def attach(
         show_end(mirror, view, words)
     if mirror.is_freed:
         view.note(f"it was removed from {place.name}; what is here   launch ls {mirror.short}")
-        show_end(mirror, view, "")  # a run that was removed has ended
+        show_end(mirror, view, "")  # only an ended run can be removed
     lease = lease_for(mirror, view)
     if lease is None:
         _follow(place, mirror, view, None)
@@ -74,7 +74,7 @@ def attach(
 
 
 def _keep(place: Host, mirror: Mirror, view: View, lease: Lease) -> None:
-    """Look after a rental in the background. What a person has seen of its run by now is noted: the rest is shown later."""
+    """Keep a rental in the background. Store the output position that the user has seen: a later attach shows the rest."""
     import contextlib
 
     from launcher.rental.lease.rental_keeper import keep
@@ -85,13 +85,13 @@ def _keep(place: Host, mirror: Mirror, view: View, lease: Lease) -> None:
         with contextlib.suppress(typer.Exit):
             _follow(place, mirror, view, lease)
 
-    with contextlib.suppress(OSError):  # more is shown again
+    with contextlib.suppress(OSError):  # without it, a later attach repeats some output
         read_position.begin(mirror)
     keep(follow, lease, RunOnMachine(mirror, place, view), view)
 
 
 def _enter_all(host: str | None, *, as_json: bool) -> None:
-    """Enter each run that is here, and that a host has, into the index."""
+    """Add each run that has a local copy, and that the host has, to the index."""
     from launcher.cli.json_output.run_shapes import Entered
     from launcher.cli.output.answer import answer
     from launcher.cli.output.say import say
@@ -114,7 +114,7 @@ def _enter_all(host: str | None, *, as_json: bool) -> None:
 
 
 def _follow(place: Host, mirror: Mirror, view: View, lease: Lease | None) -> None:
-    """Go on with the run if it does not, and follow it to its end."""
+    """Recover the run if it is interrupted or waiting, and follow it to its end."""
     from launcher.cli.follow.fetch import EARLIER
     from launcher.cli.follow.follow import follow_to_end, show_end
     from launcher.copy import move_records
@@ -132,7 +132,7 @@ def _follow(place: Host, mirror: Mirror, view: View, lease: Lease | None) -> Non
         if elsewhere is not None:
             view.note(elsewhere)
         elif lease is not None and lease.is_due:
-            pass  # its files are brought home; it would not go on
+            pass  # the time reserved for downloads has begun: the run would not continue
         elif show_and_recover(desk, mirror, view) == RecoveryOutcome.RECOVERED:
             what = (
                 ": its last session is over, and the next one is on its way"
@@ -149,5 +149,5 @@ def _follow(place: Host, mirror: Mirror, view: View, lease: Lease | None) -> Non
         if lease is None and state is not None and is_terminal(state.state):
             view.note(f"{str(error).splitlines()[0]}; {last_answer(mirror) or EARLIER}")
             show_end(mirror, view, str(error))
-        view.lost(error, 1, 0.0)  # following retries for as long as it takes
+        view.lost(error, 1, 0.0)  # following retries without a limit
     follow_to_end(place, mirror, view, desk, lease)

@@ -1,4 +1,4 @@
-"""compare: what differs between runs, how each went, and one picture with all curves."""
+"""compare: the differences between runs, their outcomes, and one picture with all curves."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def compare(
     if output is not None and output.suffix.lower() != ".png":
         raise UsageError(f"-o {output}: the picture is a PNG\n  example   -o {output.stem or 'curves'}.png")
     picture = output if output is not None else comparing.picture_of(mirrors)
-    # The user's own place may lie behind links; `compared` beside the runs may not.
+    # A path from the user may contain symbolic links; the path to `compared` beside the runs may not.
     files = RunFiles(picture.parent, picture.parent if output is not None else picture.parent.parent)
     check_free(files, picture.name)
     comparison = comparing.compare(mirrors)
@@ -85,7 +85,7 @@ def compare(
 
 
 def _runs_of(word: str) -> list[str]:
-    """Return the runs of a batch, where a word is the name of one, else the word."""
+    """Return the runs of a batch if the word is its name, else the word."""
     from launcher.batch.batch_queue import names, open_queue
 
     if word not in names():
@@ -95,7 +95,7 @@ def _runs_of(word: str) -> list[str]:
 
 
 def _mirrors(words: Sequence[str]) -> list[Mirror]:
-    """Return the mirrors of runs. Raises UnknownNameError that says every word which no run has."""
+    """Return the local copies of runs. Raises UnknownNameError that names every word without a run."""
     from launcher.runs.locating import mirror_here
 
     mirrors, unknown = [], []
@@ -110,7 +110,7 @@ def _mirrors(words: Sequence[str]) -> list[Mirror]:
 
 
 def _distinct(mirrors: list[Mirror], words: Sequence[str]) -> list[Mirror]:
-    """Return the mirrors. Raises UsageError for fewer than two runs, or for one that is named twice."""
+    """Return the local copies. Raises UsageError for fewer than two runs, or for a run named twice."""
     for mirror in mirrors:
         twins = [word for word, other in zip(words, mirrors, strict=True) if other.run == mirror.run]
         if len(twins) > 1:
@@ -168,7 +168,7 @@ def _show_picture(drawn: Path | None) -> None:
 
 
 def _notes(comparison: Comparison, *, has_diff: bool) -> Iterator[str]:
-    """Yield what is not known of the runs, and how to learn it."""
+    """Yield notes on missing information about the runs, each with the command that gets it."""
     runs = comparison.runs
     if live := [run.mirror for run in runs if not run.has_ended]:
         yield f"not ended when last heard of: {_named(live)}   launch attach {live[0].short}"
@@ -189,7 +189,7 @@ def _named(mirrors: Sequence[Mirror]) -> str:
 
 
 def _show_diff(code: CodeDiff) -> None:
-    """Print the diffs as they are, to be read or applied; a terminal's escapes in them are removed."""
+    """Print the diffs unchanged, to read or apply, except for terminal escapes, which are removed."""
     for file in code.files:
         if file.text is not None:
             sys.stdout.write(without_escapes(file.text))

@@ -1,4 +1,4 @@
-"""diagnose: why a log or a run failed, and what fixes it."""
+"""diagnose: the cause of a failure in a log or run, and its fix."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def diagnose(
 
 
 def _of(source: str, host: str | None) -> Diagnosis:
-    """Diagnose a log or a run. Raises UsageError for an unreadable file, UnknownNameError for neither file nor run."""
+    """Diagnose a log or a run. Raises UsageError for an unreadable file, UnknownNameError if no file or run has the name."""
     from launcher.transport.log_diagnosis import LogFile, diagnose_log
 
     if source == "-":

@@ -1,4 +1,4 @@
-"""explain: the precisions that a card and a job allow, and why; or which precision a run used."""
+"""explain: the precisions for a card and a job, with reasons; or the precision that a run used."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def explain(
 
 
 def _memory(case: LadderInputs, rung: Precision) -> dict[str, int]:
-    """Return the parts of a step's memory in bytes, and what is left to CUDA; empty if the model is not known."""
+    """Return the parts of a step's memory and the reserve for CUDA, in bytes; empty if the model is unknown."""
     from launcher.planning.precision.memory import reserve_bytes
 
     needed = case.estimate(rung)
@@ -145,7 +145,7 @@ def _show_memory(rungs: Sequence[dict[str, int]]) -> None:
 
 
 def _show_ladder(rungs: Sequence[Precision], excluded: Sequence[Excluded]) -> None:
-    """Print the precisions in the order in which they are tried, then those that are excluded."""
+    """Print the precisions in the order of trial, then the excluded ones."""
     from launcher.cli.output.columns import Column, print_columns
     from launcher.values.precision import SHORT
 
@@ -163,7 +163,7 @@ def _show_ladder(rungs: Sequence[Precision], excluded: Sequence[Excluded]) -> No
 
 
 def _of_run(word: str, host: str | None, *, as_json: bool) -> None:
-    """Show which precision a run used."""
+    """Show the precision that a run used."""
     from launcher.cli.follow.fetch import fetch
     from launcher.cli.text.precision_text import report_json, show_report
     from launcher.runs.follow.precision_report import precision_report

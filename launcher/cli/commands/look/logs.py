@@ -1,4 +1,4 @@
-"""logs: what the training printed."""
+"""logs: print the training's output."""
 
 from __future__ import annotations
 

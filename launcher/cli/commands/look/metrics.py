@@ -1,4 +1,4 @@
-"""metrics: the values that the training reported, and the host's own figures."""
+"""metrics: the values that the training reported, and the host's figures."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def metrics(
 
 
 def _show(mirror: Mirror, measured: list[Measured]) -> None:
-    """Print a table with a line for each step, and say what it does not show."""
+    """Print a table with a row for each step, and a note on the omitted columns."""
     from launcher.cli.output.columns import print_columns
     from launcher.cli.output.wrapping import complain_wrapped
     from launcher.cli.text.metrics_table import metrics_table
@@ -80,7 +80,7 @@ def _show(mirror: Mirror, measured: list[Measured]) -> None:
 
 
 def _show_host(summaries: dict[str, FigureSummary]) -> None:
-    """Print a table of the host's own figures, nothing if there are none."""
+    """Print a table of the host's figures. Print nothing without figures."""
     from launcher.cli.output.columns import Column, print_columns
 
     figures = ("last", "mean", "least", "most")

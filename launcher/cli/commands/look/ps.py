@@ -1,4 +1,4 @@
-"""ps: the runs and their states."""
+"""ps: list runs and their states."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def ps(
         from launcher.cli.output.wait_notice import waiting_for
 
         with waiting_for(host or "the hosts of runs that go on"):
-            rows = look(limit + 1)  # one more than is shown says whether there are more
+            rows = look(limit + 1)  # one extra row tells whether more runs exist
         _show(rows[:limit], host, foreign, is_chosen=bool(state), here=here, as_json=as_json)
         if len(rows) > limit and not as_json:
             complain(f"the newest {limit} are shown   more   launch ps --limit {10 * limit}")
@@ -103,7 +103,7 @@ def _show(
 
 
 def _tell_batches() -> None:
-    """Say which batches of this folder have not ended and are worked by nobody."""
+    """Print the unfinished batches of this folder that no process works."""
     from launcher.copy.runs_folder import runs_folder
 
     if not (runs_folder() / "batches").is_dir():
@@ -157,7 +157,7 @@ def _nothing(foreign: list[str], *, is_chosen: bool, here: bool) -> list[str]:
 
 
 def _foreign(runs: list[str]) -> str:
-    """Return what is said of copies that are here of runs that this user has neither launched nor attached."""
+    """Return the note on foreign runs: local copies of runs that this user has neither launched nor attached."""
     many, are = (
         (f"{len(runs)} foreign runs are", "they are") if len(runs) > 1 else ("1 foreign run is", "it is")
     )
@@ -165,7 +165,7 @@ def _foreign(runs: list[str]) -> str:
 
 
 def _nothing_at(name: str) -> list[str]:
-    """Return what is said of a host without runs: it may hold some of other computers."""
+    """Return the lines for a host without runs of this client. It may have runs of other computers."""
     from launcher.backends.registry import backend_of
     from launcher.config import resolve
 
@@ -174,7 +174,7 @@ def _nothing_at(name: str) -> list[str]:
 
 
 def _cells_of(rows: list[ListedRun]) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
-    """Return the columns of rows, and their cells. The one with the batch is there only if a row has one."""
+    """Return the columns and cells of rows. The column BATCH appears only if a row has a batch."""
     from launcher.cli.output.columns import Column
 
     columns, cells = _columns(), [_cells(row) for row in rows]
@@ -220,7 +220,7 @@ def _cells(row: ListedRun) -> tuple[str, ...]:
 
 
 def _remarks(row: ListedRun) -> str:
-    """Return what there is to say of a run besides; of most of them nothing, and there may be thousands."""
+    """Return the text of a run's last column. It is empty for most runs, so the common case is a short path."""
     first = _unreached(row) if row.problem else _why(row)
     if not (row.goes_on or row.beside or row.kept_age_s or row.rent or row.folder):
         return first
@@ -229,19 +229,19 @@ def _remarks(row: ListedRun) -> str:
 
 
 def _short(folder: str) -> str:
-    """Return the folder of a copy as people write it."""
+    """Return the folder of a local copy in short form: without `/runs`, and with `~` for the home folder."""
     home, place = os.path.expanduser("~"), os.path.dirname(folder) if folder.endswith("/runs") else folder
     return f"~{place[len(home) :]}" if place.startswith(f"{home}/") else place
 
 
 def _unreached(row: ListedRun) -> str:
-    """Return what was last known of a run, and why its host does not say more."""
+    """Return a run's last known state with its age, and why its host does not answer."""
     ago = f" {age_text(time.time() - row.reached)} ago" if row.reached is not None else ""
     return f"last seen {row.summary.state}{ago}; {row.problem}"
 
 
 def _goes_on(row: ListedRun) -> str:
-    """Return which run goes on with this one, and whether its host knows."""
+    """Return the run that continues this one elsewhere, and whether the old host has been informed."""
     departure = row.goes_on
     if departure is None:
         return ""
@@ -256,7 +256,7 @@ def _goes_on(row: ListedRun) -> str:
 
 
 def _kept(row: ListedRun) -> str:
-    """Return how old the checkpoint is that a follower keeps here."""
+    """Return the age of the local checkpoint that a follower keeps."""
     if row.kept_age_s is None:
         return ""
     return (
@@ -267,14 +267,14 @@ def _kept(row: ListedRun) -> str:
 
 
 def _rent(row: ListedRun) -> str:
-    """Return what its rented machine has cost; of one that is gone that is said with how it went."""
+    """Return the cost of its rented machine; empty for a machine that is gone: `problem` has its cost."""
     if row.rent is None or row.is_gone:
         return ""
     return f"rent {row.rent.words}{f'; {row.rent.lost}' if row.rent.lost else ''}"
 
 
 def _why(row: ListedRun) -> str:
-    """Return why a run failed or is in doubt, else the remedy behind its current attempt."""
+    """Return why a run failed, waits or is in doubt, else the remedy behind its current attempt."""
     run = row.summary
     evidence, remedy = run.evidence, run.remedy
     if run.trouble is not None:
@@ -307,7 +307,7 @@ def _why(row: ListedRun) -> str:
 
 
 def _is_of_now(remedy: dict[str, Any], attempt: int | None) -> bool:
-    """Whether the present attempt is the one that a remedy led to, or the one that it answers: the run goes no further yet."""
+    """Whether the current attempt is the one that the remedy started, or the failed one before it."""
     answered = remedy.get("attempt")
     return attempt is None or not isinstance(answered, int) or attempt <= answered + 1
 
@@ -323,7 +323,9 @@ def _state(row: ListedRun) -> str:
     state, attempt, reason = row.summary.state, row.summary.attempt or 1, row.summary.reason
     if reason == Reason.NEXT_TRIAL:
         return "verifying"
-    if state == State.RUNNING and reason:  # what it runs for: each attempt of `launch verify` is a trial
+    if (
+        state == State.RUNNING and reason
+    ):  # the attempt's purpose: in `launch verify`, each attempt is a trial
         return reason
     words = state if attempt == 1 else f"{state}, attempt {attempt}"
     return f"{words}: {reason}" if reason and state in ("failed", "waiting", "resuming") else words
@@ -338,9 +340,9 @@ def _loss(loss: object) -> str:
 
 
 def _time(run: Summary) -> str:
-    """Return how long a run has been running, or took; `-` if nobody knows when it ended, or if it has not begun.
+    """Return a run's duration, or its time so far; `-` if its end is unknown or it has not begun.
 
-    The time in which its job waits in a queue does not count.
+    The time of its job in a queue does not count.
     """
     if run.time is None or (run.ended is None and run.state in ("interrupted", "unreadable", "reserved")):
         return "-"
