@@ -1,5 +1,5 @@
-"""For services without a wire, which run a script to its end and keep its log: a run's folder on this computer, fed from the log.
+"""A client for services that only run a script and keep its log, without a connection into a running session.
 
-`spooled_desk` is the front door: the desk of such a place.
-`segments` pushes, watches, brings home and deletes the sessions of a run.
+The spool is a local folder that holds such a run and grows from its log. `spooled_desk` is the front door:
+the host client for a spool. `segments` pushes, watches, downloads and deletes the sessions of a run.
 """

@@ -1,6 +1,7 @@
-"""Feeds a run's folder in the spool from its segment: the log while it runs, and its record once it has ended.
+"""Feed a run's folder in the spool: from the log of its segment while it runs, then from its record.
 
-One thread of one process feeds a run, under a lock. Others read the folder, and take over when that process ends.
+One thread of one process feeds a run, under a lock. Other processes read the folder, and take over when that
+process ends.
 """
 
 from __future__ import annotations
@@ -16,17 +17,17 @@ from launcher.backends.spool.spool import Spool
 from launcher.errors import ServiceError, ServiceUnreachableError
 
 POLL_S = (1.0, 2.0, 4.0, 8.0, 15.0)
-"""How long to wait before the service is asked again for a segment that it queues, or whose log cannot be followed."""
+"""Seconds between requests for a segment that is queued, or whose log cannot be followed."""
 QUIET_S = 1.0
-"""A log that has brought nothing for so long is read up to now."""
+"""Seconds without new log output after which the log counts as read up to now."""
 CATCH_UP_S = 20.0
 ASK_S = 300.0
-"""While a lost push may still appear, the service is asked so often."""
+"""Seconds between requests while a lost push may still appear."""
 _LOG = logging.getLogger(__name__)
 
 
 class Feeder:
-    """Feeds one run in a thread of its own until it is closed, or until its segment is over."""
+    """Feeds one run in its own thread until it is closed or its segment is over."""
 
     def __init__(self, segments: Segments, run: str) -> None:
         """Start the thread."""
@@ -41,17 +42,17 @@ class Feeder:
 
     @property
     def is_working(self) -> bool:
-        """Whether the thread is still there."""
+        """Whether the thread is alive."""
         return self._thread.is_alive()
 
     def check(self) -> None:
-        """Raise what ended the thread, once."""
+        """Raise the exception that ended the thread, once."""
         error, self._error = self._error, None
         if error is not None:
             raise error
 
     def catch_up(self, wait_s: float = CATCH_UP_S) -> None:
-        """Wait until the folder has what the segment has sent by now, or another process feeds it."""
+        """Wait until the folder has everything that the segment has sent so far, or another process feeds it."""
         until = time.monotonic() + wait_s
         while self.is_working and time.monotonic() < until:
             if self._is_current.is_set() and time.monotonic() - self._took > QUIET_S:
@@ -59,7 +60,7 @@ class Feeder:
             time.sleep(0.05)
 
     def close(self) -> None:
-        """Let the thread end at its next piece; nothing that it wrote is lost."""
+        """Let the thread end at its next piece. Nothing that it wrote is lost."""
         self._is_closed.set()
 
     def _work(self) -> None:
@@ -76,7 +77,7 @@ class Feeder:
                     return
                 finally:
                     lock.release()
-        except Exception as error:  # noqa: BLE001 - it is raised where the run is read
+        except Exception as error:  # noqa: BLE001 - raised in the thread that reads the run
             self._error = error
         finally:
             self._is_current.set()
@@ -101,7 +102,7 @@ class Feeder:
             self._is_closed.wait(POLL_S[min(tries, len(POLL_S) - 1)])
 
     def _follow(self, record: SegmentRecord) -> bool:
-        """Take what the log brings until its end, or until the service is to be asked; return whether it brought anything."""
+        """Read the log until it ends or the service must be asked. Return whether anything new arrived."""
         spool = Spool(Path(self._segments.run(self._run).path), record.segment)
         before, ask_at, is_noted = spool.position, time.monotonic() + ASK_S, bool(record.words)
         try:
@@ -117,9 +118,9 @@ class Feeder:
                 is_to_ask = is_due or (record.lost and time.monotonic() > ask_at)
                 if is_to_ask or self._is_closed.is_set():
                     break
-        except ServiceError as error:  # no live view: its record comes with its outputs
+        except ServiceError as error:  # no live view: its record arrives with its outputs
             if isinstance(error, ServiceUnreachableError):
-                self._segments.look(self._run)  # raises if more is away than the log
+                self._segments.look(self._run)  # raises if the whole service is unreachable, not only the log
             if error.reason not in GONE:
                 _LOG.info("no live view of %s: %s", record.ref, error)
             self._segments.note(self._run, f"{NO_LIVE_VIEW}: {str(error).splitlines()[0]}")

@@ -1,4 +1,4 @@
-"""The files of a run in a spool, as a segment's payload takes them: its control, its record, and what it works on."""
+"""The files of a run that go into a segment's payload: its control files, its record, and its work files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ WORKED = ("code", "data", "checkpoints", "artifacts", "home")
 
 
 def record_files(run: Run) -> Iterator[Member]:
-    """Yield the small files from which a segment goes on. What grows, logs and events, stays here."""
+    """Yield the small files that a segment needs to continue.
+
+    Growing files, such as logs and events, are left out.
+    """
     paths = [Path(run.control, name) for name in CONTROL]
     paths += [Path(run.record, f"{number:04d}", name) for number in run.numbers() for name in RECORDED]
     for path in paths:
@@ -27,7 +30,7 @@ def record_files(run: Run) -> Iterator[Member]:
 
 
 def work_files(run: Run, *, only_shipped: bool) -> Iterator[Member]:
-    """Yield the files that a run works on; `only_shipped`: those that its client sent, and not what it has made since."""
+    """Yield a run's work files. `only_shipped`: only those that its client uploaded, not those made since."""
     shipped = {f"work/{path}" for path in read_json(run.manifest)} if only_shipped else None
     for name in WORKED:
         for member in _below(Path(run.work, name), f"work/{name}"):
@@ -36,9 +39,9 @@ def work_files(run: Run, *, only_shipped: bool) -> Iterator[Member]:
 
 
 def extract_run(payload: bytes, folder: Path) -> None:
-    """Put the run's folder of a payload into a folder: files, links and modes as they were packed. Raises BadFileError."""
+    """Extract the run's folder from a payload, with files, links and modes as packed. Raises BadFileError."""
     with opened(payload) as archive:
-        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # not before Python 3.11.4
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # missing before Python 3.11.4
         for member in archive:
             if member.name.startswith(RUN):
                 member.name = member.name.removeprefix(RUN)
@@ -46,7 +49,10 @@ def extract_run(payload: bytes, folder: Path) -> None:
 
 
 def _below(path: Path, name: str) -> Iterator[Member]:
-    """Yield what lies at a path. A link of the tree's own stays one; one into the spool's store is followed."""
+    """Yield the files below a path.
+
+    A relative link stays a link; an absolute one, into the spool's store, is followed.
+    """
     is_link = path.is_symlink()
     if is_link and not os.path.isabs(target := os.readlink(path)):
         yield Member(name, 0, lambda: path.open("rb"), link=target)

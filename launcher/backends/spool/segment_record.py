@@ -1,4 +1,7 @@
-"""What is on record of the session that a run has in a cloud service: its segments are such sessions, one after the other."""
+"""The record of a run's latest segment.
+
+A segment is one session of a cloud service; a run has one after another.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +14,29 @@ from launcher.values.base import Record
 SegmentStatus = Literal[
     "unsettled", "waiting", "sent", "queued", "running", "ended", "over", "home", "gone", "deleted"
 ]
-"""`unsettled`: its push may have been accepted, or not. `waiting`: the service had no room, and it is pushed again. `ended`:
-the service says so, and what it has recorded is on its way here. `over`: that is here, its other files are not. `home`: they
-are too. `gone`: they are lost. `deleted`: they are lost, as another client or a person has deleted it."""
+"""`unsettled`: the push may have been accepted or not.
+
+`waiting`: the service had no room, and the segment will be pushed again. `ended`: the service reports its
+end, and its record is being downloaded. `over`: its record is here, its other files are not. `home`: they are
+too. `gone`: they are lost. `deleted`: they are lost because another client or a person deleted the segment.
+"""
 _OVER = ("over", "home", "gone", "deleted")
 
 
 class SegmentRecord(Record):
-    """The latest segment of a run, as it lies in the run's `control/service.json`, where the run's LivenessProbe reads it.
+    """The latest segment of a run, stored in its `control/service.json`, where its LivenessProbe reads it.
 
-    `ref` names it to the service, `words` say what the service said of it. Times are in seconds since 1970: `time` is when
-    the service was last asked, `began` when the segment was first seen to run, by the service's clock. It may run for `session_s`, in seconds.
+    `ref` is the service's name of it, `words` the service's message. Times are in seconds since 1970: `time`
+    is the last request to the service, `began` the moment when it was first seen running, by the service's
+    clock. `session_s` is its time limit in seconds.
 
-    `refused` are paths that it has left and that cannot be here, each with the reason. `other_client`: whether another client
-    of the account has pushed this latest segment, or an earlier one only; that one may need the last one to learn of its end.
-    `source` is an earlier segment whose outputs the next one needs. `pushed` are all segments that this client has pushed and
-    that may still exist, `lost` those whose push never arrived: should one appear later, it is deleted. `retry_at` is when a
-    `waiting` one is pushed again, for the `tries`th time. `checkpoint` is the step of the newest checkpoint that came home;
-    `fruitless` segments in a row have brought none.
+    `refused` are output paths that cannot be stored here, each with the reason. `other_client`: another
+    client of the account pushed the latest segment, or only an earlier one. Such a client may need the last
+    segment to learn of the run's end. `source` is an earlier segment whose outputs the next one needs.
+    `pushed` are all segments that this client pushed and that may still exist. `lost` are those whose push
+    never arrived: one that appears later is deleted. `retry_at` is the time when a `waiting` one is pushed
+    again, for the `tries`th time. `checkpoint` is the step of the newest downloaded checkpoint. `fruitless`
+    counts the latest segments in a row without a new one.
     """
 
     version: Literal[1] = 1
@@ -53,7 +61,9 @@ class SegmentRecord(Record):
     @model_validator(mode="before")
     @classmethod
     def _without_flags(cls, values: Any) -> Any:
-        """Read what versions before 2026-11-29 wrote: four flags beside a status that ended with `over` or `deleted`."""
+        """Convert a record from before 2026-11-29, which had four flags besides a status up to `over` or
+        `deleted`.
+        """
         if not isinstance(values, dict) or "is_home" not in values:
             return values
         found = dict(values)
@@ -70,5 +80,5 @@ class SegmentRecord(Record):
 
     @property
     def are_files_lost(self) -> bool:
-        """Whether what it has left and is not here is nowhere."""
+        """Whether its outputs that are not here are lost."""
         return self.status in ("gone", "deleted")

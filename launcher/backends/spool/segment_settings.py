@@ -1,4 +1,4 @@
-"""What one segment of a run is told: the `segment.json` of its payload, which the agent in the session reads."""
+"""The settings of one segment: the `segment.json` of its payload, which the agent in the session reads."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from launcher.values.base import Written, canonical_json
 from launcher.values.plan import SegmentCards, TorchWheel
 
 TREE_SUFFIX = ".tree"
-"""So named, Kaggle does not unpack an archive in a dataset."""
+"""Kaggle does not unpack an archive with this suffix in a dataset."""
 
 
 class SegmentTree(Written):
-    """An archive of the run's work/, somewhere below the inputs of a session: its name, and its SHA-256 in hex."""
+    """An archive of the run's work/ below a session's inputs: its file name, and its SHA-256 in hex."""
 
     file: Annotated[str, Field(pattern=r"^launch-[0-9a-f]{16}\.tree$")]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
     @property
     def dataset(self) -> str:
-        """The slug of the dataset that holds it, alone."""
+        """The slug of the dataset that holds only this archive."""
         return self.file.removesuffix(TREE_SUFFIX)
 
 
 class SegmentSettings(Written):
-    """A segment's settings. It must have ended `session_s` seconds after its script began. Without `cards` it uses none.
+    """A segment's settings. It must end within `session_s` seconds of its script's start.
 
-    `earlier`: the outputs of an earlier segment must be among the inputs. `requirements` are installed where the session's Python lacks them, `torch` where its torch has no code for the card.
+    Without `cards` it uses none. `earlier`: the outputs of an earlier segment must be among the inputs.
+    `requirements` are installed if the session's Python lacks them, `torch` if its torch has no code for the
+    card.
     """
 
     version: Literal[1] = 1
@@ -44,5 +46,5 @@ class SegmentSettings(Written):
     torch: tuple[TorchWheel, ...] = ()
 
     def to_file(self) -> bytes:
-        """Return the content of segment.json: the same settings give the same bytes."""
+        """Return the content of segment.json. The same settings give the same bytes."""
         return f"{canonical_json(self)}\n".encode()

@@ -1,9 +1,9 @@
-"""The segments of the runs in a spool: each is pushed once, watched until it is over, brought home and deleted.
+"""The segments of the runs in a spool: push each once, watch it until it is over, download it and delete it.
 
-A segment is one session of a run in a cloud service that runs a script to its end. What is known of the latest one lies in
-the run's folder (`SegmentRecord`), where every client of the spool, and the run's LivenessProbe, finds it. Two locks guard a run:
-`service.lock` is held for a call that changes something at the service, `feed.lock` by the one process that writes what the
-service sends into the run's folder.
+A segment is one session of a run in a cloud service that runs a script to its end. The record of the latest
+one (`SegmentRecord`) lies in the run's folder, where every client of the spool and the run's LivenessProbe
+find it. Two locks guard a run: `service.lock` for each call that changes something at the service, and
+`feed.lock` for the one process that writes the service's output into the run's folder.
 """
 
 from __future__ import annotations
@@ -34,35 +34,40 @@ from launcher.errors import HostError, RunError, ServiceError, ServiceUnreachabl
 from launcher.transport.client.desk import Heard
 
 SETTLE_S = 60.0
-"""How long a push without an answer may take to show at the service. It is a guess: no figure was found."""
+"""Seconds for a push without an answer to appear at the service. A guess: no figure was found."""
 SETTLE_EVERY_S = 3.0
 PUSHES = 3
-"""So many pushes in a row may be lost before the launch gives up."""
+"""Pushes in a row that may be lost before the launch gives up."""
 BACK_OFF_S = (30.0, 60.0, 120.0, 300.0)
-"""How long to wait before a push is tried again for which the service had no room."""
+"""Seconds before a push that the service had no room for is repeated."""
 OVERDUE_S = 900.0
-"""A session that the service calls running so long after its limit is deleted: others have seen such sessions (APIS of
-Kaggle, unsloth's tests, 2026-08)."""
+"""Seconds beyond its limit after which a session still reported as running is deleted.
+
+Such sessions have been reported by others (APIS of Kaggle, unsloth's tests, 2026-08).
+"""
 MOST_REFUSED = 20
 LOCK_S = 90.0
 ASKED = ("unsettled", "sent", "queued", "running")
 """The statuses that may have changed at the service."""
 NO_LIVE_VIEW = "no live view"
-"""So the words of a session begin whose log cannot be followed, until it can."""
+"""The beginning of a segment's `words` while the log of its session cannot be followed."""
 RECORD, LOCK, FEED_LOCK = "service.json", "service.lock", "feed.lock"
 LEFT = "left"
-"""The folder of the records of runs that were removed here, and not yet from the service."""
+"""The folder for records of runs that were removed here, but not yet from the service."""
 
 
 class SegmentLook(NamedTuple):
-    """What a service says of a segment, and why it has ended if it says so. The status is None if it does not tell just now."""
+    """The service's status of a segment, and the reason of its end.
+
+    The status is None if it is not reported now.
+    """
 
     status: SegmentStatus | None
     words: str = ""
 
 
 class Packed(NamedTuple):
-    """A segment that is ready to be pushed: its script, its machine, how long it may last, and the datasets that it mounts."""
+    """A segment ready to be pushed: its script, its machine, its time limit, and the datasets that it mounts."""
 
     script: str
     machine: str
@@ -71,21 +76,21 @@ class Packed(NamedTuple):
 
 
 class SegmentOutput(NamedTuple):
-    """A file that a segment has left: its path below the run's folder, and its bytes, which come as they are read."""
+    """An output file of a segment: its path below the run's folder, and its bytes, downloaded on reading."""
 
     path: str
     pieces: Iterator[bytes]
 
 
 class LeftoverSegment(NamedTuple):
-    """A segment of a run that may still exist at the service, and that nothing here needs."""
+    """A segment of a run that may still exist at the service, but is not needed here."""
 
     ref: str
     run: str
 
 
 class Service(Protocol):
-    """A cloud service that runs scripts, as far as segments need it. Every method may raise ServiceError."""
+    """A cloud service that runs scripts: the methods that segments use. Each may raise ServiceError."""
 
     name: str
 
@@ -94,19 +99,19 @@ class Service(Protocol):
         """The account and its quota, in a few words."""
 
     def send_tree(self, run: Run, say: Callable[[str], None]) -> str:
-        """Make ready what a run works on, so that segments can be packed; return what was done."""
+        """Prepare a run's work files so that segments can be packed. Return a description."""
 
     def trees(self) -> Sequence[KeptTree]:
-        """Return what was uploaded from here for runs to work on."""
+        """Return the uploads of this spool for runs."""
 
     def delete_tree(self, slug: str) -> bool:
-        """Delete what was uploaded from here, unless a run needs it; return whether it is gone."""
+        """Delete an upload of this spool, unless a run needs it. Return whether it is gone."""
 
     def reference(self, run: str, segment: int) -> str:
-        """Return the name by which the service will know a segment."""
+        """Return the service's name for a segment."""
 
     def pack(self, run: Run, record: SegmentRecord) -> Packed:
-        """Return a segment's script. What is too large for it is uploaded."""
+        """Return a segment's script. Files too large for it are uploaded."""
 
     def push(self, record: SegmentRecord, packed: Packed) -> None:
         """Push a segment, once. Raises UnsettledError if it may have been accepted."""
@@ -115,35 +120,35 @@ class Service(Protocol):
         """Whether a push was refused only because too many sessions run."""
 
     def exists(self, ref: str) -> bool:
-        """Whether the service has a segment. A refusal to show it is no answer to that."""
+        """Whether the service has a segment. A refusal to show one does not prove that it is missing."""
 
     def look(self, ref: str) -> SegmentLook:
-        """Return what the service says of a segment."""
+        """Return the service's status of a segment."""
 
     def now(self) -> float:
-        """Return the time by the service's clock, in seconds since 1970: this machine's may jump."""
+        """Return the service's time in seconds since 1970: this machine's clock may jump."""
 
     def follow(self, ref: str, position: int) -> Iterator[LogPiece | None]:
-        """Yield the pieces of a segment's log from a position on until its end; `None` now and then."""
+        """Yield the pieces of a segment's log from a position to its end, and sometimes `None`."""
 
     def outputs(self, ref: str, run: str) -> Iterator[SegmentOutput]:
-        """Yield the files of a run's folder that a segment has left."""
+        """Yield the output files of a segment that belong to a run's folder."""
 
     def delete(self, ref: str) -> None:
-        """Delete a segment with its outputs, which ends it if it runs. One that is gone is no error."""
+        """Delete a segment with its outputs, which ends it if it runs. A missing one is accepted."""
 
     def names(self, words: str) -> list[str]:
-        """Return the names of all segments that have some words in their names."""
+        """Return the names of all segments whose names contain some words."""
 
     def unpack(self, ref: str, folder: Path) -> SegmentRecord | None:
-        """Unpack what a segment carries of its run into a folder; `None` if it is no segment of ours."""
+        """Unpack the run in a segment's payload into a folder; `None` if the segment is not ours."""
 
 
 class Segments:
     """The segments of the runs below a root."""
 
     def __init__(self, service: Service, root: Path, *, keeps_kernels: bool = False) -> None:
-        """Nothing is asked of the service yet."""
+        """Store the arguments. The service is not contacted."""
         self.service = service
         self._root = root
         self._keeps = keeps_kernels
@@ -153,7 +158,7 @@ class Segments:
         return Run(str(self._root / "runs" / run))
 
     def record(self, run: str) -> SegmentRecord | None:
-        """Return what is on record of a run's latest segment; `None` before the first."""
+        """Return the record of a run's latest segment; `None` before the first."""
         try:
             text = self._path(run, RECORD).read_text()
             return SegmentRecord.model_validate_json(text)
@@ -165,7 +170,7 @@ class Segments:
             raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}\n  {mend}") from None
 
     def state(self, run: str) -> object:
-        """Return the state of a run by its record in the spool; `None` before the first."""
+        """Return the state of a run from its record in the spool; `None` before the first."""
         last = self.run(run).last()
         return last.read_state().get("state") if last is not None else None
 
@@ -176,9 +181,10 @@ class Segments:
     # push
 
     def push(self, run: str) -> SegmentRecord:
-        """Push a run's next segment, unless another client has. Return its record, which may be `waiting`: see `is_full`.
+        """Push a run's next segment, unless another client has.
 
-        Raises ServiceError, with the segment on record as over, if it is refused.
+        Return its record, which may be `waiting`: see `is_full`. Raises ServiceError if it is refused; its
+        record says then that it has ended.
         """
         for _ in range(PUSHES):
             record = self._push(run)
@@ -199,12 +205,12 @@ class Segments:
             record = self._next(run, before)
             packed = self.service.pack(self.run(run), record)
             record = _with(record, session_s=packed.session_s, time=time.time())
-            Spool(Path(self.run(run).path), record.segment)  # its folders are those after the ones here now
-            self._write(run, record)  # before the call: what may exist must be on record
+            Spool(Path(self.run(run).path), record.segment)  # records the last folder before the segment's
+            self._write(run, record)  # before the call: a segment that may exist must be on record
             return self._write(run, self._pushed(run, record, packed))
 
     def _next(self, run: str, before: SegmentRecord | None) -> SegmentRecord:
-        """Return the record of the segment that is to be pushed. One that was refused for want of room keeps its name."""
+        """Return the record of the next segment. One that was refused for lack of room keeps its name."""
         was_refused = before is not None and before.status == "waiting" and before.ref not in before.lost
         segment = 1 if before is None else before.segment + (not was_refused)
         ref = self.service.reference(run, segment)
@@ -221,12 +227,12 @@ class Segments:
             return record
         kept: dict[str, object] = {name: getattr(before, name) for name in _KEPT}
         if before.source is not None and not self.service.exists(before.source):
-            kept["source"] = None  # somebody has deleted it; what it left is here
+            kept["source"] = None  # it was deleted; its outputs are here
         others = None if before.other_client is None else "earlier"
         return _with(record, **kept, pushed=(*before.pushed, ref), other_client=others)
 
     def _pushed(self, run: str, record: SegmentRecord, packed: Packed) -> SegmentRecord:
-        """Push a segment that is on record; return what its record is then. Raises ServiceError."""
+        """Push a recorded segment and return its new record. Raises ServiceError."""
         try:
             self.service.push(record, packed)
         except UnsettledError as error:
@@ -235,13 +241,16 @@ class Segments:
             words = str(error).splitlines()[0]
             if self.service.is_full(error):
                 return _waiting(_without(record, record.ref), words, error.retry_s or 0.0)
-            is_undone = error.reason in UNDONE  # it was there for a moment, and may still be
+            is_undone = error.reason in UNDONE  # it existed for a moment, and may still
             self._write(run, _over(record if is_undone else _without(record, record.ref), words, "home"))
             raise
         return _sent(record)
 
     def _settle(self, record: SegmentRecord) -> SegmentRecord:
-        """Look whether a push was accepted. One that does not show for SETTLE_S is lost: it is to be pushed again."""
+        """Check whether a push was accepted.
+
+        One that does not appear within SETTLE_S is lost, and is pushed again.
+        """
         if self.service.exists(record.ref):
             return _sent(record)
         if time.time() < record.time + SETTLE_S:
@@ -250,7 +259,7 @@ class Segments:
         return _waiting(lost, "its push never arrived", 0.0)
 
     def _chase(self, record: SegmentRecord) -> SegmentRecord:
-        """Delete what has appeared of a run's lost pushes."""
+        """Delete lost pushes of a run that have appeared."""
         for ref in record.lost:
             if ref != record.ref and self.service.exists(ref):
                 self.service.delete(ref)
@@ -260,11 +269,11 @@ class Segments:
     # watch
 
     def advance(self, run: str, heard: Heard | None = None, *, feeds: bool = False) -> SegmentRecord | None:
-        """Do for a run what can be done now; return the record of its latest segment, `None` before the first.
+        """Update a run from the service. Return the record of its latest segment, `None` before the first.
 
-        The service is asked. The record of a segment that has ended comes home; with `heard`, which gets the bytes that have
-        come, its other files do too. `feeds`: the caller holds the feed's lock; if another process does, that one brings the
-        record. With neither, a later segment that another client has pushed is taken over.
+        The record of an ended segment is downloaded; with `heard`, which gets the number of bytes so far, its
+        other files are too. `feeds`: the caller holds the feed lock; if another process holds it, that
+        process downloads the record. Without both, a later segment that another client pushed is taken over.
         """
         while (record := self.look(run)) is not None:
             if record.status == "ended" or (record.status == "over" and heard is not None):
@@ -281,7 +290,7 @@ class Segments:
         return None
 
     def look(self, run: str) -> SegmentRecord | None:
-        """Ask the service about a run's latest segment, unless it is over; return its record."""
+        """Ask the service about a run's latest segment, unless it is over. Return its record."""
         record = self.record(run)
         if record is None or record.status not in ASKED:
             return record
@@ -297,7 +306,7 @@ class Segments:
         seen, now = self.service.look(record.ref), time.time()
         if seen.status == "deleted":
             if record.status == "sent" and now < record.time + record.session_s:
-                return record  # what was accepted may not show for long, and runs meanwhile
+                return record  # an accepted push may be running long before it appears
             return _over(_without(record, record.ref), seen.words, "deleted")
         status = "ended" if seen.status == "over" else seen.status or record.status
         its_now = self.service.now()
@@ -314,19 +323,19 @@ class Segments:
         return _over(_without(record, record.ref), words, "gone")
 
     def note(self, run: str, words: str) -> None:
-        """Record what is to be shown of a segment that runs."""
+        """Record a message to show for a running segment."""
         with self._locked(run):
             record = self._known(run)
             if record.is_live:
                 self._write(run, _with(record, words=words))
 
     def try_to_feed(self, run: str, wait_s: float = 0.0) -> Lock | None:
-        """Take the lock under which a run's folder is fed; `None` if another process feeds it."""
+        """Take the lock for feeding a run's folder; `None` if another process feeds it."""
         return Lock.take(str(self._path(run, FEED_LOCK)), wait_s)
 
     @contextlib.contextmanager
     def disk_errors(self) -> Iterator[None]:
-        """Turn an error of the disk with the spool into a HostError that names it."""
+        """Turn an error of the spool's disk into a HostError that names it."""
         try:
             yield
         except OSError as error:
@@ -334,12 +343,13 @@ class Segments:
             mend = "the run is not affected; when this is fixed, the same again"
             raise HostError(self.service.name, f"{words}\n  {mend}") from error
 
-    # home
+    # download
 
     def _bring(self, record: SegmentRecord, heard: Heard) -> None:
-        """Bring the record of a segment that has ended home, or all the rest of one that is over.
+        """Download the record of a segment that has ended, or all other files of one that is over.
 
-        `heard` gets the bytes that came so far. The caller holds the feed's lock. What was brought before an interruption stays.
+        `heard` gets the number of bytes so far. The caller holds the feed lock. Files downloaded before an
+        interruption stay.
         """
         run, is_record = record.run, record.status == "ended"
         if self._known(run).status != record.status:
@@ -382,7 +392,10 @@ class Segments:
             self._delete_unneeded(run, self._write(run, _with(record, status="gone") if problem else record))
 
     def _check_gone(self, error: ServiceError, ref: str) -> None:
-        """Raise the error unless it says that a segment is gone: one that is still there is asked again later."""
+        """Raise the error unless it means that a segment is gone.
+
+        A segment that still exists is asked again later.
+        """
         if error.reason not in GONE:
             raise error
         if self.service.exists(ref):
@@ -390,34 +403,38 @@ class Segments:
             raise ServiceUnreachableError(self.service.name, error.reason, words) from error
 
     def _at_home(self, record: SegmentRecord) -> SegmentRecord:
-        """Return the record of a segment whose outputs are home, with what the next one needs."""
+        """Return the record of a segment whose outputs were downloaded, with the source for the next segment."""
         newest = checkpoints.newest(self.run(record.run).checkpoints)
         has_ended = self.has_ended(record.run)
         is_fruitful = newest is not None and newest != record.checkpoint
         source = record.ref if is_fruitful else record.source
         if has_ended and source in record.pushed:
-            source = None  # one of another client's is kept in mind: whoever stops the run deletes it
+            source = None  # another client's source stays on record: a stop deletes it
         fruitless = 0 if is_fruitful or has_ended else record.fruitless + 1
         return _with(record, status="home", source=source, checkpoint=newest, fruitless=fruitless)
 
     def _delete_unneeded(self, run: str, record: SegmentRecord) -> None:
-        """Delete the segments that nothing needs any more, unless kernels are kept. A fruitless one stands for none before it."""
+        """Delete the segments that are not needed any more, unless kernels are kept.
+
+        A segment without a new checkpoint does not replace the ones before it.
+        """
         needed = {record.source, *record.lost}
         if record.refused or (record.other_client is not None and self.has_ended(run)):
             needed.add(record.ref)
         for ref in record.pushed:
             if self._keeps or ref in needed or (record.fruitless and ref != record.ref):
                 continue
-            with contextlib.suppress(ServiceError):  # the next segment's end, or `gc`, tries again
+            with contextlib.suppress(ServiceError):  # the end of the next segment, or `gc`, tries again
                 self.service.delete(ref)
                 record = self._write(run, _without(record, ref))
 
     # other clients of the account
 
     def adopt(self, words: str = "") -> list[str]:
-        """Take runs into the spool that other clients of the account began; return their ids.
+        """Take into the spool the runs that other clients of the account began. Return their ids.
 
-        `words` are those of an id. A run comes without what it has printed, which its segment sends again.
+        `words` are part of an id. The printed output of such a run is missing until its segment sends it
+        again.
         """
         runs = self._root / "runs"
         runs.mkdir(exist_ok=True, mode=0o700)
@@ -445,15 +462,15 @@ class Segments:
             return record.run
 
     def _catch_up(self, run: str) -> bool:
-        """Whether another client has pushed a later segment of a run, which is taken over then."""
+        """Whether another client has pushed a later segment of a run. It is then taken over."""
         with self._locked(run):
             before = self._known(run)
             return not before.is_live and self._take_over(run, before) is not None
 
     def check_goes_on_here(self, run: str) -> None:
-        """Raise RunError if another client seems to have gone on with a run, though nothing shows how far.
+        """Raise RunError if another client seems to have continued a run without a trace of its progress.
 
-        That one deletes the segments that it does not need any more.
+        That client deletes the segments that it does not need any more.
         """
         record = self.record(run)
         if record is None or record.other_client is None:
@@ -469,9 +486,10 @@ class Segments:
             )
 
     def _take_over(self, run: str, before: SegmentRecord) -> SegmentRecord | None:
-        """Take over a later segment of a run that another client has pushed; `None` if there is none.
+        """Take over a later segment of a run that another client has pushed; `None` without one.
 
-        What it goes on from comes with it. What was printed between is not here.
+        Its payload has the state that it starts from. Output printed between the two segments is missing
+        here.
         """
         following = self.service.reference(run, before.segment + 1)
         names = [name for name in self.service.names(run) if _stem(name) == _stem(following)]
@@ -479,7 +497,7 @@ class Segments:
         if _number(later) <= before.segment or not (later in names or self.service.exists(later)):
             return None
         if later in before.lost:
-            return None  # our own, which has come late
+            return None  # our own late push
         with self._unpacked(later) as (folder, found):
             if found is None or found.run != run or not Run(str(folder)).numbers():
                 return None
@@ -490,13 +508,13 @@ class Segments:
                     os.rename(Run(str(folder)).folder(number).path, ours.folder(number).path)
             for number in ours.numbers():
                 if number > theirs[-1] and ours.folder(number).read_attempt().get("kind") == "contact":
-                    shutil.rmtree(ours.folder(number).path)  # what we did meanwhile has come to nothing
+                    shutil.rmtree(ours.folder(number).path)  # our later contacts are void
             Spool(Path(ours.path), found.segment, after=theirs[-1])
         return self._write(run, _with(found, pushed=before.pushed, lost=before.lost))
 
     @contextlib.contextmanager
     def _unpacked(self, ref: str) -> Iterator[tuple[Path, SegmentRecord | None]]:
-        """Yield what a segment carries of its run in a folder for a while, and its record."""
+        """Yield a temporary folder with the run in a segment's payload, and its record."""
         folder = Path(tempfile.mkdtemp(prefix=".adopted-", dir=self._root))
         try:
             yield folder, self.service.unpack(ref, folder)
@@ -506,7 +524,10 @@ class Segments:
     # end
 
     def end(self, run: str) -> None:
-        """End a run's segment by deleting it, which loses what it has not printed. One that has ended is left alone."""
+        """End a run's segment by deleting it. Data that it has not printed is lost.
+
+        An ended segment is left alone.
+        """
         record = self.look(run)
         if record is None or not record.is_live:
             return
@@ -521,9 +542,10 @@ class Segments:
             self._write(run, _over(_with(_without(record, record.ref), lost=lost), words, "gone"))
 
     def retire(self, run: str) -> None:
-        """Delete the segments of a run that was stopped, so that no client goes on with it. What they have left is here.
+        """Delete the segments of a stopped run, so that no client continues it.
 
-        The last one is over, and its outputs are home. An earlier one that another client has pushed may not be.
+        The last segment is over and its outputs were downloaded. Those of an earlier one that another client
+        pushed are downloaded first if they are missing.
         """
         record = self.record(run)
         if record is None or record.is_live or record.status == "over" or self._keeps:
@@ -534,13 +556,13 @@ class Segments:
                 self._bring_source(record)
             everything = (record.ref, *filter(None, (record.source,)), *record.pushed)
             for ref in dict.fromkeys(everything):
-                if ref not in record.lost:  # one that shows late is still deleted then
+                if ref not in record.lost:  # a lost push that appears later is deleted then
                     self.service.delete(ref)
                     record = self._write(run, _without(record, ref))
             self._write(run, _with(record, source=None))
 
     def _bring_source(self, record: SegmentRecord) -> None:
-        """Bring the work of an earlier segment home if nothing later of it came."""
+        """Download the work files of an earlier segment unless a later one brought a checkpoint."""
         folder = self.run(record.run)
         has_later = not record.are_files_lost and checkpoints.newest(folder.checkpoints) is not None
         if record.source is None or has_later:
@@ -554,7 +576,7 @@ class Segments:
 
     @contextlib.contextmanager
     def removal(self, run: str) -> Iterator[None]:
-        """Keep on record beside the runs what the service has of one that is removed meanwhile; see `clear_away`."""
+        """Keep the names of a run's segments outside its folder while it is removed; see `clear_away`."""
         record = self.record(run)
         if record is None:
             yield
@@ -566,21 +588,21 @@ class Segments:
         try:
             yield
         finally:
-            if self._path(run, RECORD).exists():  # it was not removed
+            if self._path(run, RECORD).exists():  # the run was not removed
                 left.unlink()
 
     def clear_away(self, run: str) -> None:
-        """Delete what the service has of a run that was removed here."""
+        """Delete the segments of a run that was removed here."""
         for kept in self.kept():
             if kept.run == run and not self._path(run, RECORD).exists():
                 self.discard(kept)
 
     def kept(self) -> list[LeftoverSegment]:
-        """Return the segments that this client has pushed, that may still exist, and that nothing here needs."""
+        """Return the segments that this client pushed and that may still exist, but are not needed here."""
         found = []
         for path in sorted((self._root / "runs").glob(f"*/control/{RECORD}")):
             run = path.parent.parent.name
-            with contextlib.suppress(RunError):  # one that cannot be read hides no other
+            with contextlib.suppress(RunError):  # an unreadable record must not hide the others
                 record = self._known(run)
                 needed = {None if self.has_ended(run) else record.source}
                 needed |= {record.ref} if record.is_live or record.status == "over" else set()
@@ -593,7 +615,7 @@ class Segments:
         return found
 
     def discard(self, kept: LeftoverSegment) -> None:
-        """Delete a segment that nothing here needs."""
+        """Delete a segment that is not needed here."""
         self.service.delete(kept.ref)
         left = self._left(kept.run)
         if self._path(kept.run, RECORD).exists():
@@ -643,11 +665,11 @@ class Segments:
 
 
 GONE = ("not-found", "forbidden")
-"""Why a service does not list the outputs of a segment that somebody has deleted."""
+"""The reasons of a service for not listing the outputs of a deleted segment."""
 UNDONE = ("invalid-sources", "conflict")
-"""Why a segment that the service has accepted is deleted at once."""
+"""The reasons for deleting an accepted segment at once."""
 _KEPT = ("source", "lost", "checkpoint", "fruitless", "tries")
-"""What a segment takes over from the one before it."""
+"""The fields that a segment takes over from the one before it."""
 
 
 def is_overdue(record: SegmentRecord, now: float) -> bool:
@@ -658,7 +680,7 @@ def is_overdue(record: SegmentRecord, now: float) -> bool:
 
 
 def _refs(record: SegmentRecord) -> tuple[str, ...]:
-    """Return the segments of a run that this client has pushed and that may still exist."""
+    """Return the segments of a run that this client pushed and that may still exist."""
     return tuple(dict.fromkeys((*record.pushed, *record.lost)))
 
 
@@ -672,14 +694,17 @@ def _number(name: str) -> int:
 
 
 class _Brought:
-    """The paths that have come home of a segment, kept over interruptions, each as JSON in a line: a name may have several."""
+    """The downloaded paths of a segment, kept across interruptions.
+
+    Each is a line of JSON, because a name may contain line breaks.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._paths = set[str]()
         with contextlib.suppress(FileNotFoundError):
             for line in path.read_text().splitlines():
-                with contextlib.suppress(ValueError):  # a kill has cut it: that file comes again
+                with contextlib.suppress(ValueError):  # cut short by a kill; that file is downloaded again
                     self._paths.add(strict_json.decode(line))
 
     def __contains__(self, path: str) -> bool:
@@ -692,9 +717,10 @@ class _Brought:
 
 
 def _differing(settled: Settled) -> str:
-    """Say which files were not as the live view had them.
+    """Say which files differ from their copies in the live view.
 
-    One that had only begun is no news, and one that is replaced whole may have changed after its last print.
+    A file that had only begun is not reported. Nor is one that is replaced whole: it may have changed after
+    its last print.
     """
     of_record = {path: read_path(path) for path in settled.replaced}
     changed = [path for path, known in of_record.items() if known is None or known.is_growing]
@@ -702,7 +728,7 @@ def _differing(settled: Settled) -> str:
 
 
 def _first(refused: dict[str, str]) -> dict[str, str]:
-    """Return the first of the outputs that were refused, as they are kept on record."""
+    """Return the first refused outputs, in the form of the record."""
     return {printable(path): why for path, why in [*refused.items()][:MOST_REFUSED]}
 
 
@@ -711,7 +737,7 @@ def _with(record: SegmentRecord, **changes: object) -> SegmentRecord:
 
 
 def _without(record: SegmentRecord, gone: str) -> SegmentRecord:
-    """Return a record without a segment that does not exist any more."""
+    """Return a record without a segment that no longer exists."""
     pushed, lost = (tuple(ref for ref in refs if ref != gone) for refs in (record.pushed, record.lost))
     return _with(record, pushed=pushed, lost=lost)
 
@@ -721,7 +747,7 @@ def _sent(record: SegmentRecord) -> SegmentRecord:
 
 
 def _waiting(record: SegmentRecord, words: str, least_s: float) -> SegmentRecord:
-    """Return the record of a segment that is pushed again, the later the more often it was tried."""
+    """Return the record of a segment to be pushed again. The wait grows with the number of tries."""
     wait_s = max(least_s, BACK_OFF_S[min(record.tries, len(BACK_OFF_S) - 1)])
     again = {"retry_at": time.time() + wait_s, "tries": record.tries + 1}
     return _with(record, status="waiting", words=words, **again)

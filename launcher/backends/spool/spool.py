@@ -1,16 +1,18 @@
-"""The spool: a run's folder on this machine that grows from what a segment of the run prints, and is settled by its outputs.
+"""The spool: a run's local folder that grows from a segment's printed output, and is completed by its
+outputs.
 
-What a segment sends is data of a job, which may have forged it: it may change the files of its own record and work, and
-nothing else. Frames (agent/record/frame.py) are applied in their order. What cannot be applied is left out, and so is all
-that follows of a file that grows: it stays the beginning of the segment's own. All else that is printed goes to `service-N.log`.
+A segment's output is data of a job, which may have forged it: it may change only the files of its own record
+and work. Frames (agent/record/frame.py) are applied in order. A frame that cannot be applied is dropped. If
+it is part of a growing file, all later frames of that file are dropped too, so that the local copy stays a
+prefix of the segment's. All other printed text goes to `service-N.log`.
 
     with Spool(run_dir, segment=1) as spool:
         for piece in follow(service, ref, spool.position):
             spool.take(piece.text, piece.stream)
         settled = spool.settle(outputs)
 
-Progress is kept in `control/feed-N.json`. After this process has died, the pieces from `position` on are taken again, which
-changes nothing that was applied.
+The progress is kept in `control/feed-N.json`. After a crash of this process, the pieces from `position` on
+are taken again; that does not change frames already applied.
 """
 
 from __future__ import annotations
@@ -50,13 +52,16 @@ VERSION = 1
 STDOUT = "stdout"
 SAVE_S = 0.5
 CHATTER_BYTES = 1_000_000
-"""Of what is no frame, so much is kept: the newest."""
+"""Bytes of other text that are kept: the newest."""
 MOST_FOLDERS = 1000
 """The numbered folders that one segment may make."""
 MOST_MISSING = 100_000
-"""Frames that may be missing in a row; a number beyond that is forged."""
+"""Frames that may be missing in a row; a larger gap means a forged number."""
 MOST_LIVE_BYTES = 128 << 20
-"""What a segment may append before its outputs come: twice what its agent prints. A job that forges frames has no such limit."""
+"""Bytes that a segment may append before its outputs arrive: twice the limit of its agent.
+
+A job that forges frames ignores the agent's limit.
+"""
 MOST_FILES = 200_000
 MOST_PARTS = 64
 _PART = re.compile(r"[^/\x00\ud800-\udfff]{1,255}")
@@ -66,9 +71,10 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Settled(NamedTuple):
-    """What the outputs changed, by path: `filled` was missing or a beginning, `replaced` had other contents.
+    """The changes by the outputs: paths that were `filled`, `replaced` or `refused`.
 
-    `refused` has the reason for each path that no output may have.
+    `filled` files were missing or incomplete; `replaced` files had other contents. `refused` has the reason
+    for each path that no output may have.
     """
 
     filled: tuple[str, ...]
@@ -77,13 +83,16 @@ class Settled(NamedTuple):
 
 
 class Spool:
-    """The folder of one run, fed by one segment. Only one process at a time may use it: the caller holds a lock."""
+    """The folder of one run, fed by one segment.
+
+    Only one process at a time may use it: the caller holds a lock.
+    """
 
     def __init__(self, run_dir: Path, segment: int, after: int | None = None) -> None:
-        """Go on where the last one stopped.
+        """Continue from the saved progress.
 
-        The segment may write into the numbered folders above `after` alone, the last one of its payload. By default that is
-        the last one that is there now, which is right before the segment was pushed.
+        The segment may write only into the numbered folders above `after`, the last folder of its payload. By
+        default, `after` is the last folder that exists now, which is right before the segment is pushed.
         """
         self._run = Run(str(run_dir))
         self._file = self._run.control.below(f"feed-{segment}.json")
@@ -101,18 +110,18 @@ class Spool:
             self.save()
 
     def __enter__(self) -> Self:
-        """Return it."""
+        """Return self."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Keep the progress."""
+        """Save the progress."""
         self.save()
 
     @property
     def position(self) -> int:
-        """How many pieces of the log were taken."""
+        """The number of log pieces taken."""
         return self._pieces
 
     def take(self, text: str, stream: str = STDOUT) -> None:
@@ -130,7 +139,7 @@ class Spool:
             self.save()
 
     def save(self) -> None:
-        """Keep the progress, after what it says was done. Raises OSError."""
+        """Save the progress, after the writes that it describes. Raises OSError."""
         record = {
             "version": VERSION,
             "after": self._after,
@@ -147,7 +156,10 @@ class Spool:
     # frames
 
     def _take_frame(self, line: str) -> None:
-        """Apply a frame. One that was applied before, or cannot be, is left out. Raises OSError if this machine's disk refuses."""
+        """Apply a frame. Drop one that was applied before or cannot be applied.
+
+        Raises OSError if this machine's disk refuses.
+        """
         try:
             frame = read_frame(line.rstrip("\r"))
         except FrameError:
@@ -162,7 +174,7 @@ class Spool:
         self._sequence = frame.sequence
 
     def _apply(self, frame: Frame) -> None:
-        """Write what a frame carries, if its segment may. Raises OSError."""
+        """Write a frame's data, if its segment may. Raises OSError."""
         if self._why_foreign(frame.path) is not None:
             return
         path = self._path_of(frame.path)
@@ -171,11 +183,11 @@ class Spool:
             return
         descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT)
         try:
-            is_next = frame.offset <= os.fstat(descriptor).st_size  # else a piece is missing
+            is_next = frame.offset <= os.fstat(descriptor).st_size  # otherwise a piece is missing
             if is_next and self._appended + len(frame.data) <= MOST_LIVE_BYTES:
                 _write_at(
                     descriptor, frame.data, frame.offset
-                )  # over what was written before this process died, too
+                )  # also overwrites data written before this process died
                 self._appended += len(frame.data)
         finally:
             os.close(descriptor)
@@ -186,9 +198,10 @@ class Spool:
         return self._run.folder(path.number).path.below(path.name)
 
     def _why_foreign(self, path: RecordPath) -> str | None:
-        """Return why a segment may not write to a file; make its folder if it may. Raises OSError.
+        """Return why a segment may not write to a file, or make the file's folder if it may. Raises OSError.
 
-        A folder with a lock was made here, by a client that has judged the run meanwhile: it stays as it is.
+        A folder with a lock was made here, by a client that has judged the run in between, and stays as it
+        is.
         """
         number = path.number
         if number in self._own:
@@ -209,10 +222,10 @@ class Spool:
     # the outputs
 
     def settle(self, files: Iterable[tuple[str, Iterable[bytes]]]) -> Settled:
-        """Put a session's outputs in place, each a path below the run's folder and its bytes; return what that changed.
+        """Put a session's outputs in place. Each is a path below the run's folder and its bytes.
 
-        They win over what was printed. States come last, so that whoever sees an end finds all that belongs to it. Raises
-        OSError if this machine's disk refuses.
+        Return the changes. Outputs replace printed data. States come last, so that a reader who sees an end
+        finds all files of it. Raises OSError if this machine's disk refuses.
         """
         for path in paths_in(self._run.control):
             if os.path.basename(path).startswith(_STAGED):
@@ -246,14 +259,14 @@ class Spool:
 
 
 def _is_of_work(path: str) -> bool:
-    """Whether a path is one below work/ that a job may write to, without anything odd in it."""
+    """Whether a job may write to a path: a normal one below work/."""
     parts = path.split("/")
     is_plain = all(_PART.fullmatch(part) and part not in (".", "..") for part in parts)
     return is_plain and parts[0] == "work" and 1 < len(parts) <= MOST_PARTS and parts[1] != "incoming"
 
 
 class _Settling:
-    """Outputs on their way: each is written whole into `control/` first, and then takes the place of what it replaces."""
+    """Outputs being put in place: each is written whole into `control/` first, and then moved to its target."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -265,7 +278,7 @@ class _Settling:
         return Settled(tuple(self._filled), tuple(self._replaced), self.refused)
 
     def stage(self, number: int, pieces: Iterable[bytes]) -> str:
-        """Write an output into control/; return its name there. Raises OSError."""
+        """Write an output into control/ and return its name there. Raises OSError."""
         name = f"{_STAGED}{number}"
         with opened_folder(self._run.control) as control:
             descriptor = os.open(name, _NEW, 0o644, dir_fd=control)
@@ -274,7 +287,10 @@ class _Settling:
         return name
 
     def put(self, path: str, staged: str) -> None:
-        """Put a staged output where it belongs, unless the same is there. Raises OSError if the disk refuses."""
+        """Move a staged output to its target, unless the target is the same.
+
+        Raises OSError if the disk refuses.
+        """
         target = RunPath(self._run.path, os.path.join(self._run.path, path))
         source = self._run.control.below(staged)
         try:
@@ -297,7 +313,7 @@ class _Settling:
 
 
 def _make_folders(run: Run, parts: list[str]) -> None:
-    """Make the folders of a path below a run, through no link. Raises OSError."""
+    """Make the folders of a path below a run, without following links. Raises OSError."""
     folder = RunPath(run.path, run.path)
     for part in parts:
         with opened_folder(folder) as descriptor, contextlib.suppress(FileExistsError):
@@ -306,7 +322,7 @@ def _make_folders(run: Run, parts: list[str]) -> None:
 
 
 def _compare(target: RunPath, source: RunPath) -> tuple[bool, bool]:
-    """Return whether a file is the same as another one, and whether it is missing or the beginning of it. Raises OSError."""
+    """Return whether `target` equals `source`, and whether it is missing or a prefix of it. Raises OSError."""
     try:
         theirs = open_regular(target, os.O_RDONLY)
     except FileNotFoundError:
@@ -323,7 +339,7 @@ def _compare(target: RunPath, source: RunPath) -> tuple[bool, bool]:
 
 
 def _move(source: RunPath, target: RunPath) -> None:
-    """Put a file in the place of another one, whose mode stays. Raises OSError."""
+    """Replace a file by another one, keeping the mode of the replaced file. Raises OSError."""
     with contextlib.suppress(FileNotFoundError, UnreadableError):
         kept = open_regular(target, os.O_RDONLY)
         try:
@@ -336,7 +352,7 @@ def _move(source: RunPath, target: RunPath) -> None:
 
 
 def _replace(path: RunPath, data: bytes) -> None:
-    """Replace a small file at once, though not durably: what a crash tears comes again. Raises OSError."""
+    """Replace a small file atomically, but not durably: data lost in a crash is sent again. Raises OSError."""
     name = os.path.basename(path)
     with opened_folder(parent_of(path)) as folder:
         temporary = f".{name}.{os.urandom(8).hex()}"
@@ -356,22 +372,25 @@ def _write_at(descriptor: int, data: bytes, offset: int) -> None:
 
 
 class _Lines:
-    """Lines of a text that comes in pieces: those that begin with a mark are held until they are whole, others are let go."""
+    """Splits text that arrives in pieces into lines.
+
+    A line that begins with a frame's mark is held until it is complete. Other text is passed on at once.
+    """
 
     def __init__(self, rest: str, *, is_begun: bool = False) -> None:
-        """Begin with the rest of the last line; `is_begun`: its beginning was let go."""
+        """Begin with the rest of the last line; `is_begun`: its beginning was already passed on."""
         self._parts = [rest] if rest else []
         self._size = len(rest)
         self.is_begun = is_begun
 
     @property
     def rest(self) -> str:
-        """What is held of the last line."""
+        """The held part of the last line."""
         self._parts = ["".join(self._parts)] if self._parts else []
         return "".join(self._parts)
 
     def feed(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Yield the next texts, and whether each is a whole line with a mark, without its end."""
+        """Yield the next texts, each with whether it is a complete marked line, then without its line end."""
         *lines, last = text.split("\n")
         for line in lines:
             whole = "".join([*self._parts, line]) if self._parts else line
@@ -393,10 +412,10 @@ class _Lines:
 
 
 class _Chatter:
-    """What is printed and no frame: a file of its own, of which the newest end is kept."""
+    """Printed text that is not a frame, in a separate file that keeps the newest end."""
 
     def __init__(self, run: Run, segment: int, size: object) -> None:
-        """Forget what was written after the last record of its size, in bytes, for it comes again."""
+        """Truncate the file to `size` bytes, the last recorded size. The text after it arrives again."""
         self._path = RunPath(run.path, os.path.join(run.path, f"service-{segment}.log"))
         self._waiting: list[str] = []
         self._waiting_characters = 0
@@ -415,7 +434,7 @@ class _Chatter:
             self.flush()
 
     def flush(self) -> int:
-        """Write what waits; return the file's size. Raises OSError."""
+        """Write the waiting text and return the file's size. Raises OSError."""
         data = "".join(self._waiting).encode("utf-8", "replace")[-CHATTER_BYTES:]
         descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT)
         try:

@@ -1,4 +1,4 @@
-"""The verbs that a service without a wire cannot do: its runs are known by what they send."""
+"""The commands that a spool does not support, because nothing connects into a running session."""
 
 from launcher.errors import Lack
 

@@ -1,6 +1,7 @@
-"""The datasets that were made from a spool, each an archive of what runs work on: which there are, and whether a run needs them.
+"""The datasets made from a spool, each an archive of runs' work files, and whether a run needs them.
 
-A file of the dataset's name is proof that it was made here, and its lock is held by a launch until its run is on record.
+A file with the dataset's name proves that it was made here. A launch holds the file's lock until its run is
+on record.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from launcher.errors import ServiceError, ServiceUnreachableError
 
 FOLDER = "trees"
 RECORDS = "control/tree*.json"
-"""Where runs name what they need: the archive of what was sent, and those of single segments."""
+"""The files in which runs name their archives: the archive of the upload, and those of single segments."""
 
 
 class KeptTree(NamedTuple):
-    """A dataset by its slug, its size in bytes, and how many runs of the spool need it."""
+    """A dataset: its slug, its size in bytes, and the number of the spool's runs that need it."""
 
     slug: str
     bytes: int
@@ -34,12 +35,12 @@ class SpoolTrees:
     """The datasets of the spool at a root."""
 
     def __init__(self, root: Path) -> None:
-        """Nothing is read yet."""
+        """Store the arguments. Nothing is read."""
         self._root = root
         self._held: dict[str, Lock] = {}
 
     def hold(self, slug: str) -> None:
-        """Keep a dataset from being deleted as long as this process lives."""
+        """Keep a dataset from being deleted while this process lives."""
         if slug not in self._held:
             self._mark(slug).parent.mkdir(exist_ok=True, mode=0o700)
             lock = Lock.take(str(self._mark(slug)), 60.0, shared=True)
@@ -48,7 +49,10 @@ class SpoolTrees:
 
     @contextlib.contextmanager
     def making(self, slug: str, size: int) -> Iterator[None]:
-        """Record that a dataset is made from here, unless the service refuses. Without an answer it may have been made."""
+        """Record that a dataset is made from here.
+
+        Undo that if the service refuses, but not without an answer.
+        """
         self._mark(slug).write_text(f"{size}\n")
         try:
             yield
@@ -59,7 +63,7 @@ class SpoolTrees:
             raise
 
     def kept(self) -> list[KeptTree]:
-        """Return the datasets that were made from here."""
+        """Return the datasets made from here."""
         users = self._users()
         found = []
         for mark in sorted((self._root / FOLDER).glob("launch-*")):
@@ -70,7 +74,10 @@ class SpoolTrees:
 
     @contextlib.contextmanager
     def unneeded(self, slug: str) -> Iterator[bool]:
-        """Yield whether no run needs a dataset that was made from here; none comes to need it meanwhile. It is forgotten then."""
+        """Yield whether no run needs a dataset made from here. If so, forget the dataset afterwards.
+
+        No run can start to need it during the `with`.
+        """
         lock = Lock.take(str(self._mark(slug)), 0.0)
         try:
             is_unneeded = lock is not None and any(
@@ -84,7 +91,10 @@ class SpoolTrees:
                 lock.release()
 
     def _users(self) -> dict[str, int]:
-        """Return how many runs need each dataset: those that have not ended, or whose record cannot be read."""
+        """Return the number of runs that need each dataset.
+
+        A run needs it until it has ended, or if its record cannot be read.
+        """
         users: dict[str, int] = {}
         for path in (self._root / "runs").glob(f"*/{RECORDS}"):
             last = Run(str(path.parents[1])).last()

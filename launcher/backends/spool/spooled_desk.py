@@ -1,7 +1,7 @@
-"""The desk of a place without a wire: an agent of this machine over a spool, which is fed from the place's service.
+"""The host client for a spool: an agent on this machine over the spool, which is fed from the service.
 
-Runs are prepared in the spool as on any host, and read from it. What differs is here: before a run is read its folder is
-fed, and before its files are, they have come home.
+Runs are prepared in the spool as on any host, and read from it. Two things differ: before a run is read its
+folder is fed, and before its files are read they are downloaded.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from launcher.values.reported.checkpoint import SealedCheckpoint
 from launcher.values.reported.output import Loss, Manifest, Outputs
 
 MOST_LOOKS = 20
-"""So many runs are asked about at once: each costs a call."""
+"""The number of runs to ask the service about at once: each costs a call."""
 HOME_POLL_S = 1.0
 BRIEFLY_S = 3.0
-"""How long a list of runs waits at most for what its live runs have sent."""
+"""Seconds that a list of runs waits at most for the output of its live runs."""
 
 
 class SpooledClient(AgentClient):
-    """An agent over a spool, and the segments that feed it."""
+    """The client of an agent over a spool, with the segments that feed it."""
 
     def __init__(self, channel: Calls, segments: Segments, reader: Reader | None = None) -> None:
-        """Speak to the spool's agent over this channel. Nothing is asked of the service."""
+        """Use the spool's agent over this channel. The service is not contacted."""
         super().__init__(channel, reader)
         self.segments = segments
         self._feeders: dict[str, Feeder] = {}
@@ -51,11 +51,14 @@ class SpooledClient(AgentClient):
 
     @property
     def about(self) -> str:
-        """The account behind the spool and its quota, which the service is asked for."""
+        """The account behind the spool and its quota, requested from the service."""
         return self.segments.service.about
 
     def feeder(self, run: str) -> Feeder | None:
-        """Return what feeds a run; `None` if it has no session. Raises what ended the last one."""
+        """Return the feeder of a run; `None` if it has no session.
+
+        Raises the exception that ended the last one.
+        """
         feeder = self._feeders.get(run)
         if feeder is not None:
             feeder.check()
@@ -68,15 +71,16 @@ class SpooledClient(AgentClient):
         return self._feeders[run]
 
     def bring_home(self, run: str, heard: Heard) -> None:
-        """Bring what a run's sessions have left into the spool, once they are over. `heard` gets the bytes that have come.
+        """Download the outputs of a run's sessions that are over into the spool.
 
-        A run that has ended is waited for: its session may last a moment longer. Of one that has not, nothing comes yet.
+        `heard` gets the number of bytes so far. If the run has ended, wait for its session, which may last a
+        moment longer. Otherwise a live session is skipped.
         """
         while (record := self.segments.record(run)) is not None:
             if record.status == "over":
                 record = self.segments.advance(run, heard)
             elif record.is_live and self.segments.has_ended(run):
-                self.feeder(run)  # it brings the end of a live one
+                self.feeder(run)  # downloads the record of a live session once it ends
             else:
                 return
             if record is not None and (record.is_live or record.status == "over"):
@@ -84,20 +88,26 @@ class SpooledClient(AgentClient):
                 time.sleep(HOME_POLL_S)
 
     def await_record(self, run: str) -> None:
-        """Wait until the record of a run's session is here, if that has ended."""
+        """Wait until the record of a run's ended session is here.
+
+        Return at once if the session has not ended.
+        """
         while (record := self.segments.record(run)) is not None and record.status == "ended":
             self.feeder(run)
             time.sleep(HOME_POLL_S)
 
     def catch_up(self, run: str, wait_s: float = CATCH_UP_S) -> None:
-        """Wait until the spool has what a run has sent by now."""
+        """Wait until the spool has everything that a run has sent so far."""
         feeder = self.feeder(run)
         if feeder is not None:
             feeder.catch_up(wait_s)
             feeder.check()
 
     def catch_up_briefly(self, runs: Sequence[str]) -> bool:
-        """Let runs that nothing here has fed yet catch up with what they have sent, in BRIEFLY_S together; return whether there are any."""
+        """Wait up to BRIEFLY_S for the output of running sessions that this client has not fed yet.
+
+        Return whether any exist.
+        """
         until = time.monotonic() + BRIEFLY_S
         records = [self.segments.record(run) for run in runs if run not in self._feeders]
         begun = [self.feeder(one.run) for one in records if one is not None and one.status == "running"]
@@ -106,7 +116,7 @@ class SpooledClient(AgentClient):
         return bool(begun)
 
     def by_hand(self, command: str) -> str:
-        """Return the command as it is: the spool is on this machine."""
+        """Return the command unchanged: the spool is on this machine."""
         return command
 
     def open_socket(self, path: str) -> Socket:
@@ -122,7 +132,7 @@ class SpooledClient(AgentClient):
         raise LackingError(self.host, "exec", SPOOL_LACKS["exec"])
 
     def close(self) -> None:
-        """Close the connection; what feeds runs ends with it."""
+        """Close the connection and the feeders."""
         for feeder in self._feeders.values():
             feeder.close()
         super().close()
@@ -143,7 +153,7 @@ class _SpooledRuns(_Runs):
     def summaries(
         self, *runs: str, like: str | None = None, states: Sequence[str] = (), most: int | None = None
     ) -> list[Summary]:
-        if states:  # which of them a run is in, the service says
+        if states:  # updates their states from the service first
             self.summaries(*runs, like=like)
         listed = functools.partial(super().summaries, *runs, like=like, states=states, most=most)
         found = listed()
@@ -159,9 +169,9 @@ class _SpooledRuns(_Runs):
         return super().summaries(*runs) if runs else []
 
     def _has_adopted(self, found: Sequence[Summary], runs: Sequence[str], like: str | None) -> bool:
-        """Look at the service for runs that other clients began; return whether any came.
+        """Look at the service for runs that other clients began. Return whether any were found.
 
-        A list of runs that have all ended needs no service.
+        A list of runs that have all ended does not need the service.
         """
         if not runs and not like:
             try:
@@ -223,7 +233,7 @@ class _SpooledRuns(_Runs):
 
 
 class _SpooledPreparation(_Preparation):
-    """A run that is being prepared in the spool."""
+    """The preparation of a run in the spool."""
 
     def __init__(self, channel: Calls, desk: SpooledClient) -> None:
         super().__init__(channel)
@@ -235,7 +245,7 @@ class _SpooledPreparation(_Preparation):
 
 
 class _SpooledUpkeep(_Upkeep):
-    """Upkeep of a spool: no process of a run is on this machine."""
+    """The upkeep of a spool: no process of a run is on this machine."""
 
     def sweep(self, runs: Iterable[str], *, dry_run: bool) -> Sweep:
         return Sweep(items=[])
@@ -246,13 +256,19 @@ def _live(found: Sequence[Summary]) -> list[str]:
 
 
 def connect_spool(host: Host, root: Path, place: str) -> LocalConnection:
-    """Return the connection to a spool, which is made if missing. By the id of its place its runs and locks count as being here."""
+    """Return the connection to a spool, which is made if missing.
+
+    Its agent uses `place` as its host id, so that the spool's runs and locks count as local.
+    """
     _make_root(root, place)
     return LocalConnection(Host(name=host.name, root=str(root)), {"LAUNCH_HOST_ID": place})
 
 
 def _make_root(root: Path, place: str) -> None:
-    """Make a spool, and give it the same id on every machine: another client of the same account finds its runs in its own."""
+    """Make a spool whose id is the same on every machine.
+
+    Thus another client of the same account recognizes its runs as those of its own spool.
+    """
     root.mkdir(parents=True, exist_ok=True, mode=0o700)
     mark = root / "root-id"
     if not mark.is_symlink():
