@@ -1,4 +1,4 @@
-"""Decide which items of a batch may start now and where, and what the others wait for. A pure function.
+"""Decide which items of a batch start now and where, and why the others wait. A pure function.
 
 Items are taken in order. A busy, silent or rested host delays only the items that need it:
 

@@ -300,13 +300,13 @@ class BatchQueue:
         """Return the items in order, all of them or those in some states."""
         where = f" WHERE {_in_states(states)}" if states else ""
         with self._errors():
-            rows = self._data.execute(f"SELECT {_COLUMNS} FROM item{where} ORDER BY number")  # noqa: S608 - our own words
+            rows = self._data.execute(f"SELECT {_COLUMNS} FROM item{where} ORDER BY number")  # noqa: S608 - constants only
             return [_item(row) for row in rows]
 
     def count(self, *states: ItemState) -> int:
         """Return the number of items in some states."""
         with self._errors():
-            query = f"SELECT count(*) FROM item WHERE {_in_states(states)}"  # noqa: S608 - our own words
+            query = f"SELECT count(*) FROM item WHERE {_in_states(states)}"  # noqa: S608 - constants only
             return int(self._data.execute(query).fetchone()[0])
 
     def item(self, number: int) -> Item:
@@ -346,7 +346,7 @@ class BatchQueue:
         changes = ", ".join(f"{key} = :{key}" for key in values)
         with self._errors(), self._data:
             done = self._data.execute(
-                f"UPDATE item SET {changes} WHERE number = :number AND {_in_states([item.state])}",  # noqa: S608 - our own words
+                f"UPDATE item SET {changes} WHERE number = :number AND {_in_states([item.state])}",  # noqa: S608 - constants only
                 {**values, "number": item.number},
             ).rowcount
             if done == 1 and run is not None:

@@ -57,7 +57,7 @@ class RentalRecord(Record):
         if isinstance(written, RentalSettings):
             return written
         if not isinstance(written, dict):
-            raise ValueError("expected a table")  # noqa: TRY004 - pydantic's own error, not a bug of ours
+            raise ValueError("expected a table")  # noqa: TRY004 - pydantic's own error, not a bug
         values = {"provider": FIRST, **written}
         if (provider := str(values.pop("provider"))) not in PROVIDERS:
             raise ValueError(f"no provider {provider} is known")

@@ -146,7 +146,7 @@ class AgentFile(NamedTuple):
 
     @property
     def to_send(self) -> bytes:
-        """The input of a boot program that needs the file: the compressed size in hex, the compressed file."""
+        """The input of a boot program without the file: the compressed size in hex, the compressed file."""
         packed = zlib.compress(self.data)
         return b"%08x%s" % (len(packed), packed)
 

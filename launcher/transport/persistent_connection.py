@@ -270,7 +270,7 @@ class HeldLink(Passing):
 class HeldState(NamedTuple):
     """A connection that process `pid` keeps for later commands.
 
-    It stays open for `left_s` more seconds, unless one of its `users` is active.
+    It closes in `left_s` seconds if no command uses it. `users` is the number of commands that use it now.
     """
 
     host: str

@@ -81,7 +81,7 @@ class LaunchIgnore:
         return None
 
     def leads_below(self, folder: str, *, by_name: bool = False) -> bool:
-        """Return whether a rule's path includes a path below this folder, as `!data/raw/a.csv` does for `data`.
+        """Return whether a rule includes a path below this folder, as `!data/raw/a.csv` does for `data`.
 
         With `by_name` it must name the folder itself: `!*/*` does not apply to `.ssh`.
         """

@@ -120,9 +120,9 @@ class Lease:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether half of that time has passed. A run that has not stopped by then is no longer waited for.
+        """Whether half of that time has passed.
 
-        Its files up to now are downloaded.
+        A run that has not stopped by then is left alone, and its files up to now are downloaded.
         """
         return self.is_due and self.renter.clock.now() >= sum(self._limits()) / 2
 

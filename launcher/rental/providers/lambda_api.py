@@ -69,7 +69,7 @@ def meaning_of(code: str) -> Meaning | None:
 
 
 class Region(Record):
-    """A region of Lambda's."""
+    """A Lambda Cloud region."""
 
     name: Word
 

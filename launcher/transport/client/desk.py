@@ -182,7 +182,7 @@ class Preparation(Protocol):
         """Check that the paths on the host in a plan exist. Raises AgentError `no-source`."""
 
     def lacking(self, manifest: Mapping[str, Any]) -> list[str]:
-        """Return the SHA-256 of the files of a tree that the host lacks. Create nothing there."""
+        """Return the SHA-256 of the files of a tree that the host lacks. Create nothing on it."""
 
     def forgo(self, run: str) -> bool:
         """Prevent the host from creating a run of this id, and remove its incomplete parts.
