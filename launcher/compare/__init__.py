@@ -1,5 +1,5 @@
-"""What differs between runs: their plans, code, precision and curves.
+"""The differences between runs: their plans, code, precision and curves.
 
-`comparing.compare` is the front door of `launch compare`, `code_diff` that of its `--code`.
-Everything but the code that was sent comes from the copies of the runs.
+The entry point of `launch compare` is `comparing.compare`, that of its `--code` is `code_diff`. All data
+comes from the local copies of the runs, except the code that was sent.
 """

@@ -1,7 +1,7 @@
 """The unified diff of the code of two runs, as it was sent for each.
 
-This machine keeps where each file lay, not what was in it. What has changed since is fetched from the run's host, which
-has what it was sent until the run is removed.
+The client records the path of each file, not its contents. A file that has changed since is fetched from the
+run's host, which keeps the sent files until the run is removed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from launcher.transport.client.desk import HostClient
 
 MOST_BYTES = 1_000_000
-"""A longer file has no diff."""
+"""The size limit of a diff, in bytes: a longer file has none."""
 _MANIFEST = TypeAdapter(Manifest, config=ConfigDict(defer_build=True))
 _PIECE = 1 << 18
 
 
 class FileDiff(NamedTuple):
-    """A file that differs: its unified diff, or why there is none."""
+    """A file that differs: its unified diff, or the reason why it has none."""
 
     path: str
     text: str | None
@@ -44,14 +44,14 @@ class FileDiff(NamedTuple):
 
 
 class CodeDiff(NamedTuple):
-    """The files of the code that differ, and the errors because of which a diff is missing."""
+    """The files of the code that differ, and the errors that caused missing diffs."""
 
     files: list[FileDiff]
     errors: list[LaunchError]
 
 
 def code_diff(first: Mirror, second: Mirror, stage: Stage) -> CodeDiff:
-    """Return what differs in the code of two runs. What is not here as it was sent comes from the runs' hosts."""
+    """Return the code differences of two runs. Files that have changed here since come from the runs' hosts."""
     sides = (_Side(first), _Side(second))
     errors: list[LaunchError] = []
     with contextlib.ExitStack() as stack:
@@ -68,7 +68,7 @@ def code_diff(first: Mirror, second: Mirror, stage: Stage) -> CodeDiff:
 
 
 class _Desks:
-    """The desks of the runs' hosts, each opened when it is needed, and once."""
+    """The host clients of the runs' hosts, each opened once, at its first use."""
 
     def __init__(self, stack: contextlib.ExitStack, stage: Stage) -> None:
         self._stack, self._stage = stack, stage
@@ -87,7 +87,7 @@ class _Desks:
 
 
 class _Side:
-    """One of the two runs: what was sent for it, and the contents of files, by their SHA-256."""
+    """One of the two runs: its sent files, and the contents of files, by their SHA-256."""
 
     def __init__(self, mirror: Mirror) -> None:
         self.mirror = mirror
@@ -98,11 +98,11 @@ class _Side:
 
     @property
     def manifest(self) -> Mapping[str, Mapping[str, str | int]]:
-        """What was sent, by path."""
+        """The sent files, by path."""
         return self.sent.manifest
 
     def text(self, path: str) -> list[str]:
-        """Return the lines of a file of the code, with their ends. Raises ValueError that says why there are none."""
+        """Return the lines of a file of the code, with line ends. Raises ValueError with the reason if it has none."""
         entry = self.manifest[f"code/{path}"]
         if "sha256" not in entry:
             raise ValueError("a link or an empty folder in one of the runs")
@@ -120,13 +120,13 @@ class _Side:
         return [*(f"{line}\n" for line in lines[:-1]), *filter(None, lines[-1:])]
 
     def learn(self, desks: _Desks) -> list[LaunchError]:
-        """Ask the host which files the run has, if this client has no record of it; return what went wrong."""
+        """Ask the host for the run's list of files, if this client has no record of it; return the errors."""
         if self.is_known:
             return []
         try:
             answer = desks.of(self.mirror).runs.tree(self.mirror.run)
             self.sent = Sent(_MANIFEST.validate_json(answer), {})
-            _ = self.sent.sizes  # each file has one
+            _ = self.sent.sizes  # raises KeyError if a file has no size
         except LaunchError as error:
             return [error]
         except (ValueError, KeyError):
@@ -134,7 +134,7 @@ class _Side:
         return []
 
     def read(self, paths: Iterable[str], sides: Iterable[_Side], desks: _Desks) -> list[LaunchError]:
-        """Read files of the code, here if they are as they were sent, else on the host; return what went wrong."""
+        """Read files of the code, here if they are unchanged, else on the host; return the errors."""
         sizes = self.sent.sizes
         digests = {str(self.manifest[f"code/{path}"].get("sha256")) for path in paths}
         wanted = {sha256 for sha256 in digests if sizes.get(sha256, MOST_BYTES + 1) <= MOST_BYTES}
@@ -147,7 +147,7 @@ class _Side:
             return [error]
 
     def _read_here(self, sources: Mapping[str, str], wanted: set[str]) -> None:
-        """Read the contents that lie here, where the files of a run were when they were sent."""
+        """Read the unchanged contents at the places on this computer from which they were sent."""
         for sha256 in wanted & sources.keys():
             with contextlib.suppress(OSError):
                 data = read_regular(sources[sha256], MOST_BYTES)
@@ -161,7 +161,7 @@ class _Side:
         try:
             ask(missing)
         except AgentError as refused:
-            for sha256 in missing if len(missing) > 1 else ():  # one that is lost there refuses all
+            for sha256 in missing if len(missing) > 1 else ():  # one lost file makes the host refuse them all
                 with contextlib.suppress(AgentError):
                     ask([sha256])
             return [refused]
@@ -200,6 +200,6 @@ def _file_diff(difference: FileDifference, sides: Sequence[_Side]) -> FileDiff:
 
 
 def _ended(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a diff; where a file does not end with a newline, that is said as diff and git say it."""
+    """Yield the lines of a diff; mark a missing newline at the end of a file as diff and git do."""
     for line in lines:
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"

@@ -1,4 +1,4 @@
-"""Which files of code and data differ between runs, by the contents that were sent for each."""
+"""The files of code and data that differ between runs, by the contents that were sent for each."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ class TreeDifference(NamedTuple):
 
 
 class FileDifference(NamedTuple):
-    """A file of the code that differs, and its version for each run; None where there is no such file.
+    """A file of the code that differs, and its version for each run; None for a run without the file.
 
-    A version is the file's SHA-256, with `+x` if it can be executed, or words: `link to TARGET`, `empty folder`.
+    A version is the file's SHA-256, with `+x` if it is executable, or words: `link to TARGET`, `empty
+    folder`.
     """
 
     path: str
@@ -35,7 +36,7 @@ class FileDifference(NamedTuple):
 
 
 def tree_differences(manifests: Sequence[Manifest | None]) -> list[TreeDifference]:
-    """Return the trees that differ between the runs whose manifest is known, the code first."""
+    """Return the trees that differ between the runs with a known manifest, the code first."""
     trees = [tree_digests(manifest or {}) for manifest in manifests]
     found = []
     for name in sorted({name for tree in trees for name in tree}):
@@ -54,7 +55,7 @@ def tree_digests(manifest: Manifest) -> dict[str, str]:
 
 
 def file_differences(manifests: Sequence[Manifest | None]) -> list[FileDifference]:
-    """Return the files of the code that differ between the runs whose manifest is known, by path."""
+    """Return the files of the code that differ between the runs with a known manifest, by path."""
     codes = [_by_tree(manifest or {}).get(CODE, {}) for manifest in manifests]
     found = []
     for path in sorted({path for code in codes for path in code}):
@@ -65,7 +66,7 @@ def file_differences(manifests: Sequence[Manifest | None]) -> list[FileDifferenc
 
 
 def shortened(version: str) -> str:
-    """Return a version or a digest as people see it."""
+    """Return a version or a digest in its displayed form."""
     return _DIGEST.sub(lambda digest: digest[0][:_SHORT], version)
 
 
@@ -75,7 +76,7 @@ def _differ(values: Sequence[str | None], manifests: Sequence[Manifest | None]) 
 
 
 def _by_tree(manifest: Manifest) -> dict[str, dict[str, str]]:
-    """Return the version of each path, by the tree that it is in. A file's mode counts only in that it can be executed."""
+    """Return the version of each path, by its tree. Of a file's mode, only the execute bit counts."""
     trees: dict[str, dict[str, str]] = {}
     for path, entry in manifest.items():
         parts = path.split("/")

@@ -23,42 +23,42 @@ if TYPE_CHECKING:
 MOST_PANELS = 8
 NOT_FINITE = "becomes NaN or infinite"
 MOST_POINTS = 1000
-"""Points of a line that are drawn at most: a picture has no more cells."""
+"""The largest number of drawn points per line: a picture has no more columns."""
 MADE_BY = "launch compare"
-"""What a picture says of its software, by which one that was drawn here may be replaced by a newer one."""
+"""The software name in a picture's metadata: a picture with this name may be replaced by a newer one."""
 _HEAD_BYTES = 400
 _LOSSES = ("loss", "train_loss", *HELD_OUT)
 _SIZE = (9.0, 4.5)
 _MORE_HEIGHT = 1.6
 _EASILY_TOLD = 10
-"""More runs have colours of a scale, and thinner lines."""
+"""The largest number of runs with distinct colours; more runs get a colour scale and thinner lines."""
 _NAMES_A_COLUMN = 40
 _COLUMN_WIDTH = 2.2
 _MOST_LETTERS = 40
 
 
 class Curves(NamedTuple):
-    """The lines of a run, the loss first, over the steps, or over the minutes where its log gives no steps."""
+    """The lines of a run, the loss first, over the steps, or over the minutes if its log gives no steps."""
 
     panels: tuple[Panel, ...]
 
     @property
     def has_steps(self) -> bool:
-        """Whether they are over the steps."""
+        """Whether the lines are over the steps."""
         return all(panel.axis.began is None for panel in self.panels)
 
 
 class ComparedLine(NamedTuple):
-    """The curves of a run, and the words by which the legend names it."""
+    """The curves of a run, and its name in the legend."""
 
     label: str
     curves: Curves
 
 
 def curves_of(found: Sequence[Point], *, over_time: bool = False) -> Curves:
-    """Return the curves of a run: loss and evaluations, what else is measured of its quality, rate, norm and throughput.
+    """Return the curves of a run: loss and evaluations, other quality measures, rate, norm and throughput.
 
-    A run without any loss has all of its metrics.
+    A run without any loss gets all of its metrics.
     """
     if over_time:
         found = [point._replace(step=None) for point in found]
@@ -73,7 +73,7 @@ def curves_of(found: Sequence[Point], *, over_time: bool = False) -> Curves:
 
 
 def _thinned(panel: Panel) -> Panel:
-    """Return a line with fewer points. Of each part the least and the largest value stay, and one that is not finite."""
+    """Return a line with fewer points: each part keeps its least and largest value, and one that is not finite."""
     size = math.ceil(2 * len(panel.xs) / MOST_POINTS)
     if size <= 2:
         return panel
@@ -89,9 +89,9 @@ def _thinned(panel: Panel) -> Panel:
 
 
 def draw_curves(lines: Sequence[ComparedLine], title: str) -> bytes:
-    """Return a PNG of the curves of runs that have some. Those with steps and those without must not be mixed.
+    """Return a PNG of the curves of runs that have some. Do not mix curves over steps with curves over time.
 
-    Raises RunError if it cannot be drawn.
+    Raises RunError if drawing fails.
     """
     return drawn(_png, lines, title)
 
@@ -99,7 +99,7 @@ def draw_curves(lines: Sequence[ComparedLine], title: str) -> bytes:
 def _png(lines: Sequence[ComparedLine], title: str) -> bytes:
     png = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of letters that the font does not have
+        warnings.simplefilter("ignore")  # about letters that the font lacks
         figure_of(lines, title).savefig(
             png, format="png", metadata={"Software": MADE_BY}, bbox_inches="tight"
         )
@@ -107,7 +107,7 @@ def _png(lines: Sequence[ComparedLine], title: str) -> bytes:
 
 
 def check_free(files: RunFiles, name: str) -> None:
-    """Raise RunError if a file of a folder was not drawn here, or cannot be read."""
+    """Raise RunError if a file in a folder exists but is not from `draw_curves`, or is unreadable."""
     path = files.folder / name
     try:
         with files.open(name) as file:
@@ -162,7 +162,7 @@ def _axis_label(axis: Axis) -> str:
 
 
 def _draw_panel(axes: Axes, label: str, lines: Sequence[ComparedLine]) -> None:
-    """Draw one measure of all runs. Values that are not finite break a line; where they begin is marked at the foot."""
+    """Draw one measure of all runs. Non-finite values break a line; a mark at the bottom shows where they begin."""
     drawn = [
         (number, panel)
         for number, line in enumerate(lines)
@@ -194,14 +194,14 @@ def _draw_panel(axes: Axes, label: str, lines: Sequence[ComparedLine]) -> None:
 
 
 def _lost_from(panel: Panel) -> list[float]:
-    """Return where each stretch of values that are not finite begins."""
+    """Return the start of each stretch of values that are not finite."""
     are_lost = [not math.isfinite(y) for y in panel.ys]
     before = [False, *are_lost]
     return [x for x, is_lost, was in zip(panel.xs, are_lost, before, strict=False) if is_lost and not was]
 
 
 def _colour(number: int, count: int) -> Any:
-    """Return the colour of a run: one of ten that are easily told apart, or of a scale for more."""
+    """Return the colour of a run: one of ten distinct ones, or one of a scale for more runs."""
     import matplotlib as mpl
 
     return (

@@ -1,4 +1,4 @@
-"""Runs beside each other, as their mirrors have them: what differs, how each went, and its curves. No host is asked."""
+"""Compare runs by their local copies: their differences, their courses and their curves. No host is contacted."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _MOST_IN_NAME = 4
 
 
 class ComparedRun(NamedTuple):
-    """One of the runs. What is not on record here is None.
+    """One of the runs. A value that is not on record here is None.
 
-    `seconds` is how long it took, or, of one that had not ended, how long it had taken when its host last answered.
-    `precision` and `torch` are what it ran with, as far as that was seen. `code` is the digest of the code that was sent. `has_manifest`: it is
-    on record what was sent.
+    `seconds` is the duration; for a run that had not ended, the duration at the host's last answer.
+    `precision` and `torch` are the observed ones of the run, if any. `code` is the digest of the code that
+    was sent. `has_manifest`: the list of sent files is on record.
     """
 
     mirror: Mirror
@@ -65,19 +65,19 @@ class ComparedRun(NamedTuple):
 
     @property
     def run(self) -> str:
-        """Its id."""
+        """The run's id."""
         return self.mirror.run
 
     @property
     def has_ended(self) -> bool:
-        """Whether no further attempt follows, as far as is known here."""
+        """Whether no further attempt follows, by the record here."""
         return self.state is not None and is_terminal(self.state)
 
 
 class Comparison(NamedTuple):
-    """Runs in the order in which they were given, and what differs: values of the plans, trees that were sent, files of the code.
+    """Runs in the given order, and their differences: values of plans, sent trees, files of the code.
 
-    Each difference has a value for every run. What is not on record of a run differs from nothing.
+    Each difference has a value for every run. A value that is not on record counts as no difference.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -87,7 +87,7 @@ class Comparison(NamedTuple):
 
 
 def compare(mirrors: Sequence[Mirror], goals: Mapping[str, Goal] = NO_GOALS) -> Comparison:
-    """Return what is known here of some runs, beside each other. `goals` say which way some metrics are better."""
+    """Return the comparison of some runs, from the records here. `goals` set the better direction of some metrics."""
     plans = [_plan(mirror) for mirror in mirrors]
     manifests = [sent.manifest if (sent := upload_record.read(mirror)) else None for mirror in mirrors]
     runs = tuple(map(functools.partial(_compared, goals), mirrors, plans, manifests))
@@ -100,7 +100,7 @@ def compare(mirrors: Sequence[Mirror], goals: Mapping[str, Goal] = NO_GOALS) -> 
 
 
 def _plan(mirror: Mirror) -> Mapping[str, Any] | None:
-    """Return a run's plan with the defaults of this version, or as it lies here; None if it does not."""
+    """Return a run's plan with the defaults of this version, or as recorded if invalid; None if it is missing."""
     record = mirror.files.read_json(PLAN)
     try:
         return mirror.whole_plan().model_dump(mode="json") if record else None
@@ -153,7 +153,7 @@ def _planned_torch(plan: Mapping[str, Any]) -> str | None:
 
 
 def picture_of(mirrors: Sequence[Mirror]) -> Path:
-    """Return where the picture of some runs has its place: in `compared`, beside the runs' own folders."""
+    """Return the path of the picture of some runs: in the folder `compared`, beside the runs' folders."""
     names = [mirror.short for mirror in mirrors]
     if len(names) > _MOST_IN_NAME:
         digest = hashlib.sha256(" ".join(mirror.run for mirror in mirrors).encode()).hexdigest()[:8]
@@ -162,11 +162,10 @@ def picture_of(mirrors: Sequence[Mirror]) -> Path:
 
 
 def draw(comparison: Comparison, files: RunFiles, name: str, labels: Mapping[str, str] = NO_LABELS) -> bool:
-    """Write a picture with the curves of all runs into a folder; return False, with nothing written, if none has any.
+    """Write a picture with the curves of all runs into a folder; return False, without a file, if none has any.
 
-    `labels` say in the legend what a run is, by its id, instead of the settings in which it differs.
-
-    Raises RunError if a file is there that was not drawn by this, and OSError if it cannot be written.
+    `labels` name a run, by its id, in the legend, instead of the settings in which it differs. Raises
+    RunError if the file exists but is not such a picture, and OSError if it cannot be written.
     """
     lines = lines_to_draw(comparison, labels)
     if lines:
@@ -176,7 +175,7 @@ def draw(comparison: Comparison, files: RunFiles, name: str, labels: Mapping[str
 
 
 def lines_to_draw(comparison: Comparison, labels: Mapping[str, str] = NO_LABELS) -> list[ComparedLine]:
-    """Return the curves of the runs that have some, all over the steps, or over the time if the log of one gives no steps."""
+    """Return the existing curves of the runs, all over the steps; over time if the log of one gives no steps."""
     drawn = [run for run in comparison.runs if run.curves.panels]
     if not all(run.curves.has_steps for run in drawn):
         drawn = [run._replace(curves=_over_time(run)) for run in drawn]
@@ -191,7 +190,7 @@ def _over_time(run: ComparedRun) -> Curves:
 
 
 def _legend_words(comparison: Comparison) -> dict[str, str]:
-    """Return the settings in which each run differs, or else its name."""
+    """Return the settings in which each run differs, or its job, card and host if no settings differ."""
     settings = [one for one in comparison.plan if one.group == "settings"][:_MOST_IN_LEGEND]
     names = [one for one in comparison.plan if one.key in ("job", "profile", "host")][:_MOST_IN_LEGEND]
     shown = settings or names
@@ -205,7 +204,7 @@ def _legend_words(comparison: Comparison) -> dict[str, str]:
 
 
 def _title(comparison: Comparison, drawn: int) -> str:
-    """Return what the runs have in common: 4 runs · sft · L40S 48 GB. Those without curves are not drawn."""
+    """Return the runs' common values: 4 runs · sft · L40S 48 GB. Runs without curves are not drawn."""
     runs = comparison.runs
     shared = [{run.job for run in runs}, {run.card for run in runs}, {run.precision for run in runs}]
     words = [next(iter(values)) for values in shared if len(values) == 1]

@@ -1,7 +1,7 @@
 """The values that trainings report: curves, tables, pictures and TensorBoard's files.
 
-`curves` reads them from a run's events, `metric_points` reads millions of them, `picture` draws them.
-No host is asked: everything comes from the copy of a run.
+`curves` reads them from a run's events, `metric_points` reads millions of them, `picture` draws them. All
+data comes from the local copy of a run; no host is contacted.
 """
 
 FRONT_DOOR = (

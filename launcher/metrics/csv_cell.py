@@ -1,4 +1,4 @@
-"""A cell of the tables that we write for spreadsheets: text of others is never a formula, and holds nothing that a terminal obeys."""
+"""Safe cells for launcher's tables: no foreign text becomes a formula or contains a terminal's control characters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NUMBER = re.compile(r"[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|inf|nan)", re.ASCI
 
 
 def cell(value: Any) -> Any:
-    """Return a value as a cell. A number stays one; text that a spreadsheet would compute gets a quotation mark before it."""
+    """Return a value as a cell. Numbers stay; text that a spreadsheet would compute gets a leading apostrophe."""
     return _text_cell(value) if isinstance(value, str) else value
 
 

@@ -1,6 +1,7 @@
 """Metrics from events: for each name and step, the value of the latest attempt.
 
-A script's log may give a value without a step. Such a point lies on the time axis: its step is None.
+A script's log may contain a value without a step. The step of such a point is None: it belongs on a time
+axis.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from launcher.values.public_result import as_json
 from launcher.values.record import Event
 
 HOST = "host/"
-"""The prefix of the host's own figures, beside the metrics of the script."""
+"""The prefix of the host's figures, which appear beside the script's metrics."""
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 class Point(NamedTuple):
-    """One value of one metric. `time` is the host's clock; `step` is None where the log gave none."""
+    """One value of one metric. `time` is the host's clock; `step` is None if the log gave none."""
 
     attempt: int
     rank: int
@@ -34,20 +35,20 @@ class Point(NamedTuple):
 
 _KEY = operator.itemgetter(*map(Point._fields.index, ("step", "name", "rank")))
 Measured = tuple[str, Point]
-"""A point, with the run that measured it."""
+"""A point, and the id of the run that measured it."""
 
 
 def points(event: Event) -> list[Point]:
-    """Return the numbers of a metric event; other events and other values have none."""
+    """Return the numbers of a metric event; other events and other values give none."""
     return _numbers(event) if event.kind == "metric" else []
 
 
 LOG_BYTES = "log_bytes"
-"""A value of an agent's `host` event that is no figure of the host: the size of the attempt's log."""
+"""The size of the attempt's log, which an agent's `host` event holds. It is not one of the host's figures."""
 
 
 def host_points(event: Event) -> list[Point]:
-    """Return the host's own figures in an event, each named `host/NAME`. The agent gives them no step."""
+    """Return the host's figures in an event, each named `host/NAME`. They have no step."""
     if event.kind != "host":
         return []
     return [point for point in _numbers(event, HOST) if point.name != f"{HOST}{LOG_BYTES}"]
@@ -81,12 +82,12 @@ def _float(number: int) -> float:
 
 
 def curve(events: Iterable[Event]) -> list[Point]:
-    """Return all points of some events, as `in_order` does."""
+    """Return all points of some events, in the order of `in_order`."""
     return in_order(point for event in events for point in points(event))
 
 
 def in_order(found: Iterable[Point]) -> list[Point]:
-    """Return points in the order of steps; if several attempts passed a step, those of the latest.
+    """Return points in the order of steps; of several attempts at a step, only those of the latest.
 
     Points without a step come last, in the order of time.
     """
@@ -105,7 +106,7 @@ def in_order(found: Iterable[Point]) -> list[Point]:
 
 
 def order(point: Point) -> tuple[bool, int, float, str, int]:
-    """Return where a point stands among others: by step, those without a step last and by time."""
+    """Return a point's sort key: by step; points without a step come last, by time."""
     if point.step is None:
         return (True, 0, point.time, "", 0)
     return (False, point.step, 0.0, point.name, point.rank)
@@ -129,7 +130,7 @@ def record(run: str, point: Point, *, rehearsed: bool = False) -> dict[str, Any]
 
 
 def write_table(found: Iterable[Measured], file: TextIO) -> None:
-    """Write the points as CSV with a head line; non-finite numbers are nan, inf and -inf. A name is never a formula."""
+    """Write the points as CSV with a header; non-finite numbers are nan, inf and -inf. Names are never formulas."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["run", *Point._fields])
     writer.writerows((run, *point[:-2], cell(point.name), point.value) for run, point in found)

@@ -1,7 +1,7 @@
-"""Draw a picture in a process of its own.
+"""Draw a picture in a separate process.
 
-matplotlib obeys a `matplotlibrc` of the working directory, which a cloned repository may bring: it names programs, and before
-3.10.9 it could hold code. The process works in `/`.
+matplotlib obeys a `matplotlibrc` in the working directory, and a cloned repository may contain one: it names
+programs, and before 3.10.9 it could contain code. So the process runs in `/`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LONGEST_S = 120.0
 
 
 def drawn(draw: Callable[..., bytes], *arguments: object) -> bytes:
-    """Return the PNG that a function of a module returns for its arguments. Raises RunError if it fails, or takes 120 s."""
+    """Return the PNG that a module's function returns. Raises RunError if it fails, or takes longer than 120 s."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", __name__],
@@ -36,7 +36,7 @@ def drawn(draw: Callable[..., bytes], *arguments: object) -> bytes:
 
 
 def _main() -> None:
-    draw, arguments = pickle.load(sys.stdin.buffer)  # noqa: S301 - of `drawn`, our parent
+    draw, arguments = pickle.load(sys.stdin.buffer)  # noqa: S301 - sent by `drawn` in the parent process
     sys.stdout.buffer.write(draw(*arguments))
 
 

@@ -1,8 +1,8 @@
-"""A file of TensorBoard's with the values of curves.
+"""Write the values of curves to a file of TensorBoard's format.
 
-It holds records of a length, its checksum, the bytes, and their checksum. Each record is an Event of TensorBoard's
-`event.proto`: `wall_time = 1`, `step = 2`, and either `file_version = 3` or `summary = 5` with `value = 1`, which has a
-`tag = 1` and a `simple_value = 2`.
+The file holds records: a length, its checksum, the bytes, and their checksum. Each record is an Event of
+TensorBoard's `event.proto`: `wall_time = 1`, `step = 2`, and either `file_version = 3` or `summary = 5` with
+`value = 1`, which has a `tag = 1` and a `simple_value = 2`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _NOT_IN_A_TAG = re.compile(r"[^-/\w.]")
 
 
 class EventFile:
-    """A new file of curves in a folder of a run, which is made. Raises OSError."""
+    """A new file of curves in a run's folder, which is created if missing. Raises OSError."""
 
     def __init__(self, files: RunFiles, folder: Path) -> None:
-        """Begin the file."""
+        """Create the file and write its version record."""
         files.make_folder(folder)
         now = time.time()
         path = folder / f"events.out.tfevents.{int(now):010}.{platform.node() or 'localhost'}"
@@ -58,14 +58,14 @@ def _time(at: float) -> bytes:
 
 
 def _field(number: int, data: bytes) -> bytes:
-    """Return a field that has a length."""
+    """Return a length-delimited field."""
     return _varint(number << 3 | 2) + _varint(len(data)) + data
 
 
 def _varint(number: int) -> bytes:
-    """Return a whole number of 64 bits, seven bits a byte, the lowest first."""
+    """Return a 64-bit integer as a varint: seven bits per byte, the lowest first."""
     found = bytearray()
-    number &= _LONG  # as a negative one is written
+    number &= _LONG  # the encoding of a negative number
     while number > 0x7F:
         found.append(number & 0x7F | 0x80)
         number >>= 7
@@ -74,7 +74,7 @@ def _varint(number: int) -> bytes:
 
 
 def _single(value: float) -> bytes:
-    """Return a number in single precision; one that is too large is infinite."""
+    """Return a number in single precision; a number that is too large becomes infinite."""
     try:
         return struct.pack("<f", value)
     except OverflowError:
@@ -87,7 +87,7 @@ def _record(data: bytes) -> bytes:
 
 
 def _checksum(data: bytes) -> bytes:
-    """Return the CRC-32C of some bytes, masked as TensorFlow's records have it."""
+    """Return the CRC-32C of some bytes, masked as in TensorFlow's records."""
     found = _WORD
     for byte in data:
         found = _TABLE[(found ^ byte) & 0xFF] ^ found >> 8

@@ -1,6 +1,6 @@
-"""The host's own figures over a run: use of cards, CPUs, memory and disk, about every ten seconds.
+"""The host's figures during a run: use of cards, CPUs, memory and disk, about every ten seconds.
 
-A run of a week with eight cards has two million of them, so they are read one after the other.
+A week's run with eight cards has two million figures, so they are read one after the other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from launcher.copy.mirror import Mirror
 from launcher.copy.run_files import lines_of
 from launcher.metrics.curves import Point, host_points
 
-_MARK = b'"kind":"host"'  # as agents write it; only such lines are decoded
+_MARK = b'"kind":"host"'  # the form that agents write; only such lines are decoded
 
 
 class FigureSummary(NamedTuple):
@@ -26,7 +26,7 @@ class FigureSummary(NamedTuple):
 
 
 def host_figures(mirror: Mirror) -> Iterator[Point]:
-    """Yield the figures of a run in the order of time, without those of the runs that it continues."""
+    """Yield a run's figures in the order of time, without those of the runs that it continues."""
     for path in mirror.record.events_of_leader():
         with mirror.record.opened(path) as file:
             for line in lines_of(file):
@@ -48,9 +48,9 @@ def summarize(figures: Iterable[Point]) -> dict[str, FigureSummary]:
 
 
 def thinned(figures: Iterable[Point], most: int) -> dict[str, list[Point]]:
-    """Return points by name, fewer than twice `most` of each: as they come, neighbours are replaced by their mean."""
+    """Return points by name, fewer than twice `most` per name: neighbours are replaced by their mean as needed."""
     series: dict[str, list[Point]] = {}
-    sizes: dict[str, int] = {}  # how many figures each kept point of a name stands for
+    sizes: dict[str, int] = {}  # per name, the number of figures behind each kept point
     groups: dict[str, list[Point]] = {}
     for point in figures:
         group = groups.setdefault(point.name, [])

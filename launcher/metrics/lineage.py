@@ -1,4 +1,4 @@
-"""The mirrored runs that a run continues, and one curve over all of them."""
+"""The local copies of the runs that a run continues, and one curve over all of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Ancestor(NamedTuple):
 def ancestors(mirror: Mirror) -> list[Ancestor]:
     """Return the runs that a run continues, the oldest first.
 
-    The list ends at a run that is not mirrored here.
+    The list ends at a run without a local copy.
     """
     found: list[Ancestor] = []
     seen = {mirror.run}
@@ -37,16 +37,16 @@ def ancestors(mirror: Mirror) -> list[Ancestor]:
 
 
 def _copy_of(run: str, beside: Path) -> Mirror:
-    """Return the copy of a run in a folder; where none is there, the one that the index knows."""
+    """Return the local copy of a run in a folder; if it is missing, the one in the index."""
     one = Mirror(run, beside)
     return one if one.files.is_folder() else mirror_of(run, index.copies_of(run))
 
 
 def joined(mirror: Mirror) -> list[Measured]:
-    """Return the points of a run and of those that it continues, each with the run that measured it, no step twice.
+    """Return the points of a run and of the runs that it continues, each with its run's id, no step twice.
 
-    An ancestor contributes the points up to the step that its successor started from. Points are in the order of steps;
-    those without a step come last.
+    An ancestor contributes the points up to the step from which its successor started. Points are in the
+    order of steps; those without a step come last.
     """
     earlier = ancestors(mirror)
     if not earlier:

@@ -1,4 +1,4 @@
-"""A part of a run's log: its last lines, or what was printed in its last minutes."""
+"""A part of a run's log: its last lines, or the output of its last minutes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOCK = 1 << 16
 
 
 def last_lines(mirror: Mirror, count: int) -> dict[str, int]:
-    """Return where to begin in each log, in bytes, so that the last `count` lines of all of them are shown."""
+    """Return the byte offset at which to start each log, to show the last `count` lines of all of them."""
     starts = {path: _size(mirror, path) for path in mirror.record.logs()}
     for path in reversed(starts):
         if count <= 0:
@@ -26,10 +26,10 @@ def last_lines(mirror: Mirror, count: int) -> dict[str, int]:
 
 
 def lines_since(mirror: Mirror, seconds: float) -> dict[str, int]:
-    """Return where to begin in each log for what was printed in the last seconds of a run, or a little more.
+    """Return the byte offset at which to start each log, to show a run's last seconds or a little more.
 
-    The seconds count back from the run's end, or from the last sign of a live one, by its host's clock. Agents note the
-    size of the log about every ten seconds.
+    The seconds count back from the run's end, or from the last sign of a live one, by its host's clock.
+    Agents record the size of the log about every ten seconds.
     """
     logs = mirror.record.logs()
     sizes = {path: list(_sizes(mirror, path.rpartition("/")[0])) for path in logs}
@@ -43,7 +43,7 @@ def lines_since(mirror: Mirror, seconds: float) -> dict[str, int]:
         starts[path] = _start_of_line(mirror, path, earlier[-1]) if earlier else 0
     for path, after in pairwise(logs):
         if sizes[after] and sizes[after][0][0] <= begin and path.split("/")[-2] != after.split("/")[-2]:
-            starts[path] = _size(mirror, path)  # the next attempt had begun
+            starts[path] = _size(mirror, path)  # the next attempt had begun by then
     return starts
 
 
@@ -53,7 +53,7 @@ def _size(mirror: Mirror, path: str) -> int:
 
 
 def _sizes(mirror: Mirror, folder: str) -> Iterator[tuple[float, int]]:
-    """Yield when an attempt's log had which size, from its beginning on."""
+    """Yield the time and the size of an attempt's log, from its beginning."""
     began = FolderStart.lenient(mirror.files.read_json(f"{folder}/attempt.json")).time
     if began is not None:
         yield began, 0
@@ -69,7 +69,7 @@ def _sizes(mirror: Mirror, folder: str) -> Iterator[tuple[float, int]]:
 
 
 def _start_of_last(mirror: Mirror, path: str, count: int) -> tuple[int, int]:
-    """Return where the last `count` lines of a file begin, and how many lines those are."""
+    """Return the start of the last `count` lines of a file, and the number of lines found."""
     found = 0
     with mirror.record.opened(path) as file:
         end = file.seek(0, 2)
@@ -81,7 +81,7 @@ def _start_of_last(mirror: Mirror, path: str, count: int) -> tuple[int, int]:
             at = len(data)
             while (at := data.rfind(b"\n", 0, at)) >= 0:
                 if start + at + 1 == end:
-                    continue  # it ends the last line, and begins none
+                    continue  # this newline ends the last line, and begins none
                 found += 1
                 if found == count:
                     return start + at + 1, found
@@ -90,7 +90,7 @@ def _start_of_last(mirror: Mirror, path: str, count: int) -> tuple[int, int]:
 
 
 def _start_of_line(mirror: Mirror, path: str, offset: int) -> int:
-    """Return where the line that has a byte begins."""
+    """Return the start of the line that contains a byte."""
     with mirror.record.opened(path) as file:
         size = file.seek(0, 2)
         end = min(offset, size)

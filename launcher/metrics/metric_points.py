@@ -1,4 +1,4 @@
-"""The metrics of a mirrored run as points, read many lines at once: a run may have millions."""
+"""Read the metrics in a run's local copy as points, many lines at once: a run may have millions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MARK = b'"metric"'
 _MOST = 2**53
 _MOST_S = 1e12
 _point = functools.partial(tuple.__new__, Point)
-"""Makes a point of a tuple; `Point(…)` takes twice as long."""
+"""Make a point from a tuple; `Point(…)` takes twice as long."""
 
 
 def metric_points(mirror: Mirror) -> Iterator[Point]:
@@ -33,7 +33,7 @@ def metric_points(mirror: Mirror) -> Iterator[Point]:
 
 
 def _points(lines: list[bytes]) -> list[Point]:
-    """Return the points of some lines. A line that is not as nearly all are is parsed on its own, as any event is."""
+    """Return the points of some lines. An unusual line is parsed separately, like any event."""
     try:
         records = from_json(b"[%s]" % b",".join(lines), allow_inf_nan=False)
     except ValueError:  # a line is unfinished or malformed
@@ -57,7 +57,7 @@ def _points(lines: list[bytes]) -> list[Point]:
 
 
 def _usual(record: Any) -> JsonObject | None:
-    """Return the values of a metric event of a step; None if a line is not surely one."""
+    """Return the values of a usual metric event with a step; None for any other line."""
     try:
         values, step, time, source = record["values"], record["step"], record["time"], record.get("source")
         is_usual = (

@@ -1,4 +1,4 @@
-"""What became of each metric of a run: its final value, and the best one where its name says which way is better."""
+"""The result of each metric of a run: its final value, and its best value if the name shows which way is better."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _RATES_OF_SUCCESS = ("answer_rate", "win_rate", "success_rate")
 _NO_QUALITY = _words(
     "scale scaler weight weights coef std var count norm lr rate time margin margins step epoch"
 )
-"""Words that make something else of a name: the scale of a loss, the deviation of a reward."""
+"""Words that change the meaning of a name: the scale of a loss, the deviation of a reward."""
 
 
 @public("MetricResultShown")
 class MetricResult(NamedTuple):
-    """What became of a metric: its last value and its best; `goal` says which way is better, null if its name does not."""
+    """The result of a metric: its last and its best value; `goal` is the better direction, null if unknown."""
 
     name: str
     final: Number
@@ -51,7 +51,7 @@ class MetricResult(NamedTuple):
 
 
 def goal_of(name: str) -> Goal | None:
-    """Return whether less or more of a metric is better, by its name; None if the name does not say.
+    """Return whether less or more of a metric is better, by its name; None if the name does not show it.
 
     Example: `eval_loss` is "min", `val/accuracy` is "max", `grad_norm` and `tokens_per_s` are None.
     """
@@ -67,11 +67,11 @@ def goal_of(name: str) -> Goal | None:
 
 
 def results(found: Iterable[Point], goals: Mapping[str, Goal] = NO_GOALS) -> dict[str, MetricResult]:
-    """Return what became of each metric, by name, from the points of a run in their order.
+    """Return the result of each metric, by name, from the points of a run in their order.
 
-    `goals` say of some which way is better, whatever their names say.
-
-    If several ranks reported one, the first of them counts. Where a name has steps, its values without one do not count.
+    `goals` set the better direction of some metrics, whatever their names show. If several ranks report a
+    metric, only the lowest rank counts. If a metric has values with steps, its values without a step do not
+    count.
     """
     series: dict[str, list[Point]] = {}
     for point in found:

@@ -1,4 +1,4 @@
-"""What is drawn of a run, in the picture and in a terminal: lines over the steps, or over the time where there are no steps."""
+"""The panels of a run, for the picture and the terminal: lines over the steps, or over time without steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from launcher.metrics.curves import Point
 
 LOG_FROM = 30.0
-"""From this ratio of the largest to the smallest loss on, the axis is logarithmic."""
+"""The ratio of the largest to the smallest loss from which the axis is logarithmic."""
 MOST = 1e100
 """A value beyond this counts as not finite: an axis computes differences, which would overflow."""
 SHORTEST_PACE_S = 10.0
@@ -22,11 +22,11 @@ _MORE = {
     "gradient norm": ("grad_norm", "gradient_norm", "grad norm"),
     "tokens a second": ("tokens_per_s", "tokens_per_second", "tok/s"),
 }
-"""Panels below the loss, and the names that scripts give to their values."""
+"""Panels below the loss, and the names that scripts use for their values."""
 
 
 class Panel(NamedTuple):
-    """One line and what belongs to it, over `xs`. A value that is not finite is NaN, and breaks the line.
+    """One line with its dots, over `xs`. A value that is not finite is NaN, and breaks the line.
 
     `dots` are single points beside the line, here of evaluations.
     """
@@ -39,18 +39,18 @@ class Panel(NamedTuple):
 
     @property
     def is_log(self) -> bool:
-        """Whether the values, all positive, range so far that only a logarithmic axis shows them."""
+        """Whether the values are all positive and range so widely that they need a logarithmic axis."""
         finite = [value for value in (*self.ys, *(y for _, y in self.dots)) if math.isfinite(value)]
         return bool(finite) and min(finite) > 0 and max(finite) > LOG_FROM * min(finite)
 
     @property
     def lost(self) -> list[float]:
-        """Where values are not finite."""
+        """The places of values that are not finite."""
         return [x for x, y in zip(self.xs, self.ys, strict=True) if not math.isfinite(y)]
 
 
 class Axis(NamedTuple):
-    """The horizontal axis: steps, or the minutes since `began` where the log gives no steps."""
+    """The horizontal axis: steps, or the minutes since `began` if the log gives no steps."""
 
     label: str
     began: float | None
@@ -60,16 +60,17 @@ class Axis(NamedTuple):
         return self.began is not None or point.step is not None
 
     def at(self, point: Point) -> float:
-        """Return the place of a point."""
+        """Return the place of a point on the axis."""
         if self.began is not None:
             return (point.time - self.began) / 60
         return point.step or 0
 
 
 def panels_of(found: Sequence[Point]) -> list[Panel]:
-    """Return the loss with its evaluations, then learning rate, gradient norm and throughput as far as there are any.
+    """Return the loss with its evaluations, then learning rate, gradient norm and throughput, if any.
 
-    Points that do not fit the axis are left out, and its label says how many losses. Empty without any loss.
+    Points that do not fit the axis are left out; its label shows the number of losses left out. Empty without
+    any loss.
     """
     losses, held_out = _losses(found), [p for p in found if p.name in HELD_OUT and _is_finite(p.value)]
     if not losses:
@@ -97,20 +98,20 @@ def axis_of(shown: Sequence[Point], found: Sequence[Point]) -> Axis:
 
 
 def _losses(found: Sequence[Point]) -> list[Point]:
-    """Return the training losses: `train_loss` only where nothing is called `loss`."""
+    """Return the training losses: those named `train_loss` only if none is named `loss`."""
     name = "loss" if any(point.name == "loss" for point in found) else "train_loss"
     return [point for point in found if point.name == name and point.rank == 0]
 
 
 def panel_of(label: str, points: Sequence[Point], axis: Axis) -> Panel:
-    """Return the line of some points on an axis, as far as they have a place on it."""
+    """Return the line of the points that have a place on an axis."""
     drawn = [point for point in points if axis.has(point)]
     values = [point.value if _is_finite(point.value) else math.nan for point in drawn]
     return Panel(label, [axis.at(point) for point in drawn], values, [], axis)
 
 
 def _pace(losses: Sequence[Point], axis: Axis) -> Panel:
-    """Return the steps a minute by the times of the losses, as means over parts of the run; empty for a short one."""
+    """Return the steps per minute from the times of the losses, as means over parts of the run; empty if short."""
     panel = Panel("steps a minute", [], [], [], axis)
     points = [point for point in losses if point.step is not None]
     if axis.began is not None or len(points) < LEAST_PACES:

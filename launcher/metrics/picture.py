@@ -22,20 +22,19 @@ if TYPE_CHECKING:
 MOST_DRAWN = 300
 SIZE = (8.0, 4.5)
 MORE_HEIGHT = 1.5
-"""Inches that each panel below the loss adds."""
+"""The height of each panel below the loss, in inches."""
 _CARD = re.compile(r"host/gpu[0-9]+\.(use_percent|memory_gb)")
 _COLOURS = ("tab:orange", "tab:brown", "tab:cyan")
 
 
 def draw(run: str, found: list[Point], figures: Iterable[Point], title: str = "") -> bytes:
-    """Return a PNG of the loss over the steps, evaluation beside it; over the time if most losses have no step.
+    """Return a PNG of the loss and the evaluation loss over the steps, or over time if most losses have no step.
 
-    Below it are learning rate, gradient norm and throughput, if they were measured, and the use and the memory of the
-    run's cards over the time, if `figures`, the host's own, have them.
+    Below are learning rate, gradient norm and throughput, if they were measured, and the use and the memory
+    of the run's cards over time, if `figures`, the host's, contain them.
 
+    A non-finite loss breaks the line and is marked at the bottom of the picture: it is never shown as a zero.
     Raises RunError without any loss.
-
-    A non-finite loss breaks the line and is marked at the foot of the picture: it is never shown as a zero.
     """
     panels = panels_of(found)
     if not panels:
@@ -47,7 +46,7 @@ def draw(run: str, found: list[Point], figures: Iterable[Point], title: str = ""
 def _png(panels: list[Panel], cards: dict[str, list[Point]], title: str) -> bytes:
     png = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of letters in a title that the font does not have
+        warnings.simplefilter("ignore")  # about letters in a title that the font lacks
         figure_of(panels, cards, title).savefig(png, format="png")
     return png.getvalue()
 

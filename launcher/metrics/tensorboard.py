@@ -1,4 +1,4 @@
-"""TensorBoard's files in the mirror, written while a run is followed."""
+"""TensorBoard's files in the local copy, written while launcher follows a run."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from launcher.metrics.lineage import ancestors
 from launcher.values.record import Event
 
 MOST_BYTES = 8 * 1024 * 1024
-"""Of the events of a run that this one continues, read at a time."""
+"""The size of one read from the events of a run that this one continues."""
 MOST_POINTS = 1000
-"""Of one name at once, and in a second; TensorBoard itself shows as many of a curve."""
+"""The most points per name at once, and per second; TensorBoard itself shows this many points of a curve."""
 
 
 class TensorBoard:
-    """A writer that starts again each time: its files are a view of the mirror, not a record.
+    """A writer that starts again each time: its files are a view of the local copy, not a record.
 
-    If several clients follow a run, the first one writes. Errors of the disk are reported in `problem`.
+    If several clients follow a run, the first one writes. Disk errors are reported in `problem`.
     """
 
     def __init__(self, mirror: Mirror) -> None:
-        """Write below the mirror's folder for it, unless another client does. Raises OSError."""
+        """Write to the local copy's TensorBoard folder, unless another client does. Raises OSError."""
         self._mirror, self._folder = mirror, mirror.tensorboard
         mirror.make_folder()
         self._lock = mirror.files.open(".tensorboard.lock", "ab")
@@ -44,11 +44,11 @@ class TensorBoard:
             self._writes = False
         else:
             self._writes = True
-            with contextlib.suppress(OSError):  # what may not be removed is said when it is written to
+            with contextlib.suppress(OSError):  # an error is reported at the first write
                 mirror.files.remove_tree(self._folder)
 
     def add(self, events: Sequence[Event]) -> None:
-        """Draw the metrics of rank 0 and the host's figures; the mirror holds these events by now."""
+        """Draw the metrics of rank 0 and the host's figures; the local copy must already hold these events."""
         now_s = time.monotonic()
         self._room = min(MOST_POINTS, self._room + MOST_POINTS * (now_s - self._added_s))
         self._added_s = now_s
@@ -68,13 +68,13 @@ class TensorBoard:
             self.problem = f"{self._folder}: {error.strerror}"
 
     def close(self) -> None:
-        """Close the files; another client may write them from now on."""
+        """Close the files; another client may then write them."""
         if self._file is not None:
             self._file.close()
         self._lock.close()
 
     def _draw_ancestors(self, file: EventFile) -> None:
-        """Draw the runs that this one continues, each up to where its successor began."""
+        """Draw the runs that this one continues, each up to the step where its successor began."""
         for one, until in ancestors(self._mirror):
             self._began = _began(one)
             for path in one.record.events_of_leader():
@@ -85,7 +85,7 @@ class TensorBoard:
         self._began = None
 
     def _placed(self, point: Point) -> tuple[str, int, float, float]:
-        """Return a point's curve, its place there, its value and its time."""
+        """Return a point's curve, its place on it, its value and its time."""
         if point.step is not None:
             return point.name, point.step, point.value, point.time
         # the time axis: whole seconds since the run began
@@ -99,7 +99,7 @@ class TensorBoard:
 
 
 def _began(mirror: Mirror) -> float:
-    """Return the time of the first event in a run's mirror."""
+    """Return the time of the first event in a run's local copy."""
     for path in mirror.record.events_of_leader():
         with mirror.files.open(path, most=MOST_GROWN) as file:
             event = parse_event(file.readline(MOST_BYTES))
@@ -109,7 +109,7 @@ def _began(mirror: Mirror) -> float:
 
 
 def _thinned(events: Sequence[Event], until: float, most: int = MOST_POINTS) -> list[Point]:
-    """Return the points to draw, up to a step, in their order; of more than `most` events with the same names, evenly chosen ones."""
+    """Return the points to draw, up to a step, in order; of events with the same names, `most` evenly chosen ones."""
     found: dict[tuple[str, ...], list[int]] = {}
     for place, event in enumerate(events):
         if event.rank == 0 and event.kind in ("metric", "host"):
