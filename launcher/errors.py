@@ -1,31 +1,34 @@
-"""The error tree: one branch for each answer to "whose move is it?".
+"""The error tree: one branch for each party that has to act, with its exit code.
 
 LaunchError                    exit 1
-├── UsageError                 exit 2   yours: a command line or a file that you wrote
+├── UsageError                 exit 2   the user: a command line or a file of the user
 │   ├── BadFileError                    a key or value in it
 │   ├── UnknownNameError                an unknown host, profile, job or run
+│   ├── SeveralRunsError                a name that several runs have
 │   └── LackingError                    a verb that a host's backend cannot do
-├── RefusedError               exit 3   the gate: this plan cannot work there
+├── RefusedError               exit 3   the gate: this plan cannot work on the host
 │   ├── UnequalSharesError              its cards cannot have equal shares of the batch
-│   └── CardBusyError                   others hold its cards just now: wait for them
-├── HostError                  exit 4   the host, or the way to it
+│   └── CardBusyError                   others hold its cards now: wait for them
+├── HostError                  exit 4   the host, or the connection to it
 │   ├── UnreachableError                no answer
 │   │   ├── ConnectionLostError         it answered, then fell silent
-│   │   ├── MachineGoneError            it was rented, and is rented no more
-│   │   └── ServiceUnreachableError     a cloud service, likewise
-│   ├── AuthRefusedError                it does not let us in
-│   │   ├── NoKeyError                  we have no key to offer
-│   │   └── ServiceAuthError            a cloud service, likewise
-│   ├── ServiceError                    a cloud service said no; the two above are such errors too
-│   │   └── UnsettledError              it may have done what was asked, or not: look before asking again
+│   │   ├── MachineGoneError            its rental has ended
+│   │   └── ServiceUnreachableError     the same of a cloud service
+│   ├── AuthRefusedError                it refuses every key
+│   │   ├── NoKeyError                  no key is available
+│   │   └── ServiceAuthError            the same of a cloud service
+│   ├── ServiceError                    a cloud service refused; the two service errors above belong here too
+│   │   └── UnsettledError              the outcome is unknown: check before asking again
 │   ├── HostKeyError                    its key is unknown or has changed
-│   ├── AgentError                      our agent there said no
-│   ├── MalformedAnswerError            our agent there sent an answer of the wrong form
+│   ├── AgentError                      its agent refused
+│   ├── MalformedAnswerError            its agent sent an answer of the wrong form
 │   ├── RefusedStreamError              its sshd forbids forwarding, or nothing listens
-│   └── EngineError                     its container engine said no
-├── RunError                   exit 1   the run's own
-│   ├── LastCopyError                   it would be lost: nothing else has these files
-│   └── OtherRootError                  its host has another root now than the one it was launched in
+│   │   └── NobodyListensError          no process listens on the port
+│   └── EngineError                     its container engine refused
+├── RunError                   exit 1   the run
+│   ├── NoRunError                      its host does not have it
+│   ├── LastCopyError                   a removal would lose files that exist nowhere else
+│   └── OtherRootError                  the host's root is not the one it was launched in
 └── InterruptedRunError        exit 5   waiting or interrupted: resumable
 """
 
@@ -36,19 +39,22 @@ from typing import ClassVar, NamedTuple
 
 
 class LaunchError(Exception):
-    """Raised for every error that a person can act on; the message says what happened, where, and what to do next."""
+    """Raised for every error that a user can act on.
+
+    The message says what happened, where, and what to do next.
+    """
 
     exit_code: ClassVar[int] = 1
 
 
 class UsageError(LaunchError):
-    """Raised when a command line or a file that a person wrote cannot be used."""
+    """Raised when a command line or a file of the user cannot be used."""
 
     exit_code = 2
 
 
 class BadFileError(UsageError):
-    """Raised when a file that a person wrote holds an unknown key or a wrong value."""
+    """Raised when a file of the user holds an unknown key or a wrong value."""
 
 
 class UnknownNameError(UsageError):
@@ -56,14 +62,20 @@ class UnknownNameError(UsageError):
 
 
 class Lack(NamedTuple):
-    """Why a backend cannot do something, and what to type instead; `{host}` and `{run}` in `mend` are filled in."""
+    """Why a backend cannot do something, and what to type instead.
+
+    `{host}` and `{run}` in `mend` are filled in.
+    """
 
     why: str
     mend: str
 
 
 class LackingError(UsageError):
-    """Raised for a verb that a host's backend cannot do. `why` says so; `mend` is what to type instead, for `{host}` and `{run}`."""
+    """Raised for a verb that a host's backend cannot do.
+
+    `lack` has the reason, and the command to type instead.
+    """
 
     def __init__(self, host: str, verb: str, lack: Lack, run: str = "RUN") -> None:
         why, mend = lack
@@ -72,7 +84,7 @@ class LackingError(UsageError):
 
 
 class SeveralRunsError(UsageError):
-    """Raised when a word is the whole name of several runs, of which `runs` are the ids, the latest first."""
+    """Raised when a word is the whole name of several runs. `runs` are their ids, the latest first."""
 
     def __init__(self, word: str, runs: list[str], next_words: str = "") -> None:
         self.word, self.runs = word, runs
@@ -83,17 +95,17 @@ class SeveralRunsError(UsageError):
 
 
 class RefusedError(LaunchError):
-    """Raised when the gate finds that a plan cannot work on a host; nothing has been sent."""
+    """Raised when the gate finds that a plan cannot work on a host. Nothing has been sent."""
 
     exit_code = 3
 
 
 class UnequalSharesError(RefusedError):
-    """Raised when the global batch does not divide among the cards of a plan."""
+    """Raised when the global batch cannot be divided evenly among the cards of a plan."""
 
 
 class CardBusyError(RefusedError):
-    """Raised when others hold the cards that a plan needs; `holders` says who, in one line."""
+    """Raised when others hold the cards that a plan needs. `holders` names them in one line."""
 
     def __init__(self, message: str, holders: str) -> None:
         super().__init__(message)
@@ -119,23 +131,26 @@ class ConnectionLostError(UnreachableError):
 
 
 class MachineGoneError(UnreachableError):
-    """Raised when the machine of a run was rented, and is rented no more: it never answers again."""
+    """Raised when the rental of a run's machine has ended, so that it will never answer again."""
 
 
 class AuthRefusedError(HostError):
-    """Raised when a host refuses every key that we may offer."""
+    """Raised when a host refuses every available key."""
 
 
 class NoKeyError(AuthRefusedError):
-    """Raised when a host wants a key, and we have none to offer: to wait does not help."""
+    """Raised when a host requires a key and none is available. Waiting does not help."""
 
 
 class HostKeyError(HostError):
-    """Raised when a host's key is unknown, or is not the known one."""
+    """Raised when a host's key is unknown or differs from the known one."""
 
 
 class AgentError(HostError):
-    """Raised when the agent on a host refuses a request; `code` is the agent's code for the reason, `values` are details."""
+    """Raised when the agent on a host refuses a request.
+
+    `code` is the agent's reason code, `values` are details.
+    """
 
     def __init__(
         self, host: str, code: str, message: str, values: Mapping[str, object] | None = None
@@ -150,11 +165,11 @@ class MalformedAnswerError(HostError):
 
 
 class RefusedStreamError(HostError):
-    """Raised when a socket on a host cannot be reached: forwarding is forbidden, or nobody listens there."""
+    """Raised when a socket on a host cannot be reached: forwarding is forbidden, or no process listens on it."""
 
 
 class NobodyListensError(RefusedStreamError):
-    """Raised when nobody listens on a port of a host's loopback, which may change."""
+    """Raised when no process listens on a port of a host's loopback, which may change."""
 
 
 class EngineError(HostError):
@@ -162,9 +177,9 @@ class EngineError(HostError):
 
 
 class ServiceError(HostError):
-    """Raised when a cloud service refuses a call; `reason` is its kind in one word, for programs.
+    """Raised when a cloud service refuses a call. `reason` is the kind of refusal in one word, for programs.
 
-    `retry_s` is how long the service asks to wait before the next call, in seconds, if it says so.
+    `retry_s` is the pause in seconds that the service requests before the next call, if it names one.
     """
 
     def __init__(self, host: str, reason: str, message: str, retry_s: float | None = None) -> None:
@@ -178,7 +193,7 @@ class ServiceUnreachableError(ServiceError, UnreachableError):
 
 
 class ServiceAuthError(ServiceError, AuthRefusedError):
-    """Raised when a cloud service does not accept our credentials, or we have none."""
+    """Raised when a cloud service rejects the credentials, or none are available."""
 
 
 class UnsettledError(ServiceError):
@@ -186,15 +201,18 @@ class UnsettledError(ServiceError):
 
 
 class RunError(LaunchError):
-    """Raised when a run, or what it left behind, does not allow the command."""
+    """Raised when a run, or its remains, do not allow the command."""
 
 
 class NoRunError(RunError):
-    """Raised when a host that answers has no such run."""
+    """Raised when a host answers that it has no such run."""
 
 
 class LastCopyError(RunError):
-    """Raised when a removal would lose files that exist nowhere else; `only_checkpoints` if they are all checkpoints."""
+    """Raised when a removal would lose files that exist nowhere else.
+
+    `only_checkpoints`: all of them are checkpoints.
+    """
 
     def __init__(self, message: str, *, only_checkpoints: bool) -> None:
         super().__init__(message)
@@ -202,7 +220,7 @@ class LastCopyError(RunError):
 
 
 class OtherRootError(RunError):
-    """Raised when a host's folder for runs is not the one that a run was launched in."""
+    """Raised when a host's folder for runs is not the one in which a run was launched."""
 
 
 class InterruptedRunError(LaunchError):

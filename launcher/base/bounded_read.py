@@ -1,4 +1,4 @@
-"""Read a file that may not be what its name says: in a folder that others wrote it may be a device, a pipe, or without an end."""
+"""Read a file that other users may have written: it may be a device, a pipe, or endless."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import stat
 from launcher.errors import BadFileError
 
 _PIPES = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
-"""The names of what a shell opens for a command, as in `--env-file <(…)`."""
+"""The names of files that a shell opens for a command, as in `--env-file <(…)`."""
 
 
 def read_bounded(
     path: str | os.PathLike[str], most: int, *, cuts: bool = False, takes_pipe: bool = False
 ) -> bytes:
-    """Return the bytes of a regular file, which a link may lead to; never wait for one.
+    """Return the bytes of a regular file, which may be reached by a link. Never block.
 
-    `most` is how many bytes it may have; one that has more is cut there if it `cuts`. `takes_pipe`: what the shell has opened
-    for this command is read too. Raises OSError for a file that cannot be opened, BadFileError for one that is not regular or
-    too large.
+    `most` is the largest number of bytes. A larger file is truncated if `cuts` is set. `takes_pipe`: also
+    read a pipe that the shell has opened for this command. Raises OSError for a file that cannot be opened,
+    BadFileError for one that is not regular or too large.
     """
     name = os.fspath(path)
     if takes_pipe and name.startswith(_PIPES):
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
     else:
-        # A device is not even opened: for some, that does something.
+        # A device is not even opened: that may have side effects.
         _check_regular(os.stat(name), name)
         descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     with os.fdopen(descriptor, "rb", buffering=0) as file:

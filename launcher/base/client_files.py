@@ -1,4 +1,4 @@
-"""Files opened through no link, for the commands of this client: the agent's own way below its runs."""
+"""Open files without following links, for this client's commands. The functions are the agent's."""
 
 from launcher.agent.record.safe_open import (
     RunPath,

@@ -1,4 +1,7 @@
-"""Locks between the commands of this client: those of the agent, which end with their holder, however it dies."""
+"""Locks between this client's commands, from the agent's module.
+
+They end with their holder, even if it is killed.
+"""
 
 from launcher.agent.record.locks import Lock, is_locked
 

@@ -1,4 +1,4 @@
-"""The clock of whatever waits: it is handed in, so that a test of five minutes takes none."""
+"""The clock for code that waits. It is passed as an argument, so that a test of five minutes takes no time."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import time
 from typing import Protocol
 
 _BOOT_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""It counts the time in which the machine sleeps: on Linux CLOCK_BOOTTIME, on macOS CLOCK_MONOTONIC."""
+"""Also counts the machine's sleep: CLOCK_BOOTTIME on Linux, CLOCK_MONOTONIC on macOS."""
 
 
 class Clock(Protocol):
-    """Tells the time in seconds, and waits."""
+    """Returns the time in seconds, and waits."""
 
     def now(self) -> float:
         """Return the time."""
 
     def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
+        """Wait for this number of seconds."""
 
 
 def look_again_after(seconds: float) -> None:
-    """Wait until another process here may have done something: that takes its time, whatever clock is handed in."""
+    """Wait for another process on this computer. This takes real time, whatever clock is in use."""
     time.sleep(seconds)
 
 
 class SystemClock:
-    """This machine's boot clock: seconds since some moment of its boot, those of its sleep included. Nobody can set it."""
+    """This machine's boot clock: seconds since about its boot, including its sleep. It cannot be set."""
 
     def now(self) -> float:
         """Return the time."""
         return time.clock_gettime(_BOOT_CLOCK)
 
     def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
+        """Wait for this number of seconds."""
         time.sleep(seconds)

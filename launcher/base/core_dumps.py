@@ -1,4 +1,4 @@
-"""The client leaves no core dump, as the agent does not: the limit that both have."""
+"""Disable core dumps of the client, with the agent's function."""
 
 from launcher.agent.system.core_limit import turn_off
 

@@ -1,6 +1,6 @@
-"""Ctrl-C, SIGTERM and SIGHUP held back while a run starts, until what follows the run can answer them.
+"""Delay Ctrl-C, SIGTERM and SIGHUP while a run starts, until the code that follows the run can handle them.
 
-Signals belong to the main thread: another thread that starts runs holds none back.
+Signals belong to the main thread: another thread that starts runs delays none.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ _HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts(Protocol):
-    """What holds interrupts back."""
+    """A holder of delayed interrupts."""
 
     def release(self) -> int | None:
-        """Let them through again; return the signal that came, None if none did."""
+        """Stop delaying them. Return the signal that arrived, None if none did."""
 
 
 class NoInterrupts:
-    """Holds nothing back, for a thread other than the main one: no signal interrupts it."""
+    """Delays nothing, for a thread other than the main one: no signal interrupts it."""
 
     def release(self) -> None:
         """Do nothing."""
 
 
 class HeldInterrupts:
-    """Hold back these signals from now until `release`, and remember the first that came."""
+    """Delay these signals until `release`, and remember the first that arrives."""
 
     def __init__(self) -> None:
         self.first: int | None = None
@@ -38,12 +38,12 @@ class HeldInterrupts:
         self.first = self.first or number
 
     def release(self) -> int | None:
-        """Restore the handlers; return the signal that came, None if none did."""
+        """Restore the handlers. Return the first signal that arrived, None if none did."""
         for number, handler in self._before:
             signal.signal(number, handler)
         return self.first
 
 
 def _is_ignored(number: int) -> bool:
-    """Whether a signal is ignored, as `nohup` has SIGHUP."""
+    """Whether a signal is ignored, as SIGHUP is under `nohup`."""
     return signal.getsignal(number) == signal.SIG_IGN

@@ -1,4 +1,4 @@
-"""A JSON object in a file that may be missing, torn or another's."""
+"""Read a JSON object from a file that may be missing, incomplete or of another program."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from typing import Any
 from launcher.base.client_files import read_regular
 
 JsonObject = dict[str, Any]
-"""A JSON object whose keys are not ours: what an event or evidence holds, arguments and answers of an agent, a file of unknown origin."""
+"""A JSON object whose keys the launcher does not define.
+
+Examples are the contents of an event or evidence, arguments and answers of an agent, a file of unknown
+origin.
+"""
 MOST_BYTES = 256 << 20
-"""A larger file is no object of ours."""
+"""A larger file counts as no object."""
 
 
 def read_json(path: Path) -> JsonObject:
-    """Return the object in a file; empty if the file is missing, no regular one or not an object."""
+    """Return the object in a file; empty if the file is missing, not regular or not an object."""
     try:
         return parse_object(read_regular(str(path), MOST_BYTES))
     except OSError:
@@ -33,7 +37,7 @@ def parse_object(data: bytes) -> JsonObject:
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value in a tree of objects, by its path. Lists count as values."""
+    """Yield each value in a tree of objects, with its path. Lists count as values."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from flat(inner, f"{path}.{key}" if path else key)

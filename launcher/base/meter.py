@@ -1,4 +1,4 @@
-"""How far a transfer of bytes has come, and how fast it goes."""
+"""The progress and speed of a transfer of bytes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import NamedTuple
 
 SHOWN_EVERY_S = 0.1
 RATE_OVER = 50
-"""The rate is that of the last so many figures shown: of 5 s, if the bytes move steadily."""
+"""The rate is measured over this number of displayed figures: over 5 s, if the bytes move steadily."""
 
 
 class Moved(NamedTuple):
-    """What of a transfer is done, in bytes; a `total` of 0 is not known. `name` is the file it is at, `doing` what is done with the bytes, if not sent."""
+    """The progress of a transfer in bytes; a `total` of 0 means unknown.
+
+    `name` is the current file. `doing` is the activity if it is not sending.
+    """
 
     done: int
     total: int
@@ -23,14 +26,14 @@ class Moved(NamedTuple):
 
     @property
     def eta_s(self) -> float | None:
-        """The seconds that are left at this rate, None while nothing moves, or without a total."""
+        """The remaining seconds at this rate, None while nothing moves, or without a total."""
         if not self.total or self.bytes_per_s <= 0:
             return None
         return max(0, self.total - self.done) / self.bytes_per_s
 
 
 class Meter:
-    """Counts the bytes of one transfer and shows them, ten times a second at most.
+    """Counts the bytes of one transfer, and shows them at most ten times a second.
 
     Example: `meter = Meter(total, stage.moved)`, then `meter.advance(len(piece), name)` for each piece.
     """
@@ -41,7 +44,7 @@ class Meter:
         self._figures = deque([(time.monotonic(), 0)], maxlen=RATE_OVER)
 
     def advance(self, count: int, name: str) -> None:
-        """Count bytes of a file that have moved."""
+        """Count bytes of a file that were transferred."""
         self._done += count
         now = time.monotonic()
         if now - self._figures[-1][0] < SHOWN_EVERY_S:

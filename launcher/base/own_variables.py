@@ -1,4 +1,6 @@
-"""Variables that this process sets for itself alone: neither a job nor another command of ours inherits them."""
+"""Variables that this process sets only for itself: jobs and the launcher's other commands do not inherit
+them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ _own: set[str] = set()
 
 
 def set_own(name: str, value: str) -> None:
-    """Set a variable, unless the user has."""
+    """Set a variable, unless the user has set it."""
     if name not in os.environ:
         os.environ[name] = value
         _own.add(name)

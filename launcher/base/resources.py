@@ -8,10 +8,10 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def data_folder(name: str) -> Path:
-    """Return our folder `profiles`, `jobs` or `images`.
+    """Return the package's folder `profiles`, `jobs` or `images`.
 
-    The folders are inside the package in a wheel, beside it in a checkout.
-    Raises FileNotFoundError for a broken installation, which has neither.
+    The folders are inside the package in a wheel, beside it in a checkout. Raises FileNotFoundError for a
+    broken installation, which has neither.
     """
     for folder in (_PACKAGE / name, _PACKAGE.parent / name):
         if folder.is_dir():

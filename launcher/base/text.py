@@ -10,25 +10,28 @@ _OBEYED = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud8
 
 
 def printable(text: str) -> str:
-    """Return text that a terminal can show: control characters, including escapes, become spaces; the rest is cut."""
+    """Return text that a terminal can show: control characters, including escapes, become spaces.
+
+    Long text is cut.
+    """
     if text.isprintable():
         return text[:MOST_CHARACTERS]
     return "".join(char if char.isprintable() else " " for char in text)[:MOST_CHARACTERS]
 
 
 def is_obeyed(name: str) -> bool:
-    """Whether a terminal would obey something in a name: escapes, line breaks, what turns the direction of writing."""
+    """Whether a name contains characters that control a terminal: escapes, line breaks, writing direction."""
     return _OBEYED.search(name) is not None
 
 
 def printables(texts: Sequence[str]) -> Sequence[str]:
-    """Return texts that a terminal can show. Thousands that are short and plain cost one look at all of them."""
+    """Return texts that a terminal can show. Short and plain texts are checked all at once, which is fast."""
     is_plain = "".join(texts).isprintable() and max(map(len, texts), default=0) <= MOST_CHARACTERS
     return texts if is_plain else [printable(text) for text in texts]
 
 
 def hours_text(hours: float) -> str:
-    """Return hours in the unit that suits them: 8.5 h, 6 min, 14.4 s."""
+    """Return hours in a suitable unit: 8.5 h, 6 min, 14.4 s."""
     if hours >= 0.5:
         return f"{hours:g} h"
     seconds = hours * 3600
@@ -41,6 +44,6 @@ def files_text(count: int) -> str:
 
 
 def first_of(names: Sequence[str], most: int = 3) -> str:
-    """Return the first of some names, and how many more there are: a, b, c and 4 more."""
+    """Return the first of some names, and the number of the others: a, b, c and 4 more."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return f"{', '.join(names[:most])}{more}"

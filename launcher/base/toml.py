@@ -1,4 +1,4 @@
-"""Read TOML that people write, as plain tables. Without pydantic, so that listing names is quick."""
+"""Read TOML files of users as plain tables, without pydantic, so that listing names is quick."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ _LOG = logging.getLogger(__name__)
 MOST_BYTES = 4 << 20
 MOST_DEEP = 50
 _MOST_DOTS = 1000
-"""In a line: the time for a key of very many parts grows with their square."""
+"""Per line: the time to parse a key of very many parts grows with their square."""
 _WHOLE_NUMBERS = range(-(1 << 63), 1 << 63)
-"""What TOML promises of a whole number."""
+"""The range that TOML guarantees for a whole number."""
 
 
 def read_text(path: Path) -> str:
-    """Read a file that people write. Raises BadFileError when it cannot be read, is no regular file, is very large, or is not UTF-8."""
+    """Read a user's text file.
+
+    Raises BadFileError if it cannot be read, is not a regular file, is very large, or is not UTF-8.
+    """
     try:
         data = read_bounded(path, MOST_BYTES)
         _LOG.debug("read %s", path)
@@ -33,7 +36,7 @@ def read_text(path: Path) -> str:
 
 
 TomlTable = dict[str, Any]
-"""A table as somebody has written it: what its keys may hold is checked where they are read."""
+"""A table as a user wrote it. Its keys are checked where they are read."""
 
 
 class Toml(NamedTuple):
@@ -44,19 +47,16 @@ class Toml(NamedTuple):
 
 
 def read_toml(path: Path) -> Toml:
-    """Read a TOML file.
-
-    Raises BadFileError when it cannot be read or is not TOML.
-    """
+    """Read a TOML file. Raises BadFileError if it cannot be read or is not TOML."""
     text = read_text(path)
     return Toml(parse_toml(text, str(path)), text)
 
 
 def parse_toml(text: str, where: str) -> TomlTable:
-    """Return the tables of a text; `where` is where it stands.
+    """Return the tables of a text. `where` names its file for error messages.
 
-    Raises BadFileError for a text that is not TOML, that is deeper than 50 tables and lists, or that holds a whole number of
-    more than 64 bits.
+    Raises BadFileError for a text that is not TOML, that is deeper than 50 tables and lists, or that holds a
+    whole number of more than 64 bits.
     """
     if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
         raise BadFileError(f"{where}: {_TOO_DEEP}")
@@ -78,7 +78,7 @@ def parse_toml(text: str, where: str) -> TomlTable:
 
 
 def inline(value: object) -> str:
-    """Write a value of a TOML file as it may stand on one line, e.g. after `key = `. Raises ValueError for a date or a time."""
+    """Write a value of a TOML file on one line, e.g. after `key = `. Raises ValueError for a date or a time."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):

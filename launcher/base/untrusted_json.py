@@ -1,4 +1,7 @@
-"""The one reader of JSON that a host, a service or a file said: it raises ValueError alone. It is the agent's own."""
+"""The only reader of JSON from a host, a service or a file.
+
+It raises only ValueError. It is the agent's function.
+"""
 
 from launcher.agent.record.strict_json import decode
 

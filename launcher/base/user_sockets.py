@@ -1,4 +1,4 @@
-"""The folder of this user's sockets, one for each home, and that no other user can exchange what is in it."""
+"""The folder of this user's sockets, one per home. No other user can exchange its contents."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import stat
 import struct
 
 KNOWS_PEERS = hasattr(socket, "SO_PEERCRED")
-"""Whether the system says whose process is at the other end: Linux does."""
+"""Whether the system reports the process at the other end of a socket, as Linux does."""
 _PEER = struct.Struct("3i")
-"""The numbers by which it does: pid, user, group."""
+"""The format of that report: pid, user, group."""
 
 
 class UnsafeSocketError(OSError):
-    """Raised when a socket, or its folder, may be another user's."""
+    """Raised when a socket, or its folder, may belong to another user."""
 
 
 def folder() -> str:
-    """Return the folder of this user's sockets in this home, which may not be there yet."""
+    """Return the folder of this user's sockets in this home. It may not exist yet."""
     own = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     if os.path.isabs(own) and os.path.isdir(own):
         return os.path.join(own, f"launch-{_home()}")
@@ -26,7 +26,10 @@ def folder() -> str:
 
 
 def _home() -> str:
-    """Return a word for the home folder, however it is spelt: another home has other hosts, keys and settings."""
+    """Return a word for the home folder, the same for each spelling of its path.
+
+    Another home has other hosts, keys and settings.
+    """
     try:
         state = os.stat(os.path.expanduser("~"))
     except OSError:
@@ -35,7 +38,10 @@ def _home() -> str:
 
 
 def check_folder(path: str) -> None:
-    """Check that a folder is this user's alone, and that nobody else can exchange it. Raises OSError, as for one that is missing."""
+    """Check that a folder is private to this user, and that no other user can exchange it.
+
+    Raises OSError, also for a missing folder.
+    """
     state = os.lstat(path)
     if not stat.S_ISDIR(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o077:
         raise UnsafeSocketError(f"{path}: is not a folder of this user alone (mode 700)")
@@ -48,7 +54,7 @@ def check_folder(path: str) -> None:
 
 
 def check_socket(path: str) -> None:
-    """Check that a path is a socket of this user's alone, in a folder that is. Raises OSError."""
+    """Check that a path is a private socket of this user, in a private folder. Raises OSError."""
     check_folder(os.path.dirname(path))
     state = os.lstat(path)
     if not stat.S_ISSOCK(state.st_mode) or state.st_uid != os.getuid() or state.st_mode & 0o077:
@@ -56,7 +62,10 @@ def check_socket(path: str) -> None:
 
 
 def check_peer(stream: socket.socket) -> int:
-    """Check that the process at the other end is this user's, and return its pid, as the kernel says. Raises UnsafeSocketError."""
+    """Check that the process at the other end belongs to this user. Return its pid, as reported by the kernel.
+
+    Raises UnsafeSocketError.
+    """
     if not KNOWS_PEERS:
         raise UnsafeSocketError("this system does not say whose process is at the other end")
     said = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)

@@ -1,4 +1,4 @@
-"""Write a file whole: a reader, or a crash, finds the old contents or the new, never a part."""
+"""Write a file atomically: after a crash, and for a reader, it has the old contents or the new, never a part."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file, making its folder if needed. Raises OSError, and then leaves the old file as it was."""
+    """Replace a file, making its folder if needed. Raises OSError, and then leaves the old file unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
@@ -18,13 +18,13 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Do the same, and return once it is on the disk."""
+    """Replace a file, and return once it is on the disk. Raises OSError."""
     write_whole(path, data)
     sync(path, path.parent)
 
 
 def sync(*paths: Path) -> None:
-    """Return once what was written to these files, and the names in these folders, are on the disk. Raises OSError."""
+    """Write the contents of these files, and the names in these folders, to the disk. Raises OSError."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
