@@ -1,6 +1,6 @@
-"""A cache of the rows that `launch ps` shows of ended runs: to list thousands, several files of each were read.
+"""A cache of the rows of ended runs in `launch ps`, so that listing thousands need not read several files of each.
 
-A row counts while the folder of the run's copy, and that of its entry in the index, are as they were.
+A row is valid while the folder of the local copy, and that of the index entry, are unchanged.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from launcher.copy.mirror import Mirror
 from launcher.values.record import Summary
 
 SETTLED_S = 60.0
-"""The row of a folder that has changed since is not kept: a file system's clock may show two changes as one."""
+"""Rows of folders that changed within this many seconds are not cached: a coarse clock may show two changes as one."""
 _FORM = f'["{__version__}",4]'.encode()
 
 
 class EndedRow(NamedTuple):
-    """A run that has ended: the times of its two folders in ns, the folder of its copy, its place in the order of runs, its host, its summary."""
+    """An ended run: the times of its two folders in ns, its local copy's folder, its position in the order, host and summary."""
 
     entered: int
     changed: int
@@ -37,7 +37,7 @@ class EndedRow(NamedTuple):
 
     @property
     def place(self) -> tuple[int, float, str]:
-        """Return what orders it among the runs of this user, as an entry's `place_in_order`."""
+        """The sort key among this user's runs, equal to an entry's `place_in_order`."""
         return (self.order, self.launched, self.summary.run)
 
 
@@ -46,10 +46,10 @@ _ROW = TypeAdapter(EndedRow, config=ConfigDict(defer_build=True))
 
 
 class EndedRows:
-    """The rows in the cache that still count."""
+    """The valid rows of the cache."""
 
     def __init__(self) -> None:
-        """Read them."""
+        """Read the cache."""
         from platformdirs.unix import Unix
 
         self._path = Unix("launch").user_cache_path / "ended.jsonl"
@@ -71,12 +71,12 @@ class EndedRows:
         try:
             form, *lines = self._path.read_bytes().splitlines()
             rows = _ROWS.validate_json(b"[%s]" % b",".join(lines)) if form == _FORM else []
-        except (OSError, ValueError):  # not there, or damaged: it is made anew
+        except (OSError, ValueError):  # missing or damaged: it is made anew
             return []
         return list(zip(lines, rows, strict=False))
 
     def keep(self, mirror: Mirror, entry: index.IndexEntry, host: str, summary: Summary) -> None:
-        """Keep a row from now on, unless one of its folders has changed lately."""
+        """Keep a row, unless one of its folders has changed recently."""
         folder = str(mirror.folder.parent)
         entered, changed = self.runs.get(mirror.run, 0), self._changed(folder, mirror.run)
         if entered and changed and time.time() - max(entered, changed) / 1e9 > SETTLED_S:
@@ -85,20 +85,23 @@ class EndedRows:
             self._is_new = True
 
     def save(self) -> None:
-        """Write what is new. What the disk refuses is read from the copies again."""
+        """Write the cache if it has changed.
+
+        A failed write is ignored; the rows are read from the local copies again.
+        """
         if self._is_new:
             with contextlib.suppress(OSError):
                 write_whole(self._path, b"".join(b"%s\n" % line for line in (_FORM, *self._lines.values())))
 
     def _changed(self, folder: str, run: str) -> int:
-        """Return the time of a copy's folder in ns; 0 if it is not there."""
+        """Return the time of a local copy's folder in ns; 0 if it is missing."""
         if folder not in self._copies:
             self._copies[folder] = _times(folder)
         return self._copies[folder].get(run, 0)
 
 
 def _times(folder: str) -> dict[str, int]:
-    """Return the time of each folder in it, in ns."""
+    """Return the time of each folder inside a folder, in ns."""
     try:
         with os.scandir(folder) as entries:
             return {

@@ -1,8 +1,9 @@
-"""The index of this user's runs: it alone says which host a verb contacts for a run, and how.
+"""The index of this user's runs: the only source for a run's host and how to contact it.
 
-A folder a run, `~/.local/share/launch/runs/RUN`, holds what this user has said of it: its host as it was resolved at the
-launch, the id of its root and the digest of its plan in `run.json`, and beside that the command line, the files that were
-sent, where the run was moved. A copy of the run, below a `runs` folder of some project, is data: a repository may bring one.
+Each run has a folder, `~/.local/share/launch/runs/RUN`. Its `run.json` has the host as it was resolved at the
+launch, the id of its root and the digest of its plan. Beside it are the command line, the upload record and
+the move record. A local copy of the run, below a project's `runs` folder, is data: a repository may contain
+one.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ __all__ = ["IndexEntry", "folder", "knows", "place", "runs"]
 class IndexEntry(Record):
     """A run of this user.
 
-    `machine` names the machine that the host `local` was. `plan` is the SHA-256 of the run's plan, empty until it was seen.
-    `order` is the number of the launch, 0 for a run of another client. `copies` are the folders that may hold a copy, each
-    a hint. Times are in seconds since 1970.
+    `machine` is the name of the machine that the host `local` meant. `plan` is the SHA-256 of the run's plan,
+    empty until the plan was seen. `order` is the number of the launch, 0 for a run of another client.
+    `copies` are the folders that may hold a local copy, as hints. Times are in seconds since 1970.
     """
 
     version: Literal[1] = 1
@@ -50,7 +51,7 @@ class IndexEntry(Record):
 
     @property
     def place_in_order(self) -> tuple[int, float, str]:
-        """What orders the runs of this user: the number of the launch, its time, the id."""
+        """The sort key of this user's runs: the number of the launch, its time, the id."""
         return self.order, self.launched, self.run
 
     @property
@@ -60,14 +61,17 @@ class IndexEntry(Record):
 
 
 def this_machine() -> str:
-    """Return the name of this machine, with the start of its id where it has one: names are given twice."""
+    """Return this machine's name and the start of its id, if it has one, because names are not unique."""
     with contextlib.suppress(OSError):
         return f"{platform.node()}/{Path('/etc/machine-id').read_text()[:8].strip()}".rstrip("/")
     return platform.node()
 
 
 def find(run: str) -> IndexEntry | None:
-    """Return a run's entry; None if this user has no such run, or if its entry is damaged. One that has not changed is read once."""
+    """Return a run's entry; None if this user has no such run, or if its entry is damaged.
+
+    An unchanged entry is read once per process.
+    """
     try:
         status = os.stat(place(run) / FILE)
     except OSError:
@@ -106,14 +110,17 @@ def of_batch(name: str, since: float) -> list[IndexEntry]:
 
 
 def copies_of(run: str) -> tuple[str, ...]:
-    """Return the folders that may hold a copy of a run."""
+    """Return the folders that may hold a local copy of a run."""
     entry = find(run)
     return () if entry is None else entry.copies
 
 
 @contextlib.contextmanager
 def alone(run: str, errand: str) -> Iterator[None]:
-    """Hold the lock of an errand, so that one process of this user does it for a run at a time. Raises OSError."""
+    """Hold the lock of a task, so that only one process of this user does it for a run at a time.
+
+    Raises OSError.
+    """
     where = place(run)
     where.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (where / f".{errand}.lock").open("ab") as file:
@@ -122,7 +129,7 @@ def alone(run: str, errand: str) -> Iterator[None]:
 
 
 def damaged(run: str) -> Path | None:
-    """Return the file of an entry that is there and cannot be read; None if there is none, or if it can."""
+    """Return the file of a damaged entry; None if it is missing or readable."""
     path = place(run) / FILE
     try:
         os.lstat(path)
@@ -134,9 +141,9 @@ def damaged(run: str) -> Path | None:
 
 
 def create(entry: IndexEntry) -> None:
-    """Write the entry of a new run; it is on the disk when this returns. Raises FileExistsError, and other OSErrors.
+    """Write the entry of a new run durably. Raises FileExistsError, and other OSErrors.
 
-    What was torn when this machine lost its power counts as none, and is replaced.
+    An entry torn by a power loss of this machine counts as missing, and is replaced.
     """
     where = place(entry.run)
     where.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -155,12 +162,12 @@ def create(entry: IndexEntry) -> None:
 
 
 def update(entry: IndexEntry, **news: object) -> IndexEntry:
-    """Replace the entry of a run; return the new one, which is on the disk. Raises OSError."""
+    """Replace the entry of a run durably; return the new one. Raises OSError."""
     changed, where = entry.model_copy(update=news), place(entry.run)
     if changed != entry:
         write_durably(where / FILE, _written(changed))
     else:
-        sync(where / FILE)  # the command that wrote it may have died before it was on the disk
+        sync(where / FILE)  # the command that wrote it may have died before it was synced
     _sync_folders(where)
     return changed
 
@@ -174,7 +181,7 @@ def forget(run: str) -> None:
 
 
 def _sync_folders(where: Path) -> None:
-    """Return once the name of a run's folder, and those of the folders that lead there, are on the disk. Raises OSError."""
+    """Sync the folder of a run and the folders above it, so that their names are durable. Raises OSError."""
     sync(where, *where.parents[:3])
 
 
@@ -183,7 +190,7 @@ def _written(entry: IndexEntry) -> bytes:
 
 
 def not_known(run: str, copy: Path) -> RunError:
-    """Return the error for a run that is not in the index, though a folder here has a copy of it."""
+    """Return the error for a run that is not in the index, although a folder here has a local copy of it."""
     short = run.rpartition("-")[2]
     if file := damaged(run):
         return RunError(f"{file} is damaged\n  make it anew   launch attach --host HOST {short}")

@@ -1,4 +1,4 @@
-"""Where the index of this user's runs lies, and its entries as plain JSON: for a shell that completes a word, in milliseconds."""
+"""The index folder and its entries as plain JSON, read within milliseconds for shell completion."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ def folder() -> Path:
 
 
 def place(run: str) -> Path:
-    """Return the folder in which this user's records of a run lie. Raises ValueError if `run` is not a run id."""
+    """Return the folder of this user's records of a run. Raises ValueError if `run` is not a run id."""
     if not RUN_ID.fullmatch(run):
         raise ValueError(f"{run!r} is not a run id")
     return folder() / run
 
 
 def runs() -> dict[str, int]:
-    """Return the ids of all runs, each with the time of change of its folder in ns. Raises RunError if the index cannot be read."""
+    """Return the ids of all runs, each with the modification time of its folder in ns.
+
+    Raises RunError if the index cannot be read.
+    """
     found = {}
     try:
         with os.scandir(folder()) as entries:
@@ -42,10 +45,10 @@ def runs() -> dict[str, int]:
 
 
 def knows(run: str) -> bool:
-    """Whether the index has a run, as far as the name of its entry says."""
+    """Return whether the index has a file for a run. The file may be damaged."""
     return RUN_ID.fullmatch(run) is not None and (folder() / run / FILE).is_file()
 
 
 def read(run: str) -> JsonObject:
-    """Return a run's entry as it is written; empty if there is none, or if it is damaged."""
+    """Return a run's entry as it is written; empty if it is missing or damaged."""
     return read_json(place(run) / FILE)

@@ -1,4 +1,4 @@
-"""The runs of this user as their copies last knew them, read in milliseconds: for a shell that completes a word."""
+"""This user's runs and their last known states, read from local copies within milliseconds for shell completion."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from launcher.values.states import in_todays_words, is_terminal
 
 _LATEST = 1e12
 NEWEST = 48
-"""Runs whose records are read at most. Typing more of an older one's id brings it among them."""
+"""The maximum number of runs whose records are read. Typing more of an id includes older runs."""
 
 
 class KnownRun(NamedTuple):
-    """A run and its last state that was fetched, None before the first; `launched` is in seconds since 1970.
+    """A run and its last fetched state, None before the first; `launched` is in seconds since 1970.
 
-    `order` is the number of the launch, 0 for one of another client; `is_freed`: it was removed from its host.
+    `order` is the number of the launch, 0 for a run of another client. `is_freed`: it was removed from its
+    host.
     """
 
     run: str
@@ -36,7 +37,7 @@ class KnownRun(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The run's name, as far as its id has it."""
+        """The run's name, as shortened in its id."""
         return self.run.partition("-")[2].rpartition("-")[0]
 
     @property
@@ -46,9 +47,10 @@ class KnownRun(NamedTuple):
 
 
 def known_runs(is_wanted: Callable[[str], bool]) -> list[KnownRun]:
-    """Return the newest runs whose ids are wanted, the latest launched first; no more than NEWEST.
+    """Return the newest runs whose ids are wanted, at most NEWEST, the latest launched first.
 
-    They are those with a copy here; without any, all runs of this user. Raises OSError for a folder that cannot be read.
+    They are the runs with a local copy below the runs folder; if none is wanted, all runs of this user.
+    Raises OSError for a folder that cannot be read.
     """
     entered = index_folder.runs()
     here = ids_here()
@@ -59,24 +61,30 @@ def known_runs(is_wanted: Callable[[str], bool]) -> list[KnownRun]:
 
 
 def _day(run: str) -> str:
-    """Return the date in a run's id. The form that was given until 2026-11-22 has no year: it is older than any other."""
+    """Return the date in a run's id. Ids made before 2026-11-22 have no year, and count as the oldest."""
     day = run.partition("-")[0]
     return day if len(day) == 6 else ""
 
 
 def files_of(run: str) -> RunFiles:
-    """Return the files of a run's copy, as `mirror_of` finds it."""
+    """Return the files of a run's local copy, in the same folder as `mirror_of`."""
     return RunFiles(folder_with(run, _other_folders(run)) / run)
 
 
 def _other_folders(run: str) -> Iterator[str]:
-    """Yield the folders that may hold a copy of a run. The index is read only where it is asked for the first."""
+    """Yield the folders that may hold a local copy of a run.
+
+    The index is read only if the first folder is requested.
+    """
     copies = index_folder.read(run).get("copies")
     yield from (one for one in copies if isinstance(one, str)) if isinstance(copies, list) else ()
 
 
 def named(word: str) -> str:
-    """Return the run that a word names; `last` is the latest launched. Raises OSError, UnknownNameError or UsageError."""
+    """Return the run that a word names; `last` is the latest launched.
+
+    Raises OSError, UnknownNameError or UsageError.
+    """
     runs = [known.run for known in known_runs(_any)[:1]] if word == "last" else ids_here()
     try:
         return find(word, runs)

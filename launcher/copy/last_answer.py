@@ -1,4 +1,4 @@
-"""When the host of a run last answered this client, in words."""
+"""The time of the last answer of a run's host to this client, in words."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from launcher.copy.mirror import Mirror
 
 
 def last_answer(mirror: Mirror, least_s: float = 0.0) -> str | None:
-    """Say when a run's host last answered; None if that is not known, or less than `least_s` seconds ago."""
+    """Say when a run's host last answered; None if unknown, or less than `least_s` seconds ago."""
     reached = mirror.reached()
     if reached is None or time.time() - reached < least_s:
         return None

@@ -1,6 +1,7 @@
-"""What a run's host said last of it in one line, without its records: a listing asks for no more.
+"""The last one-line summary of a run from its host, stored without its records for listings.
 
-It is kept beside the mirror, so that a host that answers no longer does not turn an end that was shown into a run that goes on.
+It is stored in the local copy, so that an ended run never appears as running again when its host stops
+answering.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ LAST_SEEN = ".last-seen.json"
 
 
 def note(mirror: Mirror, summary: Summary) -> None:
-    """Keep what a host has just said of a run. What the disk refuses is only not known later."""
+    """Store a host's newest summary of a run. A failed write is ignored."""
     data = summary.model_dump_json().encode()
     with contextlib.suppress(OSError):
         if not mirror.files.exists(LAST_SEEN) or mirror.files.read(LAST_SEEN, MOST_JSON) != data:
             with mirror.files.open(LAST_SEEN, "wb") as file:
-                file.write(data)  # a torn one counts as none
+                file.write(data)  # a torn file counts as missing
 
 
 def latest(mirror: Mirror, known: Summary) -> Summary:
-    """Return what is known of a run: what its host said last, or `known`, by its records here, if that is further on."""
+    """Return the newest summary of a run: its host's last one, or `known`, from the records here, if it is further on."""
     try:
         said = Summary.model_validate_json(mirror.files.read(LAST_SEEN, MOST_JSON))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The count of this user's launches, kept in the index: it orders them, even if the clock was changed."""
+"""The count of this user's launches, kept in the index: it orders them even if the clock was changed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ FILE = ".launches"
 
 
 def next_number(folder: Path, recount: Callable[[], int]) -> int:
-    """Return the number of a new launch; `recount` returns the last one where the count is missing. Raises OSError."""
+    """Return the number of a new launch.
+
+    If the count is missing, `recount` returns the last one. Raises OSError.
+    """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (folder / FILE).open("a+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""The client's copy of a run: where it lies, its entry in the index, and what its record says; see `record_sync` for how that comes."""
+"""The local copy of a run: its folder, its index entry, and its record. `record_sync` fetches the record."""
 
 from __future__ import annotations
 
@@ -32,42 +32,48 @@ if TYPE_CHECKING:
     from launcher.values.plan import Plan
 
 REACHED = ".mirror.lock"
-"""The time of change of this file says when the run's host last answered this client."""
+"""The modification time of this file is the time of the host's last answer to this client."""
 REACHED_S = 2.0
 
 
 class Mirror:
-    """One run's folder on the client."""
+    """The local copy of one run."""
 
     def __init__(self, run: str, folder: Path) -> None:
-        """Name the mirror of a run; nothing is read or made. Raises ValueError if `run` is not a run id."""
+        """Create the object; no file is read or made. Raises ValueError if `run` is not a run id."""
         if not RUN_ID.fullmatch(run):
             raise ValueError(f"{run!r} is not a run id")
         self.run = run
         self.folder = folder / run
         self.files = RunFiles(self.folder, folder)
         self.records = RunFiles(index.place(run), index.folder())
-        """This user's own records of the run, beside its entry in the index; `files` is data."""
+        """This user's records of the run, beside its entry in the index.
+
+        `files`, in contrast, is untrusted data.
+        """
         self.told: RunState | None = None
-        """What the host said last of the run: it may derive what no record says. None before it was asked."""
+        """The host's last report about the run, which may contain derived states that no record has.
+
+        None before the first.
+        """
         self._noted_reached = -REACHED_S
         self._may_have_begun = True
 
-    # Made when they are asked for: a list of thousands of runs needs none of them.
+    # Computed on use: a list of thousands of runs needs none of them.
 
     @property
     def artifacts(self) -> Path:
-        """Where the run's artifacts are here."""
+        """The folder of the run's artifacts here."""
         return self.folder / "artifacts"
 
     @property
     def outputs(self) -> Path:
-        """Where the other files are that it wrote."""
+        """The folder of the run's other output files here."""
         return self.folder / "outputs"
 
     @property
     def checkpoints(self) -> Path:
-        """Where its checkpoints are."""
+        """The folder of the run's checkpoints here."""
         return self.folder / "checkpoints"
 
     @property
@@ -77,11 +83,11 @@ class Mirror:
 
     @property
     def picture(self) -> Path:
-        """The picture of its curves."""
+        """The picture of the run's curves."""
         return self.folder / "loss.png"
 
     def place(self, path: str) -> Path:
-        """Return where a file of the run has its place here, by its path below the run's work/ on the host."""
+        """Return the local path of a run's file, from its path below the run's work/ on the host."""
         top, _, rest = path.partition("/")
         if top == "artifacts":
             return self.artifacts / rest
@@ -94,13 +100,13 @@ class Mirror:
         """The last part of the id, enough to name the run."""
         return self.run.rpartition("-")[2]
 
-    # one mirror, several clients
+    # one local copy, several clients
 
     @contextlib.contextmanager
     def alone(self, errand: str) -> Iterator[None]:
-        """Hold the lock of an errand, so that one client of this mirror does it at a time. It ends with its process.
+        """Hold the lock of a task, so that only one client of this local copy does it at a time.
 
-        Raises RunError if the disk refuses.
+        The lock ends with its process. Raises RunError if the disk refuses.
         """
         path = self.folder / f".{errand}.lock"
         with contextlib.ExitStack() as stack:
@@ -110,7 +116,7 @@ class Mirror:
             yield
 
     def make_folder(self) -> None:
-        """Make the folder of this copy, and have the index know it. Raises OSError."""
+        """Make the folder of this local copy, and add it to the index. Raises OSError."""
         if self.files.is_folder():
             return
         make_runs_folder(self.folder.parent)
@@ -120,7 +126,7 @@ class Mirror:
 
     @contextlib.contextmanager
     def disk_errors(self, path: Path) -> Iterator[None]:
-        """Turn an error of this machine's disk into a RunError that names the path, or what is in the way there."""
+        """Turn an error of this machine's disk into a RunError that names the path or its obstacle."""
         try:
             yield
         except UnreadableError as error:
@@ -134,18 +140,19 @@ class Mirror:
                 words = f"the run is not affected; when this is fixed   launch attach {self.short}"
             raise RunError(f"{error.filename or path}: {error.strerror or error}\n  {words}") from error
 
-    # the run's place in the index
+    # the run's index entry
 
     @property
     def entry(self) -> index.IndexEntry | None:
-        """The run's entry in the index of this user's runs; None of a foreign run."""
+        """The run's entry in this user's index; None for a foreign run."""
         return index.find(self.run)
 
     def bind(self, host: Host, root_id: str, plan: Plan, batch: str | None = None) -> None:
-        """Enter a run that is about to begin into the index, with its host, root and plan, and make the folder with the plan.
+        """Add a new run to the index, with its host, root and plan, and make its folder with the plan.
 
-        It is on the disk when this returns: a run may begin only then, for without it nobody here knows where it would be.
-        `batch` is the batch that it is a run of. The run becomes the last that this user launched, unless it was entered before. Raises RunError if the disk refuses.
+        All of it is durable on return. The run may begin only then; otherwise its place could be lost.
+        `batch` is the batch that the run belongs to. The run becomes this user's latest launch, unless it was
+        entered before. Raises RunError if the disk refuses.
         """
         content, was_known = plan.to_file(), self.entry is not None
         self._may_have_begun = False
@@ -165,15 +172,15 @@ class Mirror:
                 sync(self.folder.parent)
         except RunError:
             if not was_known:
-                index.forget(self.run)  # it does not begin
+                index.forget(self.run)  # the run will not begin
             raise
         self._may_have_begun = True
 
     def bind_seen(self, host: Host, root_id: str, launched: float | None) -> None:
-        """Like `bind`, for a run that its host has: `launched` is when, by the host's record.
+        """Like `bind`, for an existing run of a host; `launched` is its launch time in the host's record.
 
-        The entry keeps its host, by whatever other name the run was found; one of the same name is brought up to date.
-        Raises OtherRootError if the run, or the copy of it that is here, is of another root.
+        The entry keeps its host, even if the run was found under another host name; under the same name the
+        host is updated. Raises OtherRootError if the run, or its local copy, belongs to another root.
         """
         with self.disk_errors(index.place(self.run)):
             self._enter(self._entry_for(host, root_id, launched or time.time()))
@@ -192,7 +199,7 @@ class Mirror:
         )
 
     def _enter(self, made: index.IndexEntry) -> None:
-        """Put an entry into the index, or bring the one that is there up to date."""
+        """Add an entry to the index, or update the existing one."""
         before = self.entry
         if before is None:
             self._check_copy(made)
@@ -213,13 +220,13 @@ class Mirror:
         )
 
     def _check_copy(self, made: index.IndexEntry) -> None:
-        """Raise OtherRootError if a copy that is here was made of a run in another root, as versions before the index wrote down."""
+        """Raise OtherRootError if the local copy is of a run in another root, as older versions recorded in client.json."""
         root = self.files.read_json("client.json").get("root")
         if isinstance(root, str) and root not in ("", made.root):
             raise OtherRootError(self._other_root(made.host.name))
 
     def note_reached(self) -> None:
-        """Note that the run's host has just answered. What the disk refuses is only not known later."""
+        """Record that the run's host has just answered. A failed write is ignored."""
         now = time.monotonic()
         if now - self._noted_reached < REACHED_S:
             return
@@ -228,17 +235,20 @@ class Mirror:
             self.files.touch(REACHED)
 
     def reached(self) -> float | None:
-        """Return when the run's host last answered this client, in seconds since 1970; None if that is not known."""
+        """Return the time of the host's last answer to this client, in seconds since 1970; None if unknown."""
         status = self.files.status(REACHED)
         return None if status is None else status.st_mtime
 
     def is_in(self, root_id: str) -> bool:
-        """Whether the run is in the root with this id, as far as its root is known: that of a foreign run is not."""
+        """Return whether the run is in the root with this id.
+
+        True if its root is unknown, as for a foreign run.
+        """
         entry = self.entry
         return entry is None or entry.root in ("", root_id)
 
     def may_be_in(self, root_id: str) -> bool:
-        """Whether the run may still be in the root with this id: it was not removed from its host."""
+        """Return whether the run may still be in the root with this id: it was not removed from its host."""
         return self.is_in(root_id) and not self.is_freed
 
     def check_root(self, host: str, root_id: str) -> None:
@@ -259,7 +269,7 @@ class Mirror:
 
     @property
     def has_plan(self) -> bool:
-        """Whether the copy has a plan, be it anybody's."""
+        """Whether the local copy has a plan, from any source."""
         return self.files.exists(PLAN)
 
     @property
@@ -273,35 +283,41 @@ class Mirror:
         return content is not None and hashlib.sha256(content).hexdigest() == entry.plan
 
     def place_in_order(self) -> tuple[int, float, str]:
-        """Return what orders the runs of this user: the number of the launch, its time, the id. A foreign one is the oldest."""
+        """Return the sort key of this user's runs: the number of the launch, its time, the id.
+
+        Foreign runs are the oldest.
+        """
         entry = self.entry
         return (0, self.record.began() or 0.0, self.run) if entry is None else entry.place_in_order
 
     def order(self) -> int:
-        """Return the number of the launch among this user's; 0 for one of another client, and for a foreign run."""
+        """Return the number of this user's launch; 0 for a run of another client, and for a foreign run."""
         return self.place_in_order()[0]
 
     def mark_freed(self) -> None:
-        """Remember that the run was removed from its host. Raises RunError if the disk refuses."""
+        """Record that the run was removed from its host. Raises RunError if the disk refuses."""
         with self.disk_errors(index.place(self.run)):
             if (entry := self.entry) is not None:
                 index.update(entry, freed=time.time())
         with self.disk_errors(self.folder):
-            self.files.touch()  # a row that `ps` keeps counts while its folder is unchanged
+            self.files.touch()  # a cached row of `ps` is valid while its folder is unchanged
 
     @property
     def is_freed(self) -> bool:
-        """Whether the run was removed from its host, and only this copy is left."""
+        """Whether the run was removed from its host, so that only this local copy is left."""
         entry = self.entry
         return entry is not None and entry.freed is not None
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether a cluster's scheduler starts the run: it may wait in a queue."""
+        """Whether a cluster's scheduler starts the run, so that it may wait in a queue."""
         return (entry := self.entry) is not None and entry.host.has_queue
 
     def host(self) -> Host:
-        """Return the run's host. Raises RunError for a foreign run, and for one on the host `local` of another machine."""
+        """Return the run's host.
+
+        Raises RunError for a foreign run, and for a run on another machine's host `local`.
+        """
         entry = self.entry
         if entry is None:
             raise index.not_known(self.run, self.folder)
@@ -313,7 +329,7 @@ class Mirror:
         return entry.host
 
     def remove(self) -> None:
-        """Remove this copy, and the run from the index if none of its other copies is there. Raises OSError."""
+        """Remove this local copy, and the run from the index if it was the last copy. Raises OSError."""
         self.files.remove_tree()
         if (entry := self.entry) is not None:
             left = tuple(one for one in entry.copies if Mirror(self.run, Path(one)).files.is_folder())
@@ -323,13 +339,13 @@ class Mirror:
                 index.forget(self.run)
 
     def launched(self) -> float:
-        """Return when the run was launched, by `bind` or else by the host's record; 0 if neither is known."""
+        """Return the time of the launch, from `bind` or else from the host's record; 0 if unknown."""
         return self.place_in_order()[1]
 
     def took_s(self, state: RunState | None) -> float | None:
-        """Return how long the run took by its last state, or, of one that goes on, had taken when its host last answered; None if unknown.
+        """Return the run's duration up to its last state, or up to its host's last answer if it has not ended.
 
-        The time in which its job waits in a scheduler's queue does not count.
+        None if unknown. Time in a scheduler's queue does not count.
         """
         if (attempts_s := self.attempts_s()) is not None:
             return attempts_s
@@ -341,16 +357,20 @@ class Mirror:
 
     @functools.cached_property
     def record(self) -> RunRecord:
-        """What the run's record says, as far as it is here."""
+        """The part of the run's record that is here."""
         return RunRecord(self.files, self.disk_errors)
 
     @functools.cached_property
     def sync(self) -> RecordSync:
-        """What brings the run's record here from its host."""
+        """The synchronization of the run's record from its host."""
         return RecordSync(self)
 
     def whole_plan(self) -> Plan:
-        """Return the whole plan. Raises BadFileError if this version does not understand it, or if it is not the one in the index."""
+        """Return the whole plan.
+
+        Raises BadFileError if this version does not understand it, or if it differs from the plan in the
+        index.
+        """
         from launcher.planning.allocation import complete
         from launcher.values.parsing import build
         from launcher.values.plan import Plan
@@ -371,13 +391,14 @@ class Mirror:
         try:
             record = complete(record)
         except ValidationError:
-            pass  # `build` explains what is wrong
+            pass  # `build` explains the error
         return build(Plan, record, file=file)
 
     def state(self) -> RunState | None:
-        """Return the last state that was fetched; `None` before the first.
+        """Return the last fetched state; `None` before the first.
 
-        A run that was removed before the end was on record, as on a full disk, had been stopped; also one of which no state came.
+        A run that was removed before its end was recorded (the disk may have been full) counts as stopped, as
+        does a removed run without any fetched state.
         """
         state = self.record.last_state()
         if (state is None or not is_terminal(state.state)) and self.is_freed:
@@ -385,9 +406,10 @@ class Mirror:
         return state
 
     def attempts_s(self) -> float | None:
-        """Return how long the attempts of a run took together whose job waits in a scheduler's queue; None of any other run.
+        """Return the total time of a scheduled run's attempts; None for a run of any other host.
 
-        It is by the clock of their hosts; the last one may go on. One whose agent died ends with the last thing that it reported.
+        Times come from the hosts' clocks; the last attempt may still run. An attempt whose agent died ends
+        with its last report.
         """
         if not self.is_scheduled:
             return None
@@ -398,20 +420,20 @@ class Mirror:
 
 
 def mirror_of(run: str, copies: Iterable[str] = ()) -> Mirror:
-    """Return the copy of a run; `copies` are the folders that may hold one where the runs folder of this command does not."""
+    """Return the local copy of a run; `copies` are other folders to search if this command's runs folder has none."""
     return Mirror(run, folder_with(run, copies))
 
 
 def mirrors() -> list[Mirror]:
-    """Return the copies of all runs of this user, the latest launched last."""
+    """Return the local copies of all runs of this user, the latest launched last."""
     return [mirror_of(entry.run, entry.copies) for entry in index.entries()]
 
 
 def run_ids() -> list[str]:
-    """Return the ids of all runs of this user, by name."""
+    """Return the ids of all runs of this user, sorted."""
     return sorted(index.runs())
 
 
 def _last_number() -> int:
-    """Return the number of the last launch of this user by the index."""
+    """Return the number of this user's last launch, from the index."""
     return max((entry.order for entry in index.entries()), default=0)

@@ -1,4 +1,4 @@
-"""Where a client has had a run go on."""
+"""The record of a run's move to another host."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from launcher.values.reported.answers import MovedTo
 
 
 class Departure(Record):
-    """The run that goes on elsewhere, its host by this client's name for it, and the id of that one's root.
+    """The run that continues elsewhere, its host by this client's name for it, and the id of that host's root.
 
-    `abandoned` is since when the old host is to hear of it at the next contact, null if it was at hand; `told` is when it
-    heard, and `settled` when its run was seen dead and the successor was put on its record. `also` is another successor
-    that was on its record before, `given_up` are earlier ones of this client that never began. Times are in seconds since 1970.
+    `abandoned` is the time since which the old host must be informed at the next contact, null if it was
+    reachable. `told` is when it was informed, and `settled` when its run was seen dead and its record named
+    the successor. `also` is another successor that was in its record before. `given_up` are earlier
+    successors of this client that never began. Times are in seconds since 1970.
     """
 
     run: str
@@ -30,10 +31,10 @@ class Departure(Record):
 
     @property
     def to(self) -> MovedTo:
-        """What the old host puts on record."""
+        """The entry for the old host's record."""
         return MovedTo(run=self.run, host=self.host, root=self.root)
 
     @property
     def is_open(self) -> bool:
-        """Whether the old host, which was not at hand, may still train."""
+        """Whether the old host, which was not reachable, may still train."""
         return self.abandoned is not None and self.settled is None

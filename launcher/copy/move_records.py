@@ -1,7 +1,7 @@
 """The runs that this user has moved to another host: `moved.json` beside a run's entry in the index.
 
-A run whose old host must still hear of it has a file of its name in the index's `.abandoned`. It is made before the
-decision, so that none is forgotten; without a decision it means nothing.
+A run whose old host must still be informed has a file of its name in the index's `.abandoned`. The file is
+made before the decision, so that no run is missed; without a decision it has no effect.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ PENDING = ".abandoned"
 
 
 def departure_of(mirror: Mirror) -> Departure | None:
-    """Return where this client has had a run go on; None if it has not, or if it only meant to."""
+    """Return the record of a run's move; None if it was not moved, or if a move was only intended."""
     departure = intention_of(mirror)
     is_decided = departure is not None and (departure.abandoned is not None or departure.settled is not None)
     return departure if is_decided else None
 
 
 def words_of(mirror: Mirror) -> str | None:
-    """Say as which run, and where, this client has had a run go on; None if it has not."""
+    """Return the successor and its host in words; None if this client has not moved the run."""
     departure = departure_of(mirror)
     return None if departure is None else f"goes on as {departure.short} on {departure.host}"
 
 
 def intention_of(mirror: Mirror) -> Departure | None:
-    """Return the same, also of a move that broke off: its run may have come to be, or not."""
+    """Return the record of a move, even of one that broke off. The successor may or may not exist."""
     try:
         return Departure.lenient(read_json(_file(mirror)))
     except ValidationError:
@@ -50,7 +50,7 @@ def intention_of(mirror: Mirror) -> Departure | None:
 
 
 def check_readable(mirror: Mirror) -> None:
-    """Raise RunError if a run may go on elsewhere, and nobody can read where."""
+    """Raise RunError if the run may have been moved, but the record of the move cannot be read."""
     if _is_unreadable(mirror):
         raise RunError(
             f"{_file(mirror)} cannot be read: a run that goes on with {mirror.run} may have begun\n"
@@ -63,12 +63,12 @@ def _is_unreadable(mirror: Mirror) -> bool:
 
 
 def has_begun(departure: Departure) -> bool:
-    """Whether the index has the successor: it has begun, or was about to."""
+    """Return whether the index has the successor: it has begun, or was about to."""
     return index.knows(departure.run)
 
 
 def still_training(mirror: Mirror, parent: Parent | None) -> str | None:
-    """Say that a run's parent may still train, if this client abandoned it and has not reached its host since."""
+    """Return a warning if a run's parent may still train: this client abandoned it and has not reached its host since."""
     if parent is None or not RUN_ID.fullmatch(parent.run):
         return None
     before = mirror_of(parent.run, index.copies_of(parent.run))
@@ -81,13 +81,13 @@ def still_training(mirror: Mirror, parent: Parent | None) -> str | None:
 
 
 def successor_of(mirror: Mirror) -> str | None:
-    """Return the run that goes on with a run elsewhere, if this client has had it do so and it has begun."""
+    """Return the run that continues this run elsewhere, if this client moved it and the successor has begun."""
     departure = intention_of(mirror)
     return departure.run if departure is not None and has_begun(departure) else None
 
 
 def elsewhere(mirror: Mirror) -> str | None:
-    """Say where this client has had a run go on, and what to type; None if it has not."""
+    """Return where this client has moved a run, and the next command; None if it has not."""
     departure = intention_of(mirror)
     if departure is None:
         return None
@@ -100,19 +100,19 @@ def elsewhere(mirror: Mirror) -> str | None:
 
 
 def moved_words(mirror: Mirror, moved: MovedTo) -> str:
-    """Say where a run goes on, and what to type."""
+    """Return where a moved run continues, and the next command."""
     words = f"{mirror.run} was moved to {moved.host}, and goes on as {moved.run}"
     return f"{words}\n  that run   launch attach {moved.run.rpartition('-')[2]}"
 
 
 def beginning(mirror: Mirror, departure: Departure) -> str:
-    """Return the command that begins a successor which has not begun."""
+    """Return the command that starts a successor that has not begun."""
     flag = " --abandon" if departure.is_open else ""
     return f"launch recover {mirror.short} --host {departure.host}{flag}"
 
 
 def intend(mirror: Mirror, target: MovedTo, given_up: str | None = None) -> Departure:
-    """Put on record where a run shall go on, before its old host, which is at hand, hears of it.
+    """Record the intended successor of a run, before its old host, which is reachable, is informed.
 
     `given_up` is an earlier successor that never began. Raises RunError if the disk refuses.
     """
@@ -120,9 +120,9 @@ def intend(mirror: Mirror, target: MovedTo, given_up: str | None = None) -> Depa
 
 
 def abandon(mirror: Mirror, target: MovedTo, given_up: str | None = None) -> Departure:
-    """Put on record that a run goes on elsewhere although its host does not know; an earlier decision stands.
+    """Record that a run continues elsewhere although its host does not know; an earlier decision remains.
 
-    `given_up` is an earlier successor that never began: it gives way. Raises RunError if the disk refuses.
+    `given_up` is an earlier successor that never began, and is replaced. Raises RunError if the disk refuses.
     """
 
     def next_one(before: Departure | None) -> Departure:
@@ -135,14 +135,17 @@ def abandon(mirror: Mirror, target: MovedTo, given_up: str | None = None) -> Dep
 
 
 def _successor(before: Departure | None, target: MovedTo, given_up: str | None) -> Departure:
-    """Return the record of a new successor; what the old host has heard stays."""
+    """Return the record of a new successor; it keeps the notes about informing the old host."""
     never_began = (*(before.given_up if before is not None else ()), *([given_up] if given_up else ()))
     heard = {"abandoned": before.abandoned, "told": before.told} if before is not None else {}
     return Departure(**dict(target), **heard, given_up=tuple(dict.fromkeys(never_began)))
 
 
 def note(mirror: Mirror, **news: object) -> Departure:
-    """Add to a departure what has become known. Raises RunError if the disk refuses, or if there is none."""
+    """Add new facts to the record of a move.
+
+    Raises RunError if the disk refuses, or if the record is missing.
+    """
 
     def next_one(before: Departure | None) -> Departure:
         if before is None:
@@ -156,7 +159,10 @@ def note(mirror: Mirror, **news: object) -> Departure:
 
 
 def pending() -> list[str]:
-    """Return the runs of which a host may still have to hear; they cost one look at a folder that is seldom there."""
+    """Return the runs whose hosts may still have to be informed.
+
+    It only lists one folder, which seldom exists.
+    """
     try:
         return sorted(filter(RUN_ID.fullmatch, os.listdir(index.folder() / PENDING)))
     except OSError:
@@ -164,7 +170,10 @@ def pending() -> list[str]:
 
 
 def forget(mirror: Mirror) -> None:
-    """Forget that a host is to hear of a run, unless it still is to. Raises RunError if the disk refuses."""
+    """Remove the mark that a host must be informed, unless it still must be.
+
+    Raises RunError if the disk refuses.
+    """
     if not index.knows(mirror.run):
         _mark(mirror).unlink(missing_ok=True)
         return
@@ -188,7 +197,10 @@ def _mark(mirror: Mirror) -> Path:
 def _change(
     mirror: Mirror, next_one: Callable[[Departure | None], Departure], *, is_pending: bool = False
 ) -> Departure:
-    """Replace the record durably, one client at a time; return the new one. `is_pending`: a host is to hear of it."""
+    """Replace the record durably, one client at a time; return the new one.
+
+    `is_pending`: a host must be informed.
+    """
     path = _file(mirror)
     with mirror.disk_errors(path), index.alone(mirror.run, "moved"):
         check_readable(mirror)

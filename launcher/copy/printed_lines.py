@@ -1,4 +1,4 @@
-"""The complete lines that a training has printed, from the pieces of its logs."""
+"""Join the pieces of a training's logs into complete lines."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from launcher.copy.run_files import RunFiles
 from launcher.values.record import FolderStart
 
 LONGEST_START = 64 * 1024
-"""So many bytes of an unfinished line are kept: a bar that is drawn for hours is one line. Without returns it is no bar."""
+"""The number of bytes kept of an unfinished line. A progress bar can draw on one line for hours.
+
+A longer line without carriage returns is not a progress bar, and is passed on in pieces.
+"""
 
 
 class Printed(NamedTuple):
-    """Complete lines of one attempt, joined by newlines. `node` names the machine of a run on several, else it is empty.
+    """Complete lines of one attempt, joined by newlines.
 
-    A line that is very long comes in pieces: all but the last `continues`, and nothing else is in them.
+    `node` names the machine if a run has several, else it is empty. A very long line comes in pieces. Each
+    piece is the only text of its value, and all but the last have `continues`.
     """
 
     attempt: int
@@ -24,10 +28,13 @@ class Printed(NamedTuple):
 
 
 class PrintedLines:
-    """Cuts the logs of a run into complete lines. An unfinished last line is kept for the next piece of its log."""
+    """Cuts the logs of a run into complete lines.
+
+    An unfinished last line is kept for the next piece of its log.
+    """
 
     def __init__(self, files: RunFiles) -> None:
-        """Begin before the first line of a mirror."""
+        """Begin before the first line of the local copy's logs."""
         self._files = files
         self._starts: dict[str, bytes] = {}
         self._attempts: dict[str, int] = {}
@@ -39,11 +46,11 @@ class PrintedLines:
         return start.decode("utf-8", "replace")
 
     def skip(self, name: str, data: bytes) -> None:
-        """Pass over lines that another client has shown; the last one may continue."""
+        """Skip lines that another client has shown; the last one may continue."""
         self._keep(name, data[-LONGEST_START:].rpartition(b"\n")[2])
 
     def take(self, name: str, data: bytes) -> list[Printed]:
-        """Return the lines that the next bytes of a log complete, after what earlier attempts left unfinished."""
+        """Return the lines that the next bytes of a log complete, after the unfinished lines of earlier attempts."""
         number, _, node = name.removesuffix("log.txt").rstrip("/").partition("/")
         earlier = [other for other in self._starts if int(other.partition("/")[0]) < int(number)]
         printed = [self._finish(other) for other in earlier]
@@ -60,11 +67,11 @@ class PrintedLines:
         return printed
 
     def finish(self) -> list[Printed]:
-        """Return the unfinished lines: nothing follows."""
+        """Return the unfinished lines, because no more bytes follow."""
         return [self._finish(name) for name in list(self._starts)]
 
     def forget(self, name: str) -> None:
-        """Forget the start of a line of a log that begins again."""
+        """Discard the start of a line of a log that begins again."""
         self._starts.pop(name, None)
 
     def _keep(self, name: str, start: bytes) -> None:
@@ -77,7 +84,7 @@ class PrintedLines:
         return Printed(self._attempt(number), node, text)
 
     def _attempt(self, number: str) -> int:
-        """Return the attempt whose folder has this number; 0 if it does not say."""
+        """Return the attempt whose folder has this number; 0 if unknown."""
         if number not in self._attempts:
             found = FolderStart.lenient(self._files.read_json(f"{number}/attempt.json")).attempt
             self._attempts[number] = found or 0
@@ -85,7 +92,7 @@ class PrintedLines:
 
 
 def _end_of_whole_characters(data: bytes) -> int:
-    """Return where the last character of UTF-8 begins that may not be complete, else the end."""
+    """Return the start of the last UTF-8 character if it may be incomplete, else the end of the data."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 != 0x80:  # it begins a character

@@ -1,7 +1,7 @@
-"""Bring a run's record from its host into this client's copy, by cursors.
+"""Fetch a run's record from its host into the local copy, by cursors.
 
-A cursor says how much of a file this client has. Several clients may write one copy, so a client compares its cursor with the
-disk before it writes: a file that another client changed is read again instead.
+A cursor records how much of a file this client has. Several clients may write one local copy, so a client
+compares its cursor with the disk before it writes: a file that another client changed is read again instead.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _MIRRORED = re.compile(
 
 
 class News(NamedTuple):
-    """What one answer brought: the run's state, complete events, and complete lines that the training printed.
+    """The content of one answer: the run's state, complete events, and complete lines that the training printed.
 
-    `unfinished` is the start of a line that is not complete yet, `is_full` whether there was more than one answer holds,
-    `size` the bytes that came.
+    `unfinished` is the start of an incomplete line. `is_full`: the host has more than one answer can hold.
+    `is_all`: the host has no more for now. `size` is the number of bytes received.
     """
 
     state: RunState
@@ -53,7 +53,7 @@ class News(NamedTuple):
 
 
 class _SyncedPiece(Record):
-    """A piece of a file: JSON files come whole, the others grow from an offset in bytes."""
+    """A piece of a file: JSON files arrive whole, the others grow from an offset in bytes."""
 
     path: str
     offset: Annotated[int, Field(ge=0)]
@@ -61,7 +61,7 @@ class _SyncedPiece(Record):
 
 
 class Cursor(TypedDict):
-    """How much a client has of a file that grows, and the digest of the end of that; of a JSON file, the digest of all of it."""
+    """The part of a growing file that a client has, with the digest of that part's end; for a JSON file, the digest of all of it."""
 
     offset: NotRequired[int]
     sha256: str
@@ -77,10 +77,10 @@ class _Update(Record):
 
 
 class RecordSync:
-    """Writes what a run's host sends of its record into this client's copy."""
+    """Writes a host's updates of a run's record into the local copy."""
 
     def __init__(self, mirror: Mirror) -> None:
-        """Nothing is read yet: as if the copy had nothing."""
+        """Create the object without reading files, as if the local copy were empty."""
         self._mirror, self._files = mirror, mirror.files
         self._cursors: dict[str, Cursor] = {}
         self._from = 0
@@ -89,9 +89,10 @@ class RecordSync:
         self._seen_state: list[Any] | None = None
 
     def load(self, shown: Mapping[str, int] | None = None) -> list[Event]:
-        """Set the cursors from the files on the disk; return their events. Raises RunError if the disk refuses.
+        """Set the cursors from the files on the disk; return their events.
 
-        With `shown`, what is beyond so many bytes of events and logs counts as not read yet.
+        Raises RunError if the disk refuses. With `shown`, bytes of events and logs beyond the given numbers
+        count as not read yet.
         """
         return [
             event
@@ -101,7 +102,10 @@ class RecordSync:
         ]
 
     def load_cursors(self) -> None:
-        """Set the cursors from the files on the disk, without reading the events. Raises RunError if the disk refuses."""
+        """Set the cursors from the files on the disk, without reading the events.
+
+        Raises RunError if the disk refuses.
+        """
         for name, data in self._load_files(None):
             if name.endswith("events.jsonl"):
                 self._unread[name] = data[data.rfind(b"\n") + 1 :]
@@ -122,7 +126,7 @@ class RecordSync:
                 yield name, data
 
     def catch_up(self) -> tuple[list[Event], list[Printed]]:
-        """Read what another client has written here since; return the events, and all lines: nothing follows."""
+        """Read the updates that another client has written; return the events and all lines, because no more follow."""
         events: list[Event] = []
         log: list[Printed] = []
         for name in self._mirror.record.sizes():
@@ -135,11 +139,11 @@ class RecordSync:
         return events, log + self._printed.finish()
 
     def read_sizes(self) -> dict[str, int]:
-        """Return how many bytes of each file of events and each log were read."""
+        """Return the number of bytes read of each file of events and each log."""
         return {name: cursor["offset"] for name, cursor in self._cursors.items() if "offset" in cursor}
 
     def _read_again(self, name: str, most: int | None = None) -> bytes:
-        """Set a file's cursor from its first `most` bytes on the disk; return those that are new to this client."""
+        """Set a file's cursor from its first `most` bytes on the disk; return the bytes that are new to this client."""
         previous, data = self._cursors.pop(name, None), self._mirror.record.read(name)
         if data is None:
             return b""
@@ -154,18 +158,18 @@ class RecordSync:
         return data[start:]
 
     def request(self) -> JsonObject:
-        """Return the arguments of a `read`: the cursors, and the first folder that is asked for."""
+        """Return the arguments of a `read`: the cursors, and the first folder that is requested."""
         folders = {name: name.partition("/")[0] for name in self._cursors if "/" in name}
         cursors = {name: self._cursors[name] for name, folder in folders.items() if int(folder) >= self._from}
-        entry = self._mirror.entry  # a plan that is here counts only once its host has sent the same
+        entry = self._mirror.entry  # a plan here counts only once its host has sent the same one
         has_plan = (entry is None or bool(entry.plan)) and self._files.is_file(PLAN)
         return {"cursors": cursors, "from": self._from, "state": self._seen_state, "plan": has_plan}
 
     def apply(self, answer: AgentReply) -> News:
-        """Write the parts of an answer to the disk; return what they contain.
+        """Write the parts of an answer to the disk; return their contents.
 
-        Raises ConnectionLostError for an answer that does not fit the request, such as an unknown path or a gap, and
-        RunError if the disk refuses.
+        Raises ConnectionLostError for an answer that does not fit the request, such as an unknown path or a
+        gap, and RunError if the disk refuses.
         """
         try:
             update = _Update.model_validate(answer.values, strict=True)
@@ -191,7 +195,7 @@ class RecordSync:
                     events += self._complete(name, data)
                 elif name.endswith("log.txt"):
                     log += self._printed.take(name, data)
-            if pieces:  # a file that grows, or one in a folder below, does not change the time of this folder
+            if pieces:  # a growing file, or one in a subfolder, does not change this folder's time
                 with self._mirror.disk_errors(self._mirror.folder):
                     self._files.touch()
         if is_complete and not update.is_full and update.last:
@@ -207,7 +211,10 @@ class RecordSync:
         return News(state, events, log, is_all, self._printed.unfinished, update.is_full, size)
 
     def _cut(self, parts: list[_SyncedPiece], payload: bytes) -> list[tuple[str, int, bytes]]:
-        """Return each part's name, offset and bytes. Raises ConnectionLostError for a part that was not asked for."""
+        """Return each part's name, offset and bytes.
+
+        Raises ConnectionLostError for a part that was not requested.
+        """
         pieces = []
         position = 0
         for part in parts:
@@ -263,7 +270,10 @@ class RecordSync:
         return True
 
     def _keep_aside(self, name: str) -> None:
-        """Keep what a host no longer has: after a loss of power its file may be shorter than this copy. A full disk keeps none."""
+        """Keep data that the host has lost: after a power loss its file may be shorter than this copy.
+
+        On a full disk nothing is kept.
+        """
         number = 1
         while self._files.exists(aside := f"{name}.lost-{number}"):
             number += 1
@@ -280,7 +290,7 @@ class RecordSync:
         return parse_events(lines)
 
     def _forget_unread(self, name: str) -> None:
-        """Forget the start of an unfinished line of a file that begins again."""
+        """Discard the start of an unfinished line of a file that begins again."""
         self._unread.pop(name, None)
         self._printed.forget(name)
 

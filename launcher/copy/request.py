@@ -1,4 +1,4 @@
-"""The command line of a launch. It is kept beside the run's entry in the index, so that the same can be launched again."""
+"""The command line of a launch, kept beside the run's entry in the index so that it can be launched again."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from launcher.values.precision import PrecisionRequest
 
 NAME = "request.json"
 _NOT_AGAIN = {"wait_s": 0.0, "is_sure": False, "most_cents": None}
-"""What is said for one launch only."""
+"""The options that apply to one launch only."""
 
 
 class Request(NamedTuple):
-    """What a command line asks for; None where it is silent. `most_cents` is what a batch keeps for a machine that is rented."""
+    """The options of a command line; None for those not given.
+
+    `most_cents` is a batch's limit for a rented machine.
+    """
 
     host: str | None = None
     profile: str | None = None
@@ -54,7 +57,8 @@ def remember(mirror: Mirror, request: Request) -> None:
 def recall(mirror: Mirror) -> Request:
     """Return the request that a run came from.
 
-    Raises UsageError if it is not on record here, or was made in another folder, whose files it means.
+    Raises UsageError if it is not recorded here, or was made in another folder, because its paths refer to
+    that folder.
     """
     recorded = _recorded(mirror)
     if recorded is None:
@@ -73,14 +77,14 @@ def recall(mirror: Mirror) -> Request:
 
 
 def new_launch(mirror: Mirror) -> str:
-    """Return the command that begins a run anew: its own command line is taken, if that is on record here."""
+    """Return the command that launches a run anew: `launch rerun` if its command line is recorded here."""
     if _recorded(mirror) is not None:
         return f"launch rerun {mirror.short}"
     return f"launch --host {mirror.record.plan().host or 'HOST'} …"
 
 
 def _recorded(mirror: Mirror) -> tuple[Request, Path] | None:
-    """Return the request that a run came from and the folder that it was made in; None if they are not on record here."""
+    """Return the request that a run came from and the folder that it was made in; None if they are not recorded here."""
     record = mirror.records.read_json(NAME)
     try:
         request = TypeAdapter(Request).validate_json(json.dumps(record["request"]))

@@ -1,7 +1,7 @@
-"""The files of a run's copy on this machine, opened through no link, and regular files only.
+"""The files of a run's local copy, opened without following links, and regular files only.
 
-A cloned repository may bring a `runs` folder of its own, in which a file can be a link, a pipe or endless. So each
-folder from the run's down is opened by its descriptor, as the agent does below its runs.
+A cloned repository may contain a `runs` folder in which a file is a link, a pipe or endless. So each folder,
+from the run's down, is opened by its descriptor, as the agent does below its runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from launcher.base.client_files import (
 from launcher.base.json_file import MOST_BYTES, JsonObject, parse_object
 
 MOST_JSON = 16 << 20
-"""Nor has a JSON object."""
+"""The maximum size of a JSON object in a file, in bytes."""
 MOST_LINE = 1 << 20
 _FLAGS = {
     "rb": os.O_RDONLY,
@@ -40,52 +40,56 @@ _FLAGS = {
 
 
 def lines_of(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a file; one of more than MOST_LINE bytes in pieces, none of which is a record."""
+    """Yield the lines of a file.
+
+    A line of more than MOST_LINE bytes comes in pieces, none of which is a record.
+    """
     return iter(lambda: file.readline(MOST_LINE), b"")
 
 
 class RunFiles:
-    """The files below one run's folder, or another one below `top`. Paths are relative to that folder, or absolute ones in it.
+    """The files below one run's folder, or another one below `top`.
 
-    Every method that opens or changes something raises UnreadableError, an OSError, for a path that leads through a link
-    below `top`, out of the folder, or to anything but a regular file or a folder.
+    Paths are relative to that folder, or absolute in it. Every method that opens or changes a file raises
+    UnreadableError, an OSError, for a path that leads through a link below `top`, out of the folder, or to
+    anything but a regular file or a folder.
     """
 
     def __init__(self, folder: Path, top: Path | None = None) -> None:
-        """Name the folder, by default one in `top`; nothing is opened or made."""
+        """Set the folder, by default one in `top`; nothing is opened or made."""
         self.folder = folder
         self._folder, self._top = str(folder), str(top or folder.parent)
 
     # looking
 
     def status(self, path: Path | str) -> os.stat_result | None:
-        """Return the status of what lies at a path, not followed; None if nothing does, or if a link leads there."""
+        """Return the status of a path without following links; None if it is missing or below a link."""
         with _if_there():
             return status_of(self.at(path))
         return None
 
     def is_file(self, path: Path | str, size: int | None = None) -> bool:
-        """Whether a regular file is there, with this size in bytes if one is given."""
+        """Return whether the path is a regular file, of this size in bytes if one is given."""
         status = self.status(path)
         return status is not None and stat.S_ISREG(status.st_mode) and size in (None, status.st_size)
 
     def is_folder(self, path: Path | str = "") -> bool:
-        """Whether a folder is there."""
+        """Return whether the path is a folder."""
         status = self.status(path)
         return status is not None and stat.S_ISDIR(status.st_mode)
 
     def exists(self, path: Path | str) -> bool:
-        """Whether anything lies at a path, be it a link that leads nowhere."""
+        """Return whether the path exists, even as a broken link."""
         return self.status(path) is not None
 
     def names(self, path: Path | str = "") -> list[str]:
-        """Return the names in a folder, sorted; none if there is no such folder."""
+        """Return the sorted names in a folder; none if the folder is missing."""
         with _if_there(), opened_folder(self.at(path)) as folder:
             return sorted(os.listdir(folder))
         return []
 
     def folders(self, path: Path | str = "") -> list[str]:
-        """Return the names of the folders in a folder, sorted; none if there is no such folder."""
+        """Return the sorted names of the folders in a folder; none if the folder is missing."""
         with _if_there(), opened_folder(self.at(path)) as folder, os.scandir(folder) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
         return []
@@ -95,7 +99,7 @@ class RunFiles:
         return [name for name in self.folders() if name.isdecimal() and len(name) >= 4]
 
     def walk(self, path: Path | str = "") -> Iterator[tuple[str, os.stat_result]]:
-        """Yield the path and status of everything below a folder that is no folder, in any order."""
+        """Yield the path and status of everything below a folder except folders, in any order."""
         folders = [self._relative(path)]
         while folders:
             folder = folders.pop()
@@ -107,16 +111,16 @@ class RunFiles:
                     yield inner, status
 
     def _entries(self, path: Path | str) -> list[tuple[str, os.stat_result]]:
-        """Return what is in a folder, each with its status, not followed; nothing if there is no such folder."""
+        """Return the entries of a folder with their status, links not followed; none if the folder is missing."""
         found = []
         with _if_there(), opened_folder(self.at(path)) as folder, os.scandir(folder) as entries:
             for entry in entries:
-                with contextlib.suppress(FileNotFoundError):  # another client has removed it meanwhile
+                with contextlib.suppress(FileNotFoundError):  # another client has just removed it
                     found.append((entry.name, entry.stat(follow_symlinks=False)))
         return found
 
     def in_the_way(self, path: str) -> str:
-        """Return the first part of a path, from the run's folder down, that is no folder; else the path."""
+        """Return the first part of a path, from the run's folder down, that is not a folder; else the path."""
         part = self._top
         for name in RunPath(self._top, path).steps[1:]:
             part = os.path.join(part, name)
@@ -127,11 +131,11 @@ class RunFiles:
     # reading
 
     def read(self, path: Path | str, most: int = MOST_BYTES) -> bytes:
-        """Return the bytes of a file that has no more than `most`. Raises OSError."""
+        """Return the bytes of a file of at most `most` bytes. Raises OSError."""
         return read_regular(self.at(path), most)
 
     def read_json(self, path: Path | str) -> JsonObject:
-        """Return the JSON object in a file; empty if the file is missing, unreadable or holds anything else."""
+        """Return the JSON object in a file; empty if the file is missing, unreadable or not a JSON object."""
         try:
             return parse_object(self.read(path, MOST_JSON))
         except OSError:
@@ -144,7 +148,7 @@ class RunFiles:
         buffering: int = -1,
         most: int | None = None,
     ) -> BinaryIO:
-        """Open a file, as the built-in `open` does, if it has no more than `most` bytes. Raises OSError."""
+        """Open a file of at most `most` bytes, like the built-in `open`. Raises OSError."""
         at = self.at(path)
         descriptor = open_regular(at, _FLAGS[mode])
         if most is not None and os.fstat(descriptor).st_size > most:
@@ -170,9 +174,9 @@ class RunFiles:
             at = inner
 
     def write(self, path: Path | str, data: bytes, *, durably: bool = False) -> None:
-        """Replace a file whole, making its folder if needed; `durably`: it is on the disk when this returns.
+        """Replace a file atomically, making its folder if needed; with `durably` it is synced to the disk.
 
-        A reader, or a crash, finds the old contents or the new. Raises OSError, and leaves the old file then.
+        A reader, or a crash, finds the old contents or the new. Raises OSError, and then leaves the old file.
         """
         at = self.at(path)
         name = os.path.basename(at)
@@ -196,13 +200,13 @@ class RunFiles:
                 os.fsync(folder)
 
     def rename(self, path: Path | str, to: Path | str) -> None:
-        """Move a file or folder to another path of the run, in place of a file there. Raises OSError."""
+        """Move a file or folder to another path of the run, replacing a file at that path. Raises OSError."""
         old, new = self.at(path), self.at(to)
         with _named(new), opened_folder(parent_of(old)) as here, opened_folder(parent_of(new)) as there:
             os.replace(os.path.basename(old), os.path.basename(new), src_dir_fd=here, dst_dir_fd=there)
 
     def remove(self, path: Path | str) -> None:
-        """Remove what lies at a path, if it is no folder; nothing there is no error. Raises OSError."""
+        """Remove a path that is not a folder; a missing path is not an error. Raises OSError."""
         at = self.at(path)
         with contextlib.suppress(FileNotFoundError), _named(at), opened_folder(parent_of(at)) as folder:
             os.unlink(os.path.basename(at), dir_fd=folder)
@@ -214,7 +218,10 @@ class RunFiles:
             os.rmdir(os.path.basename(at), dir_fd=folder)
 
     def remove_tree(self, path: Path | str = "") -> None:
-        """Remove a folder with all that is in it, by default the run's; nothing there is no error. Raises OSError."""
+        """Remove a folder and its contents, by default the run's; a missing folder is not an error.
+
+        Raises OSError.
+        """
         at = self.at(path)
         with contextlib.suppress(FileNotFoundError), _named(at), opened_folder(parent_of(at)) as folder:
             name = os.path.basename(at)
@@ -223,13 +230,16 @@ class RunFiles:
             shutil.rmtree(name, dir_fd=folder)
 
     def touch(self, path: Path | str = "") -> None:
-        """Set the time of change of a file or folder to now; nothing there is no error. Raises OSError."""
+        """Set the modification time of a file or folder to now; a missing path is not an error.
+
+        Raises OSError.
+        """
         at = self.at(path)
         with contextlib.suppress(FileNotFoundError), _named(at), opened_folder(parent_of(at)) as folder:
             os.utime(os.path.basename(at), dir_fd=folder, follow_symlinks=False)
 
     def sync(self, *paths: Path | str) -> None:
-        """Return once what was written to these files, and the names in these folders, are on the disk. Raises OSError."""
+        """Sync the contents of these files, and the names in these folders, to the disk. Raises OSError."""
         for path in paths:
             at = self.at(path)
             descriptor = open_folder(at) if self.is_folder(path) else open_regular(at, os.O_RDONLY)
@@ -239,14 +249,20 @@ class RunFiles:
                 os.close(descriptor)
 
     def sync_names(self, paths: Iterable[Path | str]) -> None:
-        """Return once the names of these files, and those of their folders in this one, are on the disk. Raises OSError."""
+        """Sync the names of these files, and of their folders below the run's, to the disk.
+
+        Raises OSError.
+        """
         folders = {above for path in paths for above in Path(self._relative(path)).parents}
         self.sync(*map(str, folders))
 
     # paths
 
     def at(self, path: Path | str) -> RunPath:
-        """Return a path for what opens one itself, such as a lock. Raises UnreadableError for one that leaves the folder."""
+        """Return a checked path for callers that open it themselves, such as a lock.
+
+        Raises UnreadableError for a path that leaves the folder.
+        """
         relative = self._relative(path)
         return RunPath(self._top, f"{self._folder}/{relative}" if relative else self._folder)
 
@@ -261,7 +277,7 @@ class RunFiles:
 
 @contextlib.contextmanager
 def _if_there() -> Iterator[None]:
-    """Pass over the error of a path where nothing lies, or that leads through a link."""
+    """Suppress the errors of a path that is missing or leads through a link."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, UnreadableError):
@@ -273,7 +289,7 @@ def _if_there() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _named(path: RunPath) -> Iterator[None]:
-    """Let an error name the whole path: that of a call relative to a descriptor has the last part alone."""
+    """Put the whole path into an error. Errors of calls relative to a descriptor name only the last part."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Run ids: how they are made, and which run a word on the command line names."""
+"""Make run ids, and find the run that a word on the command line names."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from launcher.errors import SeveralRunsError, UnknownNameError, UsageError
 RUN_ID = re.compile(
     r"[0-9]{6}-[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?-[a-z0-9]{6}|[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}"
 )
-"""The second form was given until 2026-11-22."""
+"""Ids had the second form until 2026-11-22."""
 _NAME_LENGTH = 26
 _CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 def new_run_id(name: str) -> str:
-    """Return a fresh run id, e.g. `261122-sft-k3f9w2`: the date, the job's name, six random characters.
+    """Return a new run id, e.g. `261122-sft-k3f9w2`: the date, the job's name, six random characters.
 
-    It has at most 40 characters, all of them lower-case letters, digits and hyphens, and 31 random bits, so that it
-    can name a Slurm job, a Kaggle kernel or a cloud instance.
+    It has at most 40 characters, all of them lower-case letters, digits and hyphens, and 31 random bits, so
+    that it can name a Slurm job, a Kaggle kernel or a cloud instance.
     """
     day = time.strftime("%y%m%d")
     job = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_NAME_LENGTH].strip("-") or "run"
@@ -30,9 +30,10 @@ def new_run_id(name: str) -> str:
 def find(word: str, runs: list[str]) -> str:
     """Return the run that a word names: `last`, the start of an id or of its last part, or the run's name.
 
-    A whole id, or its whole last part, comes first. A name that is also the start of another run's id is
-    ambiguous: `stop` or `rm` must not hit the wrong run. `runs` ends with the latest. Raises UnknownNameError if no run matches, UsageError if several do: SeveralRunsError if
-    that is their name, of which no more can be typed.
+    A whole id, or its whole last part, takes precedence. A name that is also the start of another run's id is
+    ambiguous, because `stop` or `rm` must not affect the wrong run. `runs` is in order, the latest last.
+    Raises UnknownNameError if no run matches, UsageError if several do, or SeveralRunsError if the word is
+    the whole name of each, so that typing more of it cannot help.
     """
     if word == "last":
         if not runs:

@@ -1,4 +1,4 @@
-"""What the record of a run says, as far as it is here. See `record_sync` for how it comes."""
+"""The part of a run's record that is in the local copy. `record_sync` fetches it."""
 
 from __future__ import annotations
 
@@ -18,26 +18,32 @@ from launcher.values.record import Event, FolderStart, Parent, PlanSummary, RunS
 
 MOST_LOOKED_BACK = 8
 LOOKED_BACK_BYTES = 65_536
-"""So many folders, and so much of the events of each, are searched for the last step."""
+"""The maximum number of folders, and of bytes of events in each, that are searched for the last step."""
 _GROWING = (".jsonl", ".txt")
 MOST_GROWN = 2 << 30
-"""The most bytes of events, and of a log, that are read."""
+"""The maximum number of bytes that are read of an event file or a log."""
 
 
 class Reached(NamedTuple):
-    """The step that a run has reached, and its loss there, as far as they are known."""
+    """The last known step of a run, and its loss at that step; None if unknown."""
 
     step: int | None = None
     loss: float | str | None = None
 
 
 class RunRecord:
-    """The record of one run in its copy: plan, states, events and logs. It is data of another machine."""
+    """The record of one run in its local copy: plan, states, events and logs.
+
+    It is another machine's data.
+    """
 
     def __init__(
         self, files: RunFiles, disk_errors: Callable[[Path], contextlib.AbstractContextManager[None]]
     ) -> None:
-        """Read from these files; an error of the disk at a path becomes what `disk_errors` raises."""
+        """Create a record that reads these files.
+
+        `disk_errors` converts disk errors at a path into its own exception.
+        """
         self._files = files
         self._disk_errors = disk_errors
         self._plan: PlanSummary | None = None
@@ -50,26 +56,29 @@ class RunRecord:
             return None
 
     def sizes(self) -> dict[str, int]:
-        """Return the bytes of each file of events and each log that is here."""
+        """Return the size in bytes of each local event file and log."""
         names = [*self.event_files(), *self.logs()]
         found = {name: self._files.status(name) for name in names}
         return {name: status.st_size for name, status in found.items() if status is not None}
 
     def plan(self) -> PlanSummary:
-        """Return the part of the plan that is shown; empty if the plan has not been fetched. Once it has been, it stays."""
+        """Return the displayed part of the plan; empty if the plan has not been fetched.
+
+        A fetched plan is cached.
+        """
         if self._plan is None and (record := self._files.read_json(PLAN)):
             self._plan = PlanSummary.lenient(record)
         return self._plan or PlanSummary()
 
     def last_state(self) -> RunState | None:
-        """Return the last state that was fetched; None before the first."""
+        """Return the last fetched state; None before the first."""
         numbers = self._files.numbered()
         return _state(self._files.read_json(f"{numbers[-1]}/state.json")) if numbers else None
 
     def attempts_s(self, now: float | None) -> float:
-        """Return how long the attempts took together, by the clock of their hosts; the last one may go on until `now`.
+        """Return the total time of the attempts, by the clocks of their hosts; the last one may run until `now`.
 
-        One whose agent died ends with the last thing that it reported.
+        An attempt whose agent died ends with its last report.
         """
         total = 0.0
         folders = self._files.numbered()
@@ -86,7 +95,7 @@ class RunRecord:
         return total
 
     def last_step(self) -> Reached:
-        """Return the last step that is on record here, with its loss, by the newest folders that know of one; else the last loss.
+        """Return the last recorded step with its loss, from the newest folders that have one; without a step, the last loss.
 
         A run's last record may be that of a contact, or of an attempt that was stopped before its first step.
         """
@@ -105,11 +114,11 @@ class RunRecord:
         return Reached(None, loss)
 
     def began(self) -> float | None:
-        """Return when the run was made, by the host's clock."""
+        """Return the time when the run was made, by the host's clock."""
         return FolderStart.lenient(self._files.read_json("0001/attempt.json")).time
 
     def job_id(self) -> str | None:
-        """Return the id that Slurm gave the run's last job, by the newest folders; None elsewhere, and if no job is on record here."""
+        """Return Slurm's id of the run's last job, from the newest folders; None without Slurm or a recorded job."""
         for folder in self._files.numbered()[: -MOST_LOOKED_BACK - 1 : -1]:
             job_id = FolderStart.lenient(self._files.read_json(f"{folder}/attempt.json")).job_id
             if job_id is not None:
@@ -117,7 +126,7 @@ class RunRecord:
         return None
 
     def parent(self) -> Parent | None:
-        """Return the run that this one continues; `None` if it continues none, or if that has not been fetched yet."""
+        """Return the parent run; `None` if the run has no parent, or if it has not been fetched yet."""
         return FolderStart.lenient(self._files.read_json("0001/attempt.json")).parent
 
     def events(self) -> Iterator[Event]:
@@ -131,16 +140,16 @@ class RunRecord:
 
     @contextlib.contextmanager
     def opened(self, name: str) -> Iterator[BinaryIO]:
-        """Open a file of events or a log, to read it line by line. Raises RunError if it cannot be read."""
+        """Open an event file or a log, to read it line by line. Raises RunError if it cannot be read."""
         with self._disk_errors(self._files.folder / name), self._files.open(name, most=MOST_GROWN) as file:
             yield file
 
     def events_of_leader(self) -> list[str]:
-        """Return the files of fetched events of the run's first node alone, oldest folder first."""
+        """Return the fetched event files of the run's first node only, oldest folder first."""
         return [name for name in self.event_files() if name.count("/") == 1]
 
     def event_files(self) -> list[str]:
-        """Return the files of fetched events, oldest folder first."""
+        """Return the fetched event files, oldest folder first."""
         return self._of_all_nodes("events.jsonl")
 
     def logs(self) -> list[str]:
@@ -153,7 +162,7 @@ class RunRecord:
         return sorted(paths, key=lambda path: path.split("/")[:-1])
 
     def of_attempts(self) -> list[str]:
-        """Return the path of everything in the numbered folders and in those of their nodes, sorted."""
+        """Return the paths of all files in the numbered folders and in those of their nodes, sorted."""
         found = []
         for number in self._files.numbered():
             for name in self._files.names(number):
@@ -162,7 +171,7 @@ class RunRecord:
         return found
 
     def _end_of_events(self, folder: str) -> bytes:
-        """Return the last piece of a numbered folder's events; empty if there are none."""
+        """Return the last piece of a numbered folder's events; empty if it has none."""
         try:
             with self._files.open(f"{folder}/events.jsonl") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - LOOKED_BACK_BYTES))
@@ -172,7 +181,7 @@ class RunRecord:
 
 
 def _last_reported(events: bytes) -> Reached:
-    """Return the last step with a loss that the training reported in the end of its events; without any step, the last loss."""
+    """Return the last step with a loss in the end of an event file; without any step, the last loss."""
     without_step = Reached()
     for line in reversed(events.splitlines()):
         event = parse_event(line)
@@ -188,7 +197,7 @@ def _last_reported(events: bytes) -> Reached:
 
 
 def _state(values: object) -> RunState | None:
-    """Return a state without its malformed fields; `None` if what remains is not a state."""
+    """Return a state without its malformed fields; `None` if the rest is not a state."""
     try:
         return RunState.lenient(values)
     except ValidationError:
@@ -196,6 +205,6 @@ def _state(values: object) -> RunState | None:
 
 
 def _last_time(events: bytes) -> float | None:
-    """Return the time of the last event in the end of some events."""
+    """Return the time of the last event in the end of an event file."""
     found = map(parse_event, reversed(events.splitlines()))
     return next((event.time for event in found if event is not None), None)

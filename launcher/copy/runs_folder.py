@@ -1,4 +1,4 @@
-"""Where the mirrors of this client are."""
+"""Find the folders of this client's local copies."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from launcher.errors import UsageError
 
 
 def runs_folder() -> Path:
-    """Return the folder of all mirrors: $LAUNCH_RUNS, else `runs` in the working directory.
+    """Return the runs folder: $LAUNCH_RUNS, else `runs` in the working directory.
 
-    Raises UsageError if a file has that name, or the name of a folder above it; and for `runs` as a link, which may have
-    come with a cloned repository: whoever wants it names the folder in $LAUNCH_RUNS. Raises FileNotFoundError if the
-    working directory has been removed.
+    Raises UsageError if a file has the name of the folder, or of a folder above it, and for `runs` as a link,
+    which may come from a cloned repository; users who want the link name its folder in $LAUNCH_RUNS. Raises
+    FileNotFoundError if the working directory has been removed.
     """
     named = os.environ.get("LAUNCH_RUNS")
     try:
@@ -42,19 +42,23 @@ def runs_folder() -> Path:
 
 
 def folder_with(run: str, others: Iterable[str]) -> Path:
-    """Return the folder that has the copy of a run: the runs folder of this command, else the first of `others`.
+    """Return the folder of a run's local copy: this command's runs folder, else the first of `others` that has it.
 
-    Where none has one, it is the runs folder, in which the copy will be made. $LAUNCH_RUNS names the only folder that counts.
+    If none has one, return the runs folder, where the local copy will be made. With $LAUNCH_RUNS set, only
+    that folder counts.
     """
     here = runs_folder()
     if "LAUNCH_RUNS" in os.environ or RunFiles(here / run).is_folder():
         return here
-    folders = (Path(one) for one in others if os.path.realpath(one) == one)  # a link has come since
+    folders = (Path(one) for one in others if os.path.realpath(one) == one)  # it may have become a link
     return next((one for one in folders if RunFiles(one / run).is_folder()), here)
 
 
 def make_runs_folder(folder: Path) -> None:
-    """Make a folder of mirrors, on the disk when this returns, unless it is there: it must be neither committed nor shipped. Raises OSError."""
+    """Make a runs folder durably unless it exists. Its .gitignore keeps it from being committed or sent.
+
+    Raises OSError.
+    """
     if folder.exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +67,7 @@ def make_runs_folder(folder: Path) -> None:
 
 
 def ids_here() -> list[str]:
-    """Return the ids of the runs that have a copy below the runs folder of this command, be they foreign, by name."""
+    """Return the sorted ids of the runs with a local copy in this command's runs folder, foreign ones included."""
     folder = runs_folder()
     try:
         return sorted(filter(RUN_ID.fullmatch, os.listdir(folder)))
