@@ -79,7 +79,7 @@ _COLUMNS = "number, name, request, hosts, point, state, run, host, outcome, why,
 
 
 class NewItem(NamedTuple):
-    """An item before it is in a queue: its name, its request as JSON, its hosts, and its point of the matrix."""
+    """An item to queue: its name, its request as JSON, its hosts, and its point of the matrix."""
 
     name: str
     request: str

@@ -28,7 +28,7 @@ FIRST = "lambda"
 
 
 class ProviderReason(StrEnum):
-    """Why a call to a provider failed, or why its answer is unusable. It is the `reason` of a ServiceError."""
+    """Why a call to a provider failed or its answer is unusable. It is the `reason` of a ServiceError."""
 
     ACCOUNT_INACTIVE = "account-inactive"
     BAD_REQUEST = "bad-request"

@@ -107,7 +107,7 @@ class InstanceLogin:
         return " ".join(words[:2])
 
     def note_end(self, left_s: float, run: str | None = None) -> None:
-        """Write the end of the rental into the machine's root, by the machine's own clocks. Also inform `run`.
+        """Write the end of the rental into the machine's root, by the machine's clocks. Also inform `run`.
 
         The boot clock counts during the current boot, because the wall clock of a new machine may still be
         adjusted. Raises HostError.

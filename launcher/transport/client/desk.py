@@ -79,7 +79,7 @@ class RunList(Protocol):
         """
 
     def resume(self, run: str, by: str, secrets: Mapping[str, str] | None = None) -> ResumedRun:
-        """Resume an interrupted or waiting run: end its leftovers, lease its cards again and start its keeper.
+        """Resume an interrupted or waiting run: end its leftovers, lease its cards and start its keeper.
 
         `by` names this client for others. `secrets` replace the secrets on the host. A container is not
         started; the answer then has a `place`.
