@@ -1,4 +1,4 @@
-"""Compare runs by their local copies: their differences, their courses and their curves. No host is contacted."""
+"""Compare runs by their local copies: differences, results and curves. No host is contacted."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ _FOLLOWS = {
 }
 """Values that follow from other values of the plan: where those differ, they add no information."""
 _NAMES_OF_CONTENT = ("environment.name", "image.name")
-"""Digests of the values beside them."""
+"""Names that are digests of their neighbours' values."""
 
 
 @public("DifferenceShown", internal=("words",))

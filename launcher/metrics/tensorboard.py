@@ -20,7 +20,7 @@ from launcher.values.record import Event
 MOST_BYTES = 8 * 1024 * 1024
 """The size of one read from the events of a run that this one continues."""
 MOST_POINTS = 1000
-"""The most points per name at once, and per second; TensorBoard itself shows this many points of a curve."""
+"""The maximum of points per name, at once and per second; TensorBoard shows as many points of a curve."""
 
 
 class TensorBoard:

@@ -148,7 +148,7 @@ def best_card(facts: Facts, profiles: Iterable[Profile]) -> tuple[Profile, Gpu] 
     rank = _rank(facts)
     named = [(profile, gpu) for profile in profiles for gpu in sorted(cards_of(profile, facts), key=rank)]
     return max(
-        named,  # of equal ones the first
+        named,  # max returns the first of equal ones
         key=lambda pair: (pair[0].memory_gb or 0, pair[0].compute or (0, 0), -pair[0].count),
         default=None,
     )

@@ -47,13 +47,13 @@ from launcher.values.reported.trial_record import rate_of, rate_words
 MODES: tuple[Mode, ...] = ("bf16-weights", "fp16", "bf16", "fp32")
 """Least safe first."""
 FAILED_BEFORE = "failed here before: "
-"""The begin of `why` on a rung that evidence has moved behind a safer one."""
+"""The start of `why` on a rung that evidence has moved behind a safer one."""
 
 
 ASKED_FOR = "it was asked for, and does not fit; this is its leanest: "
-"""The begin of `why` on a rung of a requested precision that is too large for the card."""
+"""The start of `why` on a rung of a requested precision that is too large for the card."""
 MEASURED = "measured here: "
-"""The begin of `why` on a rung that `launch verify` has measured."""
+"""The start of `why` on a rung that `launch verify` has measured."""
 NOTHING_FITS = "nothing fits; this is the leanest: "
 FASTER = 1.1
 """A rung measured this many times as fast as the first one goes before it."""

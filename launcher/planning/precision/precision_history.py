@@ -28,9 +28,9 @@ def failed_before(
     model: Source | None,
     torch: str | None,
 ) -> tuple[PrecisionEvidence, ...]:
-    """Return the newest record of each precision that failed, or had a wrong gradient, in this setting.
+    """Return the newest record of each precision that failed, or had a wrong gradient, in this situation.
 
-    The setting is this card, method and torch. `evidence` is about `model` and the host's present driver. A
+    The situation is this card, method and torch. `evidence` is about `model` and the host's present driver. A
     model without its own name (a local path, or one that the script chooses) is identified by the job's name.
     `torch` is the version that the run gets, `None` if unknown; an unknown version matches every version.
     """

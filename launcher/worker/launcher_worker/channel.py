@@ -1,6 +1,6 @@
 """The connection to the agent: one Unix stream socket per process, one line of JSON per event.
 
-It opens with the first event. After the first error nothing more is sent, and the training continues without it.
+It opens with the first event. After the first error no more events are sent, and the training continues without it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A script's reports on its progress: metrics, stages, the begin and the end of training."""
+"""A script's reports on its progress: metrics, stages, the start and the end of training."""
 
 from __future__ import annotations
 

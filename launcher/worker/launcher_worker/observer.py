@@ -31,7 +31,7 @@ def observe_trainer(module: Any) -> None:
 
 
 class Observer:
-    """Reports the begin, the steps, the log lines and the end of a Trainer's training.
+    """Reports the start, the steps, the log lines and the end of a Trainer's training.
 
     It has the methods of a `transformers.TrainerCallback`; the ones that it does not define do nothing. It is
     not a subclass, so that this module needs no transformers and a Trainer can still be pickled.

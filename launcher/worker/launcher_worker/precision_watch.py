@@ -9,7 +9,7 @@ first step, it sends the observation when Python ends.
 
 The watch never appears in a traceback. `torch.autocast.__enter__`, `GradScaler.scale` and `Tensor.backward`
 are not wrapped: a descriptor notes each lookup, and returns torch's own method. A global hook of torch's
-optimizers, which has no frame when a step fails, reports the begin of a step. torch.compile sees none of the
+optimizers, which has no frame when a step fails, reports the start of a step. torch.compile sees none of the
 descriptors.
 """
 

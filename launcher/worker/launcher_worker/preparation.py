@@ -70,7 +70,7 @@ def convert_trainables(model: Any) -> int:
 
 
 def set_up(model: Any) -> None:
-    """Switch tf32, attention to grouped heads, quantized layers and activation checkpointing as the plan says."""
+    """Switch tf32, attention to grouped heads, quantized layers and activation checkpointing as planned."""
     values = knobs()
     precision = values.peek.precision
     if precision.device == "cuda" and not values.rehearsed:

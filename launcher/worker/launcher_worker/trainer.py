@@ -19,7 +19,7 @@ def trainer_callback(
     keep: Optional[Callable[[int, str, Any, bool], None]] = None,
     tokens: Optional[Callable[[int], int]] = None,
 ) -> Any:
-    """Return a `transformers.TrainerCallback` that reports the begin and every log line, and saves.
+    """Return a `transformers.TrainerCallback` that reports the start and every log line, and saves.
 
     It saves when `due` returns True, and ends the training after a step when the run is asked to end: see
     `stopping`. The guard judges each of Trainer's steps, even if the model was not prepared.

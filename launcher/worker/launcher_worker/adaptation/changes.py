@@ -12,7 +12,7 @@ from ..shield import SOURCE
 from ..values import knobs
 
 MOST = 50
-"""The limit of lines. Later lines say nothing new: a script that makes a thousand models gets fifty of them."""
+"""The limit of lines: a script that makes a thousand models gets fifty, because more add no information."""
 _LIBRARIES = (sysconfig.get_paths()["purelib"], sysconfig.get_paths()["stdlib"], os.path.dirname(__file__))
 
 

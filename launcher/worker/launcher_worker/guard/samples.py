@@ -65,7 +65,7 @@ class Sample:
     def _sized(self) -> Any:
         """Compare each tensor's norm with the largest of its kind, vectors or matrices.
 
-        The weights of 1 in a norm layer say nothing about matrices. A LoRA's B begins near zero, so any step
+        The weights of 1 in a norm layer are no measure for matrices. A LoRA's B begins near zero, so any step
         is larger than B itself.
         """
         import torch

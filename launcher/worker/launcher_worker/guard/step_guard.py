@@ -25,7 +25,7 @@ from .watched_models import WatchedModels
 
 
 class StepGuard:
-    """Watches models, collects the observations of their steps, and ends the attempt when the judge says so.
+    """Watches models, collects the observations of their steps, and ends the attempt on the judge's verdict.
 
     On CUDA the figures of a step are read one tick later, so no code waits for the device.
     """

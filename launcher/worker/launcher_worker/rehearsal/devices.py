@@ -28,7 +28,7 @@ class Moves:
         return is_card
 
     def on_cpu(self, device: Any) -> Any:
-        """Return the CPU for a card, and every other device as it is."""
+        """Return the CPU for a card, and every other device unchanged."""
         return "cpu" if self.is_card(device) else device
 
 

@@ -65,7 +65,7 @@ class StepMeter:
         self._examples += tensors[0].shape[0] if tensors and tensors[0].dim() else 0
         mask, tokens = keywords.get("attention_mask"), keywords.get("input_ids")
         if isinstance(mask, torch.Tensor) and mask.dim() == 2:
-            self._tokens = self._tokens + mask.sum()  # on its device, so that nothing waits
+            self._tokens = self._tokens + mask.sum()  # on its device, so that the host does not wait
         elif isinstance(tokens, torch.Tensor):
             padding = getattr(getattr(module, "config", None), "pad_token_id", None)
             count = tokens.numel() if padding is None else (tokens != padding).sum()
