@@ -341,7 +341,7 @@ class LogScanner:
             where = LinePosition(None, where.epoch)
         self._emit(found, where, line, is_aside=True, is_doubtful=aside.is_doubtful)
 
-    # what was read
+    # results
 
     def _emit(
         self,

@@ -206,7 +206,7 @@ class Redactor:
 
     def _redact_but_end(self, data: bytes) -> Tuple[bytes, bytes]:
         """Redact bytes with invisible characters. The end may also begin an escape or a character."""
-        whole = len(data) - len(_OPEN_CHARACTER.search(data)[0])  # type: ignore[index]  # it matches nothing too
+        whole = len(data) - len(_OPEN_CHARACTER.search(data)[0])  # type: ignore[index]  # it also matches nothing
         text = data[:whole].decode("utf-8", "surrogateescape")
         before = text[: open_escape(text)]
         seen = list(readings(before))

@@ -1,4 +1,4 @@
-"""The effects of a client's contact on a run: judge a run that no process holds, or end it.
+"""The effects of a client's contact on a run: decide the state of one that no process holds, or end it.
 
 A contact is recorded as a numbered folder of kind `contact`, written while its lock keeps other clients out.
 """
@@ -29,7 +29,7 @@ CONTACT_S = 15.0  # a sweep may be ending processes of the run
 LEFTOVERS_GRACE_S = 5.0
 
 
-# judging a run that no process holds
+# runs that no process holds
 
 
 def check_is_here(run: Run) -> None:
@@ -40,7 +40,10 @@ def check_is_here(run: Run) -> None:
 
 @contextlib.contextmanager
 def contact(run: Run) -> Iterator[bool]:
-    """Let one client at a time judge a run that no process holds; yield whether this client may."""
+    """Let one client at a time decide the state of a run that no process holds.
+
+    Yields whether this client may.
+    """
     lock = Lock.take(run.contact_lock, CONTACT_S)
     run.open_up()
     run_state.probe_of(run).forget(run)
@@ -60,7 +63,7 @@ def settle(
     runtime: Optional[RecordedRuntime] = None,
     **more: Any,
 ) -> Folder:
-    """End the remains of a run that no process holds, and write its new state.
+    """End the leftover processes of a run that no process holds, and write its new state.
 
     Returns the contact's folder, still held. `by` is the client that asked for it. `runtime` is the run's new
     runtime if it has changed. Raises OSError if the disk refuses; nothing is then written.
@@ -161,13 +164,13 @@ def check_can_start(root: str) -> None:
 def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
     """Write the wish `stop` or `cancel` and wake the agent; end a run that no process holds.
 
-    `by_force` kills an agent that does not answer, and its training. If the run's keeper does not answer, the
-    run may still be running. Only `cancel` ends such a run, as `stop-incomplete`; an agent that comes back
-    later finds that end, or the wish, and leaves. If the run's lock is invisible from here, an agent may be
-    at work, and will find the wish.
+    `by_force` kills an agent that does not answer, and its training. If the run's container engine or service
+    does not answer, the run may still be running. Only `cancel` ends such a run, as `stop-incomplete`; an
+    agent that comes back later finds that end, or the wish, and leaves. If the run's lock is invisible from
+    here, an agent may be at work, and will find the wish.
 
     Returns the disk's error if it refused the wish; the run is stopped anyway. Raises RequestError
-    `not-cancelled` with the reason if the run's keeper fails to end it.
+    `not-cancelled` with the reason if the engine or service fails to end the run.
     """
     refusal = None
     run_fate = run_state.probe_of(run)

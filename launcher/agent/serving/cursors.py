@@ -113,7 +113,7 @@ def read(run: Run, args: Mapping[str, Any], room: int = MAX_BYTES) -> tuple[RunN
 
 
 def strip(state: StateRecord) -> list[Any]:
-    """Return the values that make a state different for a client."""
+    """Return the parts of a state whose change a client must see."""
     return [state.get("state"), state.get("reason"), state.get("attempt"), bool(state.get("trouble"))]
 
 
