@@ -28,8 +28,8 @@ MOST_LINE_BYTES = 4096
 class CardFigure(NamedTuple):
     """A figure of a card.
 
-    nvidia-smi's number is multiplied by `factor` and rounded to `digits` decimals. A value above `most` is
-    not credible.
+    nvidia-smi's number is multiplied by `factor` and kept with `digits` decimals. A value above `most` is not
+    credible.
     """
 
     name: str

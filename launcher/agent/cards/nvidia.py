@@ -56,7 +56,7 @@ class SmiTable(NamedTuple):
 
 
 class HolderProcess(TypedDict):
-    """The process table's entry of a pid; all None if the process is gone."""
+    """The process table's entry of a pid. If the process is gone, only `means` is set."""
 
     uid: Optional[int]
     start: Optional[str]

@@ -70,7 +70,7 @@ def _shell() -> str:
 
 
 def _start_of_bash(run: Run, path: str) -> str:
-    """Return a startup file for bash that puts the run's programs first and the run into the prompt.
+    """Return the text of a bash startup file that puts the run's programs first and the run into the prompt.
 
     It reads the user's startup file first, because that may put other programs first (conda's does). `python`
     becomes the run's interpreter, whatever its file name. Other shells are not supported, because they would
