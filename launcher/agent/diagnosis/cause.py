@@ -21,9 +21,9 @@ _NOT_BY_A_LOG = ("none", "nan-divergence", "not-learning", *PROVABLE)
 def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | None) -> AttemptFailure:
     """Return the failure of a command that exited with `code` or died of signal `number`.
 
-    It is found in the end of its log. `oom_kills` is the number of processes that the kernel killed for lack
-    of memory while it ran, None if the kernel does not report it. A failure that matches no rule has the
-    class `unknown`.
+    `log` is the end of its log. `oom_kills` is the number of processes that the kernel killed for lack of
+    memory while it ran, None if the kernel does not report it. A failure that matches no rule has the class
+    `unknown`.
     """
     proven = prove(log) if code == 1 else None  # the exit status of an uncaught exception
     is_killed = number == signal.SIGKILL or code == 128 + signal.SIGKILL

@@ -49,7 +49,8 @@ def _raised(*phrases: str) -> Signs:
     return tuple((phrase, _BEGINS + re.escape(phrase).replace("\\ ", " ")) for phrase in phrases)
 
 
-# Two dtypes in either order, at least one of them 16-bit. A mismatch with other dtypes is the script's mistake.
+# Two dtypes in either order, at least one of them 16-bit. A mismatch with integers or doubles is the script's
+# mistake.
 _HALF = r"(?:c10::|torch\.(?:cuda\.)?)?(?:b?float16|bfloat16|half)(?:tensor)?"
 _FLOAT = r"(?:c10::|torch\.(?:cuda\.)?)?(?:float32|float|b?float16|bfloat16|half)(?:tensor)?"
 _TWO = r"(?:%s\b\W+(?:\w+\W+){0,4}%s\b|%s\b\W+(?:\w+\W+){0,4}%s\b)" % (_HALF, _FLOAT, _FLOAT, _HALF)

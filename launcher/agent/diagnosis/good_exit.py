@@ -37,7 +37,7 @@ _MOST_ERRORS = 8
 _MOST_BYTES = 1 << 18
 _BEFORE_PROOF = 1 << 20
 _PROOF_MOST = 1 << 24
-"""How many bytes of a log to search for an exception's chain and warnings: before it, and at most."""
+"""Bytes to search for an exception's chain and warnings: before the exception, and in all."""
 _NO_DOUBT = ("preempted", "ssh-connection-lost")
 """Classes that prove nothing about a command that ended on its own with exit status 0."""
 _OF_STACK = re.compile(rb"\s|Traceback \(most recent call last\)|frame #\d|\#\d+ ")

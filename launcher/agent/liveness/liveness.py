@@ -68,7 +68,10 @@ class Stray(NamedTuple):
 
 
 class StartError(Exception):
-    """Raised if a run was not started: nothing of it is left. `code` is for programs, the message for users."""
+    """Raised if a run was not started: nothing of it is left.
+
+    `code` is for programs, the message is for users.
+    """
 
     def __init__(self, code: str, message: str) -> None:
         """Store the code with the message."""
@@ -138,7 +141,7 @@ class LivenessProbe(ABC):
 
         With a port number appended, that agent forwards a connection to the port instead.
 
-        Raises CommandError if nothing can be started there.
+        Raises CommandError if no process can be started beside the run's.
         """
         del run
         return []

@@ -29,7 +29,7 @@ _BY_A_CLIENT = ("prepare", "contact")
 def lock_decides(run: Run, folder: Folder) -> bool:
     """Whether the folder's lock shows, from here, if its writer is alive.
 
-    Also true for a run whose locks are never seen as held: its service was asked before, so no wait is needed.
+    Also true for a run whose locks are never seen as held: its service was asked before, so it need not wait.
     """
     if run.has_shared_locks or not run_state.probe_of(run).sees_lock:
         return True

@@ -46,11 +46,11 @@ def states_of(runs: Sequence[Run]) -> Dict[str, StateRecord]:
     """Return the states of runs by id: that of the highest folder, or the state that its free lock implies.
 
     A free lock before an end makes a run `resuming` if it is alive, coming back or silent, and `interrupted`
-    if it is gone. A gone run whose user asked to stop it is `stopped`; that needs no record, because a full
-    disk has no room for one. A verdict may name another state. Where the lock of a live run is never seen as
-    held, a run that is not gone keeps its recorded state. A record made on another host is returned as
-    written, never judged: its locks mean nothing here. All runs of one kind of runtime are judged at once. A
-    run that cannot be read is UNREADABLE and does not affect other runs.
+    if it is gone. A gone run whose user asked to stop it is `stopped`, even without a record of that, because
+    a full disk has no room for one. A verdict may name another state. Where the lock of a live run is never
+    seen as held, a run that is not gone keeps its recorded state. A record made on another host is returned
+    as written, never judged: its locks mean nothing here. All runs of one kind of runtime are judged at once.
+    A run that cannot be read is UNREADABLE and does not affect other runs.
     """
     states: Dict[str, StateRecord] = {}
     pending = list(runs)

@@ -21,7 +21,7 @@ STILL_S = 20.0
 FAR_STILL_S = 90.0
 """The same for heartbeats on a shared disk, which may show old contents for a minute."""
 LATE_S = 7.0
-"""One missed heartbeat: it is missed on a disk that became read-only."""
+"""One missed heartbeat: a disk that became read-only accepts none."""
 LEAST_ROOM = 64 * 1024
 """A file system with fewer free bytes counts as full."""
 LEAST_FILES = 8

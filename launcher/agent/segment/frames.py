@@ -39,7 +39,7 @@ class Backlog(NamedTuple):
 
 
 class RecordFeed:
-    """Turns changes in the numbered folders above `after` into frames for `write`."""
+    """Turn changes in the numbered folders above `after` into frames for `write`."""
 
     def __init__(
         self, run: Run, after: int, write: Callable[[bytes], None], budget: int = BUDGET_BYTES
@@ -94,7 +94,7 @@ class RecordFeed:
                     self._done.add(number)
 
     def _print_folder(self, number: int, allowance: int, *, is_over: bool) -> int:
-        """Print the news of a folder; return how many bytes of growing files were printed."""
+        """Print a folder's new contents; return how many bytes of growing files were printed."""
         paths = [RecordPath(number, name) for name in AFTER if is_over or self._is_due(number, name)]
         after = [(path, self._read_new(path)) for path in paths]
         for name in BEFORE:
@@ -160,7 +160,7 @@ class RecordFeed:
         return found
 
     def _print_growing(self, number: int, allowance: int) -> int:
-        """Print the news of a folder's growing files, each at least its share; return the number of bytes."""
+        """Print the growth of a folder's files, each at least its share; return the number of bytes."""
         waiting = sorted(self._backlog(number), key=lambda one: one.size - one.printed)
         total = 0
         for place, backlog in enumerate(waiting):

@@ -77,7 +77,10 @@ def _prune_folder(path: str, sent: FileTree, inside: str) -> None:
 
 
 def _make_names_text(top: str) -> None:
-    """Rename files whose names are not UTF-8: a service that lists its outputs as text would fail on them."""
+    """Rename files and folders whose names are not UTF-8.
+
+    A service that lists its outputs as text could list none because of them.
+    """
     for folder, names, files in os.walk(top, topdown=False):
         for name in (*names, *files):
             text = os.fsencode(name).decode("utf-8", "backslashreplace")

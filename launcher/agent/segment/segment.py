@@ -4,8 +4,8 @@
 
 PAYLOAD has `segment.json` and `run/`; WORKING is the folder that the service keeps at the end; INPUTS has the
 session's inputs. The run has a keeper, as on other hosts. This process is the keeper's parent: it prints the
-run's record (frames.py), makes the run save in time, and removes all files but the outputs. The exit status is 0
-once the session has done its part, even if the training has failed: that is on record.
+run's record (frames.py), makes the run save in time, and removes all files but the outputs. The exit status
+is 0 once the session has done its part, even if the training has failed: that is on record.
 """
 
 from __future__ import annotations

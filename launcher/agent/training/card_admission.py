@@ -34,7 +34,7 @@ def look(run: Run) -> CardUsers | None:
     """
     if not run_state.probe_of(run).sees_host:
         return None
-    with contextlib.suppress(OSError):  # the sweep of the next launch ends the others
+    with contextlib.suppress(OSError):  # the sweep of the next launch ends the rest
         leftovers.end_leftovers(run.root)
     report = nvidia.look(run.root)
     if report["gpu_error"] or report.get("holders_error") or not report["gpus"]:
@@ -120,7 +120,7 @@ def wait_for_cards(
 ) -> lease.Taken:
     """Acquire cards that accept a new context, waiting if necessary; return them.
 
-    The users of other cards are recorded. `on_move` is called with other cards as soon as the run has them.
+    The users of busy cards are recorded. `on_move` is called with other cards as soon as the run has them.
     If users of the cards cannot be seen, wait longer after each of `tries` failures.
     """
     recorded = None

@@ -297,7 +297,7 @@ class RunningCommand:
             self._give_up_hung(command)
 
     def _end_lingering(self, command: Command, ended: List[process.Process]) -> None:
-        """End the rest of a script that has ended, with its own exit status where that is possible."""
+        """End the processes of a script that has ended, with its own exit status where that is possible."""
         liveness = self._progress.liveness
         lingers = {"silent_s": round(liveness.silent_s, 1), "pids": [one.pid for one in ended]}
         self._account.record("evidence", {"lingers": lingers}, self._progress.step)

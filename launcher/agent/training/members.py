@@ -162,9 +162,9 @@ class Members(Command):
         return said.splitlines()
 
     def failure(self) -> Optional[AttemptFailure]:
-        """Return the loss of a node once Slurm has printed it.
+        """Return the failure `host-lost` once Slurm reports a node failure.
 
-        It counts more than the other nodes' errors.
+        It takes precedence over the other nodes' errors.
         """
         found = _LOST.search(self._words)
         if found is None:
@@ -173,7 +173,7 @@ class Members(Command):
         return AttemptFailure(LOST, found[0].strip(), row.why, row.mend)
 
     def ended(self, status: int) -> End:
-        """Return how the command ended on the first node with an error, which has ended the others."""
+        """Return how the command ended on the node that failed first: its end has ended the others."""
         step = End(*process.exit_of(status))
         if step.code == 0:
             return step

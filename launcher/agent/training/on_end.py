@@ -213,8 +213,8 @@ def _run(
 ) -> Optional[str]:
     """Run a program with a letter as its input; return its failure, None on success. Raises OSError.
 
-    The failure has the end of the program's output. Secrets are removed from the output as it is read: once
-    its beginning is cut off, a secret can no longer be found.
+    The failure has the end of the program's output. Secrets are removed while the output is read: a secret
+    without its beginning could not be found later.
     """
     with login_umask():
         child = subprocess.Popen(

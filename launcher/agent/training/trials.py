@@ -181,7 +181,10 @@ def _of_rung(plan: PlanRecord, rung: int, made: Sequence[FinishedTrial]) -> Opti
 
 
 def _of_batch(plan: PlanRecord, ended: Sequence[FinishedTrial]) -> Optional[Trial]:
-    """Return the trial of the next micro-batch: twice the largest that fits, then a bisection."""
+    """Return the trial of the next micro-batch: twice the largest that fits, then a bisection.
+
+    The bisection is between the largest that fits and the smallest that does not.
+    """
     worked = best(ended)
     tried = [one for one in ended if one.trial.kind == BATCH]
     if worked is None or not worked.takes_batch or len(tried) >= MOST_BATCHES:

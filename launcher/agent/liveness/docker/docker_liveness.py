@@ -76,7 +76,7 @@ class DockerLiveness(LivenessProbe):
         return container is not None and container["status"] == "paused"
 
     def standstill(self, run: Run) -> str:
-        """Return that the engine does not answer, if so."""
+        """Return that the engine does not answer; empty if it does."""
         try:
             self.containers_of(_access(run), [run.id])
         except EngineSilentError as error:

@@ -160,7 +160,7 @@ def parse_started(text: str) -> List[ActiveJob]:
 def submitted_for(text: str, run: str, folder: str) -> List[str]:
     """Return the ids of a run's jobs from an answer to SUBMITTED.
 
-    A job matches by its folder, or by its comment, because a cluster may set comments itself.
+    A job matches by its folder or by its comment. The comment is not enough: a cluster may set it itself.
     """
     rows = (line.strip().partition("|")[::2] for line in text.splitlines())
     return [job for job, of in rows if of.startswith(folder + "|") or of.endswith("|" + COMMENT + run)]
@@ -334,7 +334,7 @@ def judge_history(job: SlurmJob, *, has_begun: bool) -> RunLiveness:
 def is_in_line(reason: str) -> bool:
     """Whether a job that waits for this reason counts as before others.
 
-    It does not if it is held, limited by its user's quota, or due at a later time.
+    It does not if something else holds it back, such as a limit of its user, a dependency or a begin time.
     """
     return _first_word(reason) not in _ASIDE and not _LIMITS.fullmatch(reason)
 

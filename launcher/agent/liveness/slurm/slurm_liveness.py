@@ -185,7 +185,7 @@ class SlurmLiveness(LivenessProbe):
             raise EndError("Slurm does not cancel job %s of %s: %s" % (job.id, run.id, refused))
 
     def remaining(self, run: Run) -> str:
-        """Return that the run's job still has its nodes, or may still get some."""
+        """Return that the run's job still has its nodes, or may still get some; empty otherwise."""
         try:
             job = self._ask_for_job(run)
         except SlurmSilentError as error:
@@ -209,7 +209,7 @@ class SlurmLiveness(LivenessProbe):
         return [found for found in (_stray(root, job) for job in jobs) if found is not None]
 
     def standstill(self, run: Run) -> str:
-        """Return that the agent's heartbeat has stopped, although Slurm reports the job as running."""
+        """Return that the agent's heartbeat has stopped, although Slurm reports its job as running."""
         verdict = self.judge([run])[run.id]
         return "no sign of life from its node; %s" % verdict.words if verdict.words else ""
 

@@ -152,7 +152,7 @@ def _settle(run: Run, intent: SubmittedJobs, answer: ProgramResult) -> str:
 
 
 def _named(run: Run, text: str) -> Optional[str]:
-    """Return the last number in the output of `sbatch` that the controller knows as a job of the run."""
+    """Return the last number printed by `sbatch` that the controller knows as a job of the run, or None."""
     for number in list(dict.fromkeys(reversed(_NUMBER.findall(text))))[:MOST_NUMBERS]:
         with contextlib.suppress(SlurmSilentError):
             if slurm_lookup.shown(run, number) is not None:
