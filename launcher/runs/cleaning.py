@@ -1,4 +1,4 @@
-"""Removal: of a run that has ended, from its host and from here; and of what no run of a host names any more."""
+"""Remove ended runs, from their host and from here, and other items that no run of a host names any more."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from launcher.values.reported.output import LastCopies, Loss
 
 MOST_NAMED = 10
 MOST_RECORD = 1 << 28
-"""Bytes of a run's record that a removal by force brings here first."""
+"""The maximum bytes of a run's record that a forced removal fetches first."""
 UNNAMED_S = 86_400.0
-"""How long an image that no run names stays: `launch image build` makes images before their first run."""
+"""How long an image that no run names is kept, in seconds: `launch image build` makes images before their first run."""
 
 
 class Freeing(NamedTuple):
-    """A run that is not on its host any more: the bytes that this freed, None if the host had no such run.
+    """A run that is no longer on its host: the freed bytes, None if the host had no such run.
 
-    `problem` is what its runtime could not remove, and what to do about it.
+    `problem` names what its runtime could not remove, and how to fix it.
     """
 
     bytes: int | None
@@ -50,10 +50,10 @@ class Freeing(NamedTuple):
 
 
 def free(desk: HostClient, mirror: Mirror, lose: Loss, stage: Stage) -> Freeing:
-    """Remove a run that has ended from its host, with what its runtime keeps for it. Its record is brought here first.
+    """Remove an ended run from its host, including its runtime's data. Its record is fetched first.
 
-    The host compares what the run wrote with what is here, which is read again for that. Raises LastCopyError if files
-    would be lost that `lose` does not name, and RunError for a run that has not ended.
+    The host compares the run's files with the files here, which are read again for that. Raises LastCopyError
+    if files would be lost that `lose` does not cover, and RunError for a run that has not ended.
     """
     summary = summary_of(desk, mirror.run)
     freed = None
@@ -81,9 +81,10 @@ def free(desk: HostClient, mirror: Mirror, lose: Loss, stage: Stage) -> Freeing:
 
 
 def _bring_record(desk: HostClient, mirror: Mirror, lose: Loss) -> None:
-    """Bring a run's record here. Where all may be lost, what the host or this disk refuses is left, and what is very long.
+    """Fetch a run's record.
 
-    A job can give its log any length without using any room.
+    If all may be lost, skip failures of the host or the local disk, and very long records. A job can make its
+    log arbitrarily long without using disk space.
     """
     if lose != "all":
         refresh(desk, mirror)
@@ -93,7 +94,7 @@ def _bring_record(desk: HostClient, mirror: Mirror, lose: Loss) -> None:
 
 
 def _end_runtime(desk: HostClient, summary: Summary) -> None:
-    """End what keeps a run: that the run has ended its own job may have written, in a container that still runs."""
+    """Stop the run's runtime: the job may have written its own end state while its container still runs."""
     with contextlib.suppress(EngineError), open_for_run(desk, summary) as runtime:
         runtime.stop(summary.run, 0.0)
 
@@ -117,7 +118,7 @@ def _remove(desk: HostClient, mirror: Mirror, lose: Loss, stage: Stage) -> int:
 
 
 def _last_copies(desk: HostClient, mirror: Mirror, error: AgentError) -> LastCopyError:
-    """Return the error that names what exists on the host alone, with both ways to go on."""
+    """Return the error that names the files that only the host has, with both ways to proceed."""
     try:
         copies = LastCopies.model_validate_json(json.dumps(dict(error.values)), strict=True)
     except ValidationError as malformed:
@@ -146,7 +147,7 @@ def _verb(count: int) -> str:
 
 
 def check_here(mirror: Mirror, *, force: bool) -> None:
-    """Raise LastCopyError if the copies of a run's files here would be the last, unless `force`."""
+    """Raise LastCopyError if a run's files here are the last copies, unless `force`."""
     if mirror.is_freed and not mirror.files.is_folder() and not force:
         raise LastCopyError(
             f"{mirror.short}: its copy is not at {mirror.folder}, and its host has none; without its record here, no copy is yours\n"
@@ -169,7 +170,7 @@ def check_here(mirror: Mirror, *, force: bool) -> None:
 def remove_here(mirror: Mirror, *, force: bool) -> None:
     """Remove this client's copy of a run. Raises RunError if the disk refuses.
 
-    Raises LastCopyError too, unless `force`: a pull may have brought files home since they were looked for.
+    Also raises LastCopyError, unless `force`: a pull may have downloaded files since the last check.
     """
     with mirror.alone("pull"), mirror.disk_errors(mirror.folder):
         check_here(mirror, force=force)
@@ -177,7 +178,7 @@ def remove_here(mirror: Mirror, *, force: bool) -> None:
 
 
 class Collected(NamedTuple):
-    """What was removed from a host, and the runs that cannot be read there, with the reasons."""
+    """The items removed from a host, and the runs that cannot be read on it, with the reasons."""
 
     items: list[RemovedThing]
     unreadable: dict[str, str]
@@ -186,15 +187,14 @@ class Collected(NamedTuple):
 def collect_garbage(
     desk: HostClient, host: Host, heard: Callable[[int], None], *, dry_run: bool
 ) -> Collected:
-    """Remove from a host what no run there names any more, unless `dry_run`; return what it was.
+    """Remove the items of a host that no run uses any more, unless `dry_run`; return them.
 
-    `heard` gets the number of runs that were read so far.
-
-    That includes containers of runs that have ended, and images older than a day that no run names.
+    They include containers of ended runs, and images older than a day that no run names. `heard` gets the
+    number of runs read so far.
     """
     with open_runtimes(desk, host) as runtimes:
         root = desk.upkeep.root_label()
-        # Look at the runtimes before asking which runs there are: what appears in between belongs to a new run.
+        # Look at the runtimes before listing the runs: items that appear in between belong to a new run.
         kept = [(runtime, runtime.holdings(), _old(runtime.supplies(root))) for runtime in runtimes]
         garbage = desk.upkeep.collect_garbage(heard, dry_run=dry_run)
         items = [*garbage.items]
@@ -210,9 +210,9 @@ def collect_garbage(
 
 
 def prune_images(desk: HostClient, host: Host, *, dry_run: bool) -> list[RemovedThing]:
-    """Remove the images that this root of a host built, that no run there names and no container uses; return them.
+    """Remove the images that this root of a host built, and that no run and no container uses; return them.
 
-    Raises HostError if the host has no container engine that can be used.
+    Raises HostError if the host has no usable container engine.
     """
     with open_runtimes(desk, host) as runtimes:
         root = desk.upkeep.root_label()
@@ -225,14 +225,17 @@ def prune_images(desk: HostClient, host: Host, *, dry_run: bool) -> list[Removed
 
 
 def images_of(desk: HostClient, host: Host) -> list[Supply]:
-    """Return the images that launch built on a host, of all its roots. Raises HostError if it has no container engine."""
+    """Return the images that launch built on a host, in all its roots.
+
+    Raises HostError if it has no container engine.
+    """
     with open_runtimes(desk, host) as runtimes:
         return [image for runtime in _with_images(runtimes, host) for image in runtime.supplies()]
 
 
 @contextlib.contextmanager
 def open_runtimes(desk: HostClient, host: Host) -> Iterator[list[Runtime]]:
-    """Open every runtime that can be used on a host, which is probed for that."""
+    """Probe a host, and open each of its usable runtimes."""
     facts = backend_of(host).probing.probe(desk, host, NO_JOB)
     with open_all(desk, host, facts) as runtimes:
         yield runtimes
@@ -247,7 +250,7 @@ def _with_images(runtimes: Collection[Runtime], host: Host) -> list[Runtime]:
 
 
 def _old(supplies: Collection[Supply]) -> list[Supply]:
-    """Return what is old enough, or has no name that a run could give."""
+    """Return the supplies that are old enough, or have no name that a run could use."""
     return [supply for supply in supplies if supply.id or time.time() - supply.created > UNNAMED_S]
 
 

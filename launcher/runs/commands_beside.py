@@ -1,4 +1,4 @@
-"""Commands and shells beside a run."""
+"""Run commands and shells beside a run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def execute(desk: HostClient, run: str, command: Sequence[str], take: Callable[[int, bytes], None]) -> int:
     """Run a command beside a run, in its container if it has one; return its exit code, as a shell reports it.
 
-    `take` gets its output as (1 or 2, bytes). Ctrl-C ends the command, and 130 is returned when it has ended; a second
-    Ctrl-C does not wait for that. Raises HostError.
+    `take` gets its output as (1 or 2, bytes). Ctrl-C ends the command, and 130 is returned when it has ended.
+    A second Ctrl-C does not wait for that. Raises HostError.
     """
     with _beside(desk, run) as inside, _interrupt_noted() as interrupts:
         end = inside.runs.execute(run, command, take, lambda: bool(interrupts))
@@ -31,9 +31,10 @@ def execute(desk: HostClient, run: str, command: Sequence[str], take: Callable[[
 def interact(
     desk: HostClient, run: str, command: Sequence[str], take: Callable[[int, bytes], None], keyboard: Keyboard
 ) -> int:
-    """Run a command, by default the user's shell, on a terminal beside a run; return its exit code, as a shell reports it.
+    """Run a command, by default the user's shell, on a terminal beside a run; return its exit code.
 
-    `take` gets what it shows, and it gets what is typed at `keyboard`. Raises HostError.
+    The exit code is as a shell reports it. `take` gets the terminal's output; `keyboard` supplies the input.
+    Raises HostError.
     """
     with _beside(desk, run) as inside:
         return _exit_code(desk, inside.runs.interact(run, command, take, keyboard))
@@ -41,9 +42,9 @@ def interact(
 
 @contextlib.contextmanager
 def _beside(desk: HostClient, run: str) -> Iterator[HostClient]:
-    """Yield a desk from which a command sees what the run's processes see."""
+    """Yield a host client whose commands see the same environment as the run's processes."""
     summary = summary_of(desk, run)
-    if summary is None:  # the agent says so
+    if summary is None:  # the agent reports the missing run
         yield desk
         return
     with open_for_run(desk, summary) as runtime, runtime.inside(run) as inside:
@@ -60,7 +61,7 @@ def _exit_code(desk: HostClient, end: CommandEnd) -> int:
 
 @contextlib.contextmanager
 def _interrupt_noted() -> Iterator[list[int]]:
-    """Collect the first Ctrl-C; the second one interrupts."""
+    """Record the first Ctrl-C; the second one interrupts."""
     noted: list[int] = []
     before = signal.getsignal(signal.SIGINT)
 

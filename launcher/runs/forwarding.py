@@ -1,4 +1,4 @@
-"""Forwarding: each connection to a port of this machine is carried to a port beside a run."""
+"""Port forwarding: carry each connection to a port of this machine to a port beside a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BACKLOG = 64
 
 
 class Door:
-    """The way to a port beside a run, over one connection. A lost one is made anew when the port is next opened."""
+    """A port beside a run, reached over one connection, which is reopened on the next use if it is lost."""
 
     def __init__(self, host: Host, mirror: Mirror, port: int) -> None:
         """Connect to the host. Raises HostError."""
@@ -40,12 +40,12 @@ class Door:
 
     @property
     def desk(self) -> HostClient:
-        """The desk of the run's host."""
+        """The client of the run's host."""
         return self._connected().desk
 
     @property
     def is_here(self) -> bool:
-        """Whether the port is one of this machine's loopback, where nothing has to be carried."""
+        """Whether the port is on this machine's loopback, so that no forwarding is needed."""
         return self._host.is_local and not self._connected().has_own_loopback
 
     def open(self) -> Socket:
@@ -60,7 +60,10 @@ class Door:
             return self._connected().open_port(self._mirror.run, self.port)
 
     def is_answered(self) -> bool:
-        """Whether somebody listens there. Raises RefusedStreamError if the host forbids it, or HostError."""
+        """Return whether a program listens on the port.
+
+        Raises RefusedStreamError if the host forbids it, or HostError.
+        """
         try:
             self.open().close()
         except NobodyListensError:
@@ -68,7 +71,7 @@ class Door:
         return True
 
     def close(self) -> None:
-        """Close the connection, and with it what it carries."""
+        """Close the connection and all streams over it."""
         with self._lock:
             self._close()
 
@@ -93,9 +96,9 @@ class Door:
 
 
 class Forwarded(NamedTuple):
-    """The port of this machine that leads to a run's, and whether somebody listens there yet.
+    """The port of this machine that leads to a run's port, and whether a program listens on the run's port yet.
 
-    Nothing `is_carried` where both are the same port of this machine.
+    `is_carried` is false if both are the same port of this machine.
     """
 
     port: int
@@ -107,8 +110,9 @@ class Forwarded(NamedTuple):
 def forwarded(door: Door, port: int | None, tell: Callable[[str], None]) -> Iterator[Forwarded]:
     """Carry connections to `port` of this machine's loopback through a door, during the block.
 
-    Without a `port` it is the same one as there, or another if that is taken. `tell` gets what went wrong, once for each
-    reason in a row. Raises UsageError if `port` is taken, RefusedStreamError if the host forbids it, HostError.
+    Without a `port` it is the same number as the run's port, or another if that is taken. `tell` gets errors,
+    once for each reason in a row. Raises UsageError if `port` is taken, RefusedStreamError if the host
+    forbids it, HostError.
     """
     is_answered = door.is_answered()
     with contextlib.ExitStack() as opened:
@@ -116,7 +120,7 @@ def forwarded(door: Door, port: int | None, tell: Callable[[str], None]) -> Iter
         if not door.is_here or port not in (None, door.port):
             listener = opened.enter_context(_listen(port or door.port, or_another=port is None))
             if not is_answered and door.is_answered() and _has_caller(listener):
-                listener = None  # a host whose loopback is this machine's: it was us who answered
+                listener = None  # the host shares this machine's loopback: the new listener answered itself
                 opened.close()
         if listener is None:
             yield Forwarded(door.port, is_answered, is_carried=False)
@@ -145,7 +149,7 @@ def _listen(port: int, *, or_another: bool) -> socket.socket:
 
 
 class _Carrier:
-    """Carries what connects to `listener` through a door."""
+    """Carries connections to `listener` through a door."""
 
     def __init__(self, listener: socket.socket, door: Door, tell: Callable[[str], None]) -> None:
         self._listener = listener
@@ -155,10 +159,10 @@ class _Carrier:
         self.is_over = threading.Event()
 
     def serve(self) -> None:
-        """Carry connections until it is over."""
+        """Carry connections until `is_over` is set."""
         self._listener.settimeout(LOOK_S)
         while not self.is_over.is_set():
-            with contextlib.suppress(OSError):  # nobody has come, or left again
+            with contextlib.suppress(OSError):  # no connection came, or it is already closed
                 here, _ = self._listener.accept()
                 threading.Thread(target=self._carry, args=(here,), daemon=True).start()
 
@@ -186,7 +190,10 @@ class _Carrier:
 
 
 def _pump(source: Socket, sink: Socket) -> None:
-    """Carry one direction to its end, and tell the other side of it. A side that breaks ends both directions."""
+    """Carry one direction to its end, and then close the sink's input.
+
+    An error on one side ends both directions.
+    """
     try:
         while piece := source.recv(PIECE):
             sink.sendall(piece)

@@ -1,4 +1,4 @@
-"""Probes of many hosts at once, the probe in a file, and the profile of a host's card."""
+"""Probe many hosts at once, read a saved probe, and find the profile of a host's card."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ MOST_HOSTS_AT_ONCE = 32
 
 
 def saved_probe(path: Path) -> Facts:
-    """Read what `launch probe --json` printed. Raises BadFileError that names file, key and value."""
+    """Read the output of `launch probe --json`. Raises BadFileError that names file, key and value."""
     mend = "make one   launch probe --json > FILE"
     try:
         values = untrusted_json.decode(read_bounded(path, MOST_BYTES, takes_pipe=True))
@@ -52,7 +52,7 @@ def saved_probe(path: Path) -> Facts:
 
 
 def aliases_in_use(configured: Container[str]) -> dict[str, Host]:
-    """Return the aliases of ssh's configuration that runs of this client are on, without the configured hosts."""
+    """Return the ssh aliases that this client's runs are on, without the configured hosts."""
     known = {*resolve.aliases()}
     found: dict[str, Host] = {}
     for entry in index.entries():
@@ -62,14 +62,14 @@ def aliases_in_use(configured: Container[str]) -> dict[str, Host]:
 
 
 def accounts_in_use(configured: Mapping[str, Host]) -> dict[str, Host]:
-    """Return the accounts that need no table, if there are credentials and no other host has the name, or is of the kind."""
+    """Return the hosts that need no table and have credentials, unless a configured host has their name or kind."""
     taken, kinds = {*configured, *resolve.aliases()}, {host.kind for host in configured.values()}
     hosts = (implicit_host(name) for name in implicit_names() if name not in {*taken, *kinds})
     return {host.name: host for host in hosts if host is not None and backend_of(host).probing.is_usable()}
 
 
 def probe_all(hosts: Sequence[Host], deadline_s: float = PROBE_DEADLINE_S) -> Iterator[Probed]:
-    """Probe hosts, many at once; yield each as it answers, at most `deadline_s` seconds after it was asked.
+    """Probe hosts, many at once; yield each when it answers, at most `deadline_s` seconds after it was asked.
 
     A host that hangs is given up together with its thread, and delays no other host.
     """
@@ -91,12 +91,12 @@ def probe_all(hosts: Sequence[Host], deadline_s: float = PROBE_DEADLINE_S) -> It
             probed = answers.get(timeout=max(0.0, next_deadline - time.monotonic()))
         except queue.Empty:
             probed = Probed(slowest, problem=f"{slowest.name}: no answer within {deadline_s:g} s")
-        if asked.pop(probed.host.name, None):  # otherwise it answered after it was given up
+        if asked.pop(probed.host.name, None):  # else it answered after it was given up
             yield probed
 
 
 def _asked_ahead(hosts: Sequence[Host]) -> dict[str, Probing]:
-    """Return who is asked about each kind of host, after it has begun to ask for what hosts of that kind have in common."""
+    """Return the probing of each kind of host, after starting the requests that all hosts of the kind share."""
     asking: dict[str, Probing] = {}
     for kind in dict.fromkeys(host.kind for host in hosts):
         alike = [host for host in hosts if host.kind == kind]
@@ -118,15 +118,15 @@ def _probe_alone(probing: Probing, host: Host, lookup: Lookup) -> Probed:
         return probing.row(host, ask, lookup)
     except LaunchError as error:
         words = str(error).splitlines()
-        if isinstance(error, ServiceAuthError):  # its mend is short, and the same for every verb
+        if isinstance(error, ServiceAuthError):  # its fix is short, and the same for every verb
             words = [f"{words[0]}: {' '.join(words[1:]).strip()}" if words[1:] else words[0]]
         return Probed(host, facts, problem=words[0])
 
 
 def profile_there(host: Host, name: str | None) -> Profile:
-    """Return the profile of a host's best card, or the one of this name, with the memory that a plan there counts on.
+    """Return the profile of a host's best card, or the named one, with the memory that a plan for the host assumes.
 
-    Raises HostError, or UnknownNameError for a name that is neither known nor derived there.
+    Raises HostError, or UnknownNameError for a name that is neither known nor derived from the host's cards.
     """
     probing, lookup = backend_of(host).probing, Lookup()
     with connect(host) as desk:

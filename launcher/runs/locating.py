@@ -23,13 +23,14 @@ from launcher.values.record import Summary, is_terminal
 OWN_AT_ONCE = 50
 MANY = 200
 NEWEST = 20
-"""Runs of which the one with the latest start is the last: their folders were made last."""
+"""How many of a host's newest runs are listed for `last`; the one with the latest start is chosen."""
 
 
 def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
-    """Return the host and the copy of the run that a word means; with a host named, of its runs, which enters it into the index.
+    """Return the host and the local copy of the run that a word means.
 
-    Raises UnknownNameError, UsageError where the word means several, and RunError for a foreign run.
+    With a host name, the word means one of that host's runs, which is then added to the index. Raises
+    UnknownNameError, UsageError if the word means several, and RunError for a foreign run.
     """
     if host_name is None:
         mirror = mirror_here(word)
@@ -55,9 +56,9 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
 
 
 def locate_to_read(word: str, host_name: str | None) -> tuple[Host | None, Mirror]:
-    """Return the same for a verb that shows the copy of a run; no host for a foreign run, and for one on another machine.
+    """Locate a run for a verb that shows its local copy; the host is None for a foreign run or one on another machine.
 
-    Raises what `locate` raises, but nothing for such a run.
+    Raises the errors of `locate`, except those for such runs.
     """
     if host_name is None:
         mirror = mirror_here(word)
@@ -68,7 +69,10 @@ def locate_to_read(word: str, host_name: str | None) -> tuple[Host | None, Mirro
 
 
 def locate_live(word: str, host_name: str | None, verb: str) -> tuple[Host, Mirror]:
-    """Locate a run for a verb of live runs. Where a name means several, the error suggests the only one that may be live."""
+    """Locate a run for a verb of live runs.
+
+    If a name means several runs, the error suggests the only one that may be live.
+    """
     try:
         return locate(word, host_name)
     except SeveralRunsError as error:
@@ -82,9 +86,9 @@ def locate_live(word: str, host_name: str | None, verb: str) -> tuple[Host, Mirr
 
 
 def mirror_here(word: str) -> Mirror:
-    """Return the copy of the run that a word means: of those with a copy here, else of all runs of this user.
+    """Return the local copy of the run that a word means: first among those here, then among all of this user's runs.
 
-    Raises what `locate` raises; no host is needed.
+    Raises the errors of `locate`; no host is contacted.
     """
     if word == "last":
         return _latest()
@@ -95,7 +99,10 @@ def mirror_here(word: str) -> Mirror:
 
 
 def attach_all(host_name: str) -> list[str]:
-    """Enter each foreign run that has a copy here, and that a host has, into the index; return their ids. Raises HostError."""
+    """Add each foreign run with a local copy here that a host has to the index; return their ids.
+
+    Raises HostError.
+    """
     host = Lookup().host(host_name)
     with connect(host) as desk:
         found = runs_of(desk, foreign_here())
@@ -105,31 +112,34 @@ def attach_all(host_name: str) -> list[str]:
 
 
 def enter(host: Host, desk: HostClient, summary: Summary) -> Mirror:
-    """Enter a run that a host has into the index; return its copy. Raises OtherRootError, and RunError if its plan is not that of the copy here."""
+    """Add a host's run to the index; return its local copy.
+
+    Raises OtherRootError, and RunError if its plan differs from that of the local copy.
+    """
     mirror, is_new = own_copy(summary.run), not index.knows(summary.run)
     mirror.bind_seen(host, desk.root_id, summary.time)
     if is_new and mirror.has_plan:
         try:
             refresh(desk, mirror)  # compares the plan
-        except BaseException:  # also a lost link: it was not compared
+        except BaseException:  # the plan was not compared, e.g. after a lost link
             index.forget(summary.run)
             raise
     return mirror
 
 
 def foreign_here() -> list[str]:
-    """Return the runs that have a copy here, but are not in the index, by name."""
+    """Return the sorted ids of the runs that have a local copy here but are not in the index."""
     own = index.runs()
     return [run for run in ids_here() if run not in own]
 
 
 def own_copy(run: str) -> Mirror:
-    """Return the copy of a run, by what the index knows of where it may be."""
+    """Return the local copy of a run, in one of the folders that the index names."""
     return mirror_of(run, index.copies_of(run))
 
 
 def _latest() -> Mirror:
-    """Return the run that this user launched last from here, else from anywhere; without any, the last foreign one here."""
+    """Return this user's latest launch with a local copy here, else the latest anywhere, else the latest foreign one here."""
     here, own = ids_here(), index.runs()
     for among in ([run for run in here if run in own], [*own], here):
         if among:
@@ -138,7 +148,10 @@ def _latest() -> Mirror:
 
 
 def _places(runs: Sequence[str]) -> dict[str, tuple[int, float, str]]:
-    """Return what orders some runs. Of many, those that ended long ago are taken from the cache of their rows."""
+    """Return the sort keys of some runs.
+
+    For many runs, those of old ended runs come from the cache of rows.
+    """
     cached = EndedRows().rows if len(runs) > MANY else {}
     return {
         run: cached[run].place if run in cached else Mirror(run, runs_folder()).place_in_order()
@@ -147,23 +160,23 @@ def _places(runs: Sequence[str]) -> dict[str, tuple[int, float, str]]:
 
 
 def _named(word: str, runs: list[str]) -> str:
-    """Return the run among some that a word names. Where it means several, they are put in order."""
+    """Return the run among some that a word names. If it names several, the error lists them in order."""
     try:
         return find(word, runs)
-    except SeveralRunsError as error:  # of these alone the records are read
+    except SeveralRunsError as error:  # only their records are read
         found = sorted(map(own_copy, error.runs), key=lambda mirror: mirror.place_in_order(), reverse=True)
         raise SeveralRunsError(word, [mirror.run for mirror in found]) from None
 
 
 def _named_there(desk: HostClient, word: str) -> Summary:
-    """Return the run of a host that a word names. The host lists only those whose names begin with it."""
+    """Return the run of a host that a word names. The host lists only runs whose names begin with it."""
     summaries = {summary.run: summary for summary in desk.runs.summaries(like=word)} if word else {}
     runs = sorted(filter(RUN_ID.fullmatch, summaries), key=lambda run: (summaries[run].time or 0.0, run))
     return summaries[find(word, runs)]
 
 
 def _latest_there(desk: HostClient) -> Summary:
-    """Return the run of a host that this client launched last, or else the newest run there."""
+    """Return the run of a host that this client launched last, or else the host's newest run."""
     own = [mirror.run for mirror in reversed(mirrors()) if mirror.order() and mirror.may_be_in(desk.root_id)]
     for start in range(0, len(own), OWN_AT_ONCE):
         group = own[start : start + OWN_AT_ONCE]

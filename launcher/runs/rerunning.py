@@ -1,4 +1,4 @@
-"""A run that is launched again, as a new one from step 0."""
+"""Launch a run again, as a new run from step 0."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from launcher.values.plan import Finding, Plan
 
 MOST_DIFFERENCES = 8
 MOST_CELLS = 40
-"""The width of a value that is shown whole."""
+"""The maximum width of a value that is shown whole."""
 
 
 class Changes(NamedTuple):
-    """What another run of the same shall have otherwise; None, or nothing, where it stays."""
+    """The changes of a rerun; None, or an empty tuple, keeps the old value."""
 
     host: str | None = None
     profile: str | None = None
@@ -32,7 +32,10 @@ class Changes(NamedTuple):
 
 
 def rerun(parent: Mirror, changes: Changes, view: View) -> Started:
-    """Launch what a run was launched with, with some changes, and show in what its plan differs. Raises what `launch` raises."""
+    """Launch a run's request again with some changes, and show the differences of the plans.
+
+    Raises the errors of `launch`.
+    """
     request = _changed(parent, changes)
     started = launch(request, view)
     if found := differences(parent.whole_plan(), started.mirror.whole_plan()):
@@ -41,7 +44,10 @@ def rerun(parent: Mirror, changes: Changes, view: View) -> Started:
 
 
 def preview_rerun(parent: Mirror, changes: Changes) -> Preview:
-    """Return what that launch would be, with what its plan has otherwise as a note. Raises what `preview` raises."""
+    """Return the preview of a rerun, with the differences of its plan as a note.
+
+    Raises the errors of `preview`.
+    """
     found = preview(_changed(parent, changes))
     changed = differences(parent.whole_plan(), found.plan)
     if not changed:
@@ -67,7 +73,7 @@ def _changed(parent: Mirror, changes: Changes) -> Request:
 
 
 def differences(before: Plan, now: Plan) -> list[str]:
-    """Return which values of a plan are not those of the one before: `steps 10 → 20`. The code is not compared."""
+    """Return the values that differ between two plans: `steps 10 → 20`. The code is not compared."""
     old, new = (dict(flat(plan.model_dump(mode="json"))) for plan in (before, now))
     changed = [
         f"{key} {_shown(old.get(key))} → {_shown(new.get(key))}"

@@ -1,4 +1,4 @@
-"""From a host, or a run, to a desk. A run's host must have the root that the run was launched in."""
+"""Connect to a host, or to a run's host, which must have the root that the run was launched in."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from launcher.transport.shared_connection import SharedConnection
 from launcher.values.host import Host
 
 Opening = Callable[[Host], HostClient]
-"""A way to a host's desk: by default a connection of its own."""
+"""A function that opens a host client; by default it makes a new connection."""
 
 
 def on_line(line: SharedConnection) -> Opening:
-    """Return the way to the desks of a line. A host that is not the line's gets a connection of its own."""
+    """Return an opening that uses a shared connection.
+
+    Hosts that it does not lead to get a separate connection.
+    """
 
     def opening(host: Host) -> HostClient:
         return line.desk() if line.leads_to(host) else backend_of(host).connect(host)
@@ -27,17 +30,17 @@ def on_line(line: SharedConnection) -> Opening:
 
 
 JUST_NOW_S = 5.0
-"""How long a desk that was left open counts as one that works: a person may have been asked something meanwhile."""
+"""How long a client that was left open counts as working, in seconds: the user may have answered a question since."""
 _left_open: list[tuple[Host, HostClient, float]] = []
 
 
 def leave_open(host: Host, desk: HostClient) -> None:
-    """Leave a desk to the next that connects to its host: who has found a run there is about to do something with it."""
+    """Keep a host client open for the next caller that connects to the host, e.g. after a run was found there."""
     _left_open.append((host, desk, time.monotonic()))
 
 
 def _taken_over(host: Host) -> HostClient | None:
-    """Return the desk that was left open at a host just now; any other is closed."""
+    """Return the client that was recently left open for a host; close all others."""
     desk = None
     while _left_open:
         place, left, since = _left_open.pop()
@@ -49,9 +52,9 @@ def _taken_over(host: Host) -> HostClient | None:
 
 
 def connect(host: Host, opening: Opening | None = None) -> HostClient:
-    """Connect to a host and return its desk; close it, or use it in a `with`. It hears which of its runs were abandoned.
+    """Connect to a host and return its client; close it, or use it in a `with`.
 
-    Raises HostError that says what to do.
+    The host is informed about its abandoned runs. Raises HostError that says what to do.
     """
     if opening is None and (left := _taken_over(host)) is not None:
         return left
@@ -68,10 +71,10 @@ def connect(host: Host, opening: Opening | None = None) -> HostClient:
 
 
 def open_desk(host: Host, mirror: Mirror, opening: Opening | None = None) -> HostClient:
-    """Connect to the host of a run and return its desk; close it, or use it in a `with`.
+    """Connect to the host of a run and return its client; close it, or use it in a `with`.
 
-    Raises HostError that says what to do, MachineGoneError for a rented machine that was given back, OtherRootError for a
-    host that has another root.
+    Raises HostError that says what to do, MachineGoneError for a rented machine that was given back,
+    OtherRootError for a host that has another root.
     """
     check_rented(mirror)
     desk = connect(host, opening)

@@ -29,18 +29,19 @@ if TYPE_CHECKING:
 
 
 STATES = (*State, "unreadable")
-"""What a listing may show of a run."""
+"""The states that a listing can show."""
 
 
 class ListedRun(NamedTuple):
-    """One line of `launch ps`. `problem` is why the host was not asked, or could not be: the latter `is_unreachable`.
+    """One line of `launch ps`.
 
-    `reached` is when the host of a row with a problem last answered, in seconds since 1970. `kept_age_s` is set for a live run
-    whose newest checkpoint a follower keeps here: how old that copy is, in seconds; infinity before the first. `goes_on` is
-    where this client has had it go on, `next` the command that begins its successor if that has not begun, `beside` says that
-    its parent may still train. One that `is_foreign` is not on record here: a command finds it with `--host` alone. `rent` is
-    what its rented machines have cost, `batch` the batch of this user that it is an item of. `folder` holds the copy of the
-    run, if that is not the runs folder of this command.
+    `problem` is the reason why the host was not asked or did not answer; without an answer, `is_unreachable`.
+    `reached` is the time of the last answer of a host with a problem, in seconds since 1970. `kept_age_s` is
+    set for a live run whose newest checkpoint a follower downloads: the age of that copy in seconds; infinity
+    before the first. `goes_on` is the run's move to another host, `next` the command that starts a successor
+    that has not begun. `beside` warns that the parent may still train. A run that `is_foreign` is not in the
+    index: a command finds it only with `--host`. `rent` is the cost of its rented machines, `batch` this
+    user's batch that contains it. `folder` holds the local copy, if that is not this command's runs folder.
     """
 
     host: str
@@ -67,11 +68,11 @@ def listing(
     here: bool = False,
     wait_s: float = threading.TIMEOUT_MAX,
 ) -> list[ListedRun]:
-    """Return the runs of this user, or of one host: those in one of the `states`, the newest `most`; the newest first.
+    """Return the newest `most` runs of this user, or of one host, in one of the `states`; the newest first.
 
-    `here`: only those with a copy below the runs folder of this command. Hosts with live runs are asked, all at once, for
-    `wait_s`. The rows of a host that does not answer by then show the last known state, and say so. Raises UnknownNameError
-    for a state that no run has.
+    `here`: only those with a local copy below this command's runs folder. Hosts with live runs are asked, all
+    at once, for `wait_s`. The rows of a host that does not answer in time show the last known state and the
+    problem. Raises UnknownNameError for an unknown state.
     """
     for word in states:
         if word not in STATES:
@@ -92,7 +93,7 @@ def listing(
 
 
 def _with_entry(row: ListedRun) -> ListedRun:
-    """Return a row with what the index knows of its run: its batch, and where its copy is."""
+    """Return a row with its run's batch and the folder of its local copy, from the index."""
     entry = index.find(row.summary.run) if RUN_ID.fullmatch(row.summary.run) else None
     if entry is None:
         return row
@@ -113,7 +114,7 @@ def _newest(rows: Iterable[ListedRun], states: Sequence[str]) -> list[ListedRun]
 def _all_own(
     states: Sequence[str], most: int | None, among: Container[str] | None, wait_s: float
 ) -> list[ListedRun]:
-    """Return the rows of this user's runs; those of runs that ended long ago are not read from their copies again."""
+    """Return the rows of this user's runs; rows of runs that ended long ago come from the cache."""
     ended = EndedRows()
     costs = records.rent_costs()
     entries = {
@@ -166,7 +167,7 @@ def _all_own(
 
 
 def _is_final(summary: Summary) -> bool:
-    """Whether nothing but a change of the run's own mirror can change its row: its end is here, not only on its host."""
+    """Return whether only a change of the local copy can change the row: the run's end is recorded here."""
     if summary.parent is not None or not is_terminal(summary.state) or not RUN_ID.fullmatch(summary.run):
         return False
     state = own_copy(summary.run).state()
@@ -179,9 +180,7 @@ def _with_departures(row: ListedRun) -> ListedRun:
     mirror = own_copy(row.summary.run)
     departure = move_records.departure_of(mirror)
     if departure is not None and departure.is_open and records.is_gone(mirror.run):
-        departure = departure.model_copy(
-            update={"settled": departure.abandoned}
-        )  # nobody is left to hear of it
+        departure = departure.model_copy(update={"settled": departure.abandoned})  # no host is left to inform
     beside = move_records.still_training(mirror, row.summary.parent)
     if departure is None:
         return row if beside is None else row._replace(beside=beside)
@@ -241,7 +240,7 @@ def _kept_age_s(summary: Summary) -> float | None:
 
 
 def _ask_all(hosts: Sequence[tuple[Host, list[Mirror]]], wait_s: float) -> Iterator[list[ListedRun]]:
-    """Ask several hosts at once of their runs. One that has not answered after `wait_s` is not waited for."""
+    """Ask several hosts for their runs at once, waiting at most `wait_s` for an answer."""
     answers: dict[int, list[ListedRun]] = {}
 
     def ask(number: int) -> None:
@@ -286,7 +285,7 @@ def _ask(host: Host, asked: list[Mirror]) -> list[ListedRun]:
 
 
 def _unanswered(host: Host, mirror: Mirror, heard: Summary | None, problem: str) -> ListedRun:
-    """Return the row of a run whose host does not answer. Of one that was seen to end nothing is in doubt."""
+    """Return the row of a run whose host does not answer. The end of an ended run is certain all the same."""
     summary = heard or remembered(mirror)
     if heard is None and is_terminal(summary.state):
         return ListedRun(host.name, summary)

@@ -1,4 +1,4 @@
-"""Stop a run, and wait until nothing of it is left."""
+"""Stop a run, and wait until all its processes have ended."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from launcher.values.record import DISK_WORDS, State, Summary, is_terminal
 
 STOP_SLACK_S = 30.0
 FORCE_S = 8.0
-"""How long the agent of a run that is to end now may be silent before it is killed."""
+"""How long the agent may be silent after `stop --now` before it is killed, in seconds."""
 
 
 class StoppedRun(NamedTuple):
-    """The last summary of a run that has ended; `problem` is what is left of it, or is not on record."""
+    """The last summary of an ended run; `problem` names what is left of it, or what is not recorded."""
 
     summary: Summary
     problem: str | None
 
 
 def stop(desk: HostClient, run: str, *, now: bool, grace_s: float) -> StoppedRun:
-    """Ask a run to stop, or to stop now, and wait until it has and nothing of it is left; return its last summary.
+    """Ask a run to stop, or to stop now, and wait until it has ended; return its last summary.
 
-    An agent that does not answer to `now` is killed after a while, with its training. `problem` is what is left
-    all the same, what the host's disk refused, or what the engine of a run said that ended without its help.
-    Raises RunError if the run still lives after its grace and some slack, EngineError if nobody can say.
+    An agent that does not answer to `now` is killed after a while, with its training. `problem` names
+    processes that remain, a write that the host's disk refused, or the error of the engine of a run that
+    ended anyway. Raises RunError if the run still lives after its grace and some slack, EngineError if that
+    cannot be determined.
     """
     wish = "cancel" if now else "stop"
     refused = desk.runs.wish(run, wish)
@@ -63,9 +64,10 @@ def stop(desk: HostClient, run: str, *, now: bool, grace_s: float) -> StoppedRun
 def _stop_runtime(
     desk: HostClient, summary: Summary | None, grace_s: float
 ) -> tuple[EngineError | None, bool]:
-    """End what keeps a run; return what its engine said instead, and whether to ask the agent again.
+    """Stop the run's runtime; return its engine's error, if any, and whether to ask the agent again.
 
-    That a run has ended its own job may have written, in a container that still runs.
+    The runtime is stopped even for an ended run: the job may have written that end itself while its container
+    still runs.
     """
     if summary is None:
         return None, False
@@ -80,7 +82,7 @@ def _stop_runtime(
 def _stopped(
     desk: HostClient, summary: Summary, problem: EngineError | None, refused: str | None
 ) -> StoppedRun:
-    """Return a run that has ended, with what is left of it, or is not on record."""
+    """Return an ended run, with the processes that remain or the end that was not recorded."""
     if problem is not None:
         words = [str(problem).splitlines()[0]]
     else:

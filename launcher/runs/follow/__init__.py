@@ -1,5 +1,5 @@
-"""Follow a run until it ends, and say how it ended.
+"""Follow a run until it ends, and report its end.
 
-`following.follow` is the front door; a lost link is opened again for as long as it takes.
-A `view.View` shows it: a terminal, a pipe or nothing.
+`following.follow` is the front door; it reopens a lost link without a limit. A `view.View` shows the run: on
+a terminal, to a pipe or not at all.
 """

@@ -1,7 +1,7 @@
-"""Why a run's last failed attempt failed: the agent's diagnosis, else one from its log and how it ended.
+"""Diagnose a run's last failed attempt: the agent's diagnosis, else one from its log and the way in which it ended.
 
-What the agent judged stands, so that this never contradicts the run's own end. A run that is interrupted, or that its
-user stopped, says that rather than that nobody knows.
+The agent's judgement takes precedence, so the diagnosis never contradicts the run's own end. For an
+interrupted or stopped run that state is the diagnosis, instead of an unknown failure.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from launcher.upload.excluded_files import explained
 from launcher.values.record import Reason, RunState, State, in_todays_words
 
 _REASONS = ("exit-nonzero", "killed-by-signal")
-"""What the agent calls a failure of the class `unknown`."""
+"""The agent's reasons for a failure of the class `unknown`."""
 _STOPPED = ("stopped", "stop-incomplete")
 _NO_FAILURE = ("succeeded", *_STOPPED)
 _KNOWN = BY_NAME.keys() - {"none", "unknown"}
 
 
 def diagnosis_of(mirror: Mirror) -> Diagnosis | None:
-    """Return why the last failed attempt in the mirror failed, or the doubt about a run without one; None if there is none.
+    """Return the diagnosis of the last failed attempt in the local copy, or the doubt about a run without one.
 
-    Of a run that is interrupted or was stopped it is that, if no attempt of a stopped one has failed for a known reason. Of a
-    run that a scheduler or service has ended, or could not begin, it is what that said of it.
-    Raises RunError if a log cannot be read.
+    None without a failure or doubt. For an interrupted run the diagnosis is the interruption; for a stopped
+    run it is the stop, unless one of its attempts failed for a known reason. For a run that a scheduler or
+    service ended, or could not start, it is the service's report. Raises RunError if a log cannot be read.
     """
     state = mirror.told or mirror.state()
     if mirror.told is not None and mirror.told.state == State.INTERRUPTED:
@@ -43,7 +43,7 @@ def diagnosis_of(mirror: Mirror) -> Diagnosis | None:
         and state is not None
         and state.state == State.FAILED
         and _mapping(state.evidence).get("class")
-    ):  # no attempt has failed: it could not go on, or none began
+    ):  # no attempt has failed: the run could not continue, or none began
         return _as_reported(mirror, None, _mapping(state.evidence), {"reason": state.reason})
     if known is not None:
         return known
@@ -66,7 +66,7 @@ def _interrupted(mirror: Mirror, state: RunState) -> Diagnosis:
 
 
 def _by_service(mirror: Mirror, state: RunState) -> Diagnosis | None:
-    """Return what the scheduler or service that starts a host's runs has done to one; None where none does."""
+    """Return the diagnosis from the scheduler or service that starts a host's runs; None if it reports none."""
     if (entry := mirror.entry) is None:
         return None
     said = of_service(state.evidence)
@@ -74,13 +74,13 @@ def _by_service(mirror: Mirror, state: RunState) -> Diagnosis | None:
 
 
 def _last_reason(mirror: Mirror) -> object:
-    """Return why the last attempt ended, by its state; None before one has."""
+    """Return the reason why the last attempt ended, from its state; None before one has ended."""
     _, last, _ = next(_ended_attempts(mirror), _EndedAttempt("", {}, {}))
     return last.get("reason")
 
 
 def _of_success(mirror: Mirror) -> Diagnosis | None:
-    """Return the doubt that the agent recorded about the last attempt, if that ended well."""
+    """Return the doubt that the agent recorded about the last attempt, if that succeeded."""
     folder, state, _ = next(_ended_attempts(mirror), _EndedAttempt("", {}, {}))
     evidence = state.get("evidence")
     doubt = evidence.get("doubt") if isinstance(evidence, dict) else None
@@ -90,12 +90,15 @@ def _of_success(mirror: Mirror) -> Diagnosis | None:
 
 
 def _last_failure(mirror: Mirror) -> tuple[Diagnosis | None, Diagnosis | None]:
-    """Return why the last attempt failed of which that is known, and, if there is none, what else is said of the last one."""
+    """Return the diagnosis of the last attempt with a known failure; without one, that of the last unknown failure.
+
+    One of the two values is None.
+    """
     unknown = None
     for attempt in _ended_attempts(mirror):
         state = attempt.state
         evidence, failure = (_mapping(state.get(key)) for key in ("evidence", "failure"))
-        if not evidence.get("class") and failure.get("class"):  # judged, before its agent died
+        if not evidence.get("class") and failure.get("class"):  # judged before its agent died
             evidence = {**evidence, **failure}
         is_pause = state.get("state") == "waiting" or state.get("reason") == Reason.SESSION_LIMIT
         if state.get("state") in _NO_FAILURE or (is_pause and not evidence.get("class")):
@@ -109,7 +112,7 @@ def _last_failure(mirror: Mirror) -> tuple[Diagnosis | None, Diagnosis | None]:
 
 
 class _EndedAttempt(NamedTuple):
-    """The folder and the last state of an attempt, and what the next folder records about its end."""
+    """The folder and the last state of an attempt, and the next folder's record of its end."""
 
     folder: str
     state: Mapping[str, Any]
@@ -134,7 +137,7 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 @contextlib.contextmanager
 def _log_of(mirror: Mirror, folder: str) -> Iterator[LogFile]:
-    """Open an attempt's log; one that is not there is empty. Raises RunError if it cannot be read."""
+    """Open an attempt's log; a missing log is empty. Raises RunError if it cannot be read."""
     path = f"{folder}/log.txt"
     with mirror.record.opened(path) if mirror.files.exists(path) else io.BytesIO() as file:
         yield LogFile(file)
@@ -156,7 +159,7 @@ def _why(mirror: Mirror, attempt: _EndedAttempt, evidence: Mapping[str, Any]) ->
 def _as_reported(
     mirror: Mirror, folder: str | None, evidence: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Diagnosis:
-    """Return the agent's diagnosis, with the line's number if the log in a folder has that line."""
+    """Return the agent's diagnosis, with the line's number if the log in a folder contains that line."""
     name, line = str(evidence["class"]), str(evidence.get("line") or "") or None
     number = None
     if line is not None and folder is not None:
@@ -171,7 +174,7 @@ def _as_reported(
 
 
 def _ended(evidence: Mapping[str, Any], previous: Mapping[str, Any]) -> ProcessEnd:
-    """Return how an attempt ended, as reported by its agent, else by the next folder, its keeper or its container."""
+    """Return the end of an attempt, as reported by its agent, else by the next folder, its keeper or its container."""
     nested = (report.get(key) for report in (evidence, previous) for key in ("keeper", "container"))
     reports = [evidence, previous, *(report for report in nested if isinstance(report, dict))]
     numbers = {

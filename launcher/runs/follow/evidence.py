@@ -1,4 +1,4 @@
-"""Puts the evidence that a host recorded about the end of a run into words. Any value is accepted."""
+"""Put a host's recorded evidence about the end of a run into words. Any value is accepted."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ KILLED = 137
 SIGKILL = 9
 MOST_CHARS = 100  # of a name that a host sends
 _GIVEN_UP = ("nan-divergence", "not-learning", "hang")
-"""Classes of attempts that the agent gives up, and then ends with SIGKILL."""
+"""The failure classes for which the agent gives an attempt up, and then ends it with SIGKILL."""
 _DIAGNOSIS = ("line", "why", "mend")
 _LAST_LINE = "this is its last line"
-"""The end of words that speak of the line beside them."""
+"""The end of an explanation that refers to the line shown with it."""
 MOST_OF_LINE = 160
 
 
@@ -33,14 +33,17 @@ def words(evidence: object) -> list[str]:
 
 
 def diagnosis(evidence: object) -> dict[str, str]:
-    """Return the line that proves a failure's class, why it happens and how to fix it; only those that were recorded."""
+    """Return the line that proves a failure's class, its cause and its fix; only those that were recorded."""
     if not isinstance(evidence, dict) or not evidence.get("class"):
         return {}
     return {name: str(evidence[name]) for name in _DIAGNOSIS if evidence.get(name)}
 
 
 def why_failed(evidence: object) -> str | None:
-    """Return why a failure of a known class happened, in a line: with the log's last one, cut to fit, if the words speak of it."""
+    """Return the cause of a failure of a known class in one line.
+
+    If the words refer to the log's last line, that line is appended, cut to fit.
+    """
     known = diagnosis(evidence)
     why, line = known.get("why"), " ".join(known.get("line", "").split())
     if why is None or not line or not why.endswith(_LAST_LINE):
@@ -49,7 +52,7 @@ def why_failed(evidence: object) -> str | None:
 
 
 def doubt(evidence: object) -> str | None:
-    """Return why a run that succeeded may not have done its work, with the line that shows it; `None` without a doubt."""
+    """Return why a succeeded run may not have done its work, with the line that shows it; `None` without a doubt."""
     recorded = evidence.get("doubt") if isinstance(evidence, dict) else None
     if not isinstance(recorded, dict):
         return None
@@ -58,40 +61,40 @@ def doubt(evidence: object) -> str | None:
 
 
 def lingered(evidence: object) -> str | None:
-    """Return that a script had ended and its process stayed until it was ended; `None` if it did not."""
+    """Return the note that a script's process stayed after its end until it was killed; `None` if it did not."""
     words = evidence.get("lingered") if isinstance(evidence, dict) else None
     return words if isinstance(words, str) else None
 
 
 def of_service(evidence: object) -> str | None:
-    """Return what a service said of a run's session; `None` of a run on a machine."""
+    """Return a service's report about a run's session; `None` for a run on a machine."""
     said = evidence.get("service") if isinstance(evidence, dict) else None
     return said if isinstance(said, str) else None
 
 
 def why_waiting(run: Summary | RunState) -> str | None:
-    """Return why a run waits that its place is to start: its job is in a queue; `None` of any other run."""
+    """Return why the start of a run waits in a queue; `None` for any other run."""
     return of_service(run.evidence) if run.state in (State.RESERVED, State.RESUMING) else None
 
 
 def waits_for_ever(said: str) -> bool:
-    """Whether a job waits in a queue for what cannot come, by what its host said of it."""
+    """Return whether a queued job waits for resources that cannot become free, according to its host's report."""
     return "waits for ever" in said
 
 
 def of_rent(evidence: object) -> bool:
-    """Whether a run waits because the rent of its machine is over."""
+    """Return whether a run waits because the rental of its machine has ended."""
     return isinstance(evidence, dict) and "rent" in evidence
 
 
 def not_sent(evidence: object) -> str | None:
-    """Return why the notice of a run's end was not sent; `None` if it was, or if the job has none."""
+    """Return why the notification of a run's end was not sent; `None` if it was, or if the job has none."""
     problem = evidence.get("on_end") if isinstance(evidence, dict) else None
     return problem if isinstance(problem, str) else None
 
 
 def why_silent(run: Summary | RunState) -> str | None:
-    """Return why the fate of a run is not known, e.g. because its engine or cluster does not answer; `None` if it is known."""
+    """Return why it is unknown whether a run is alive, e.g. its engine or cluster does not answer; `None` if it is known."""
     if (
         run.state not in (State.RESUMING, State.RESERVED)
         or not {"engine", "silent"} & (run.evidence or {}).keys()
@@ -106,7 +109,7 @@ def moved_aside(event: Event) -> dict[str, str]:
 
 
 def damaged(event: Event) -> dict[str, str]:
-    """Return the checkpoints that the agent passed over because they are damaged: what is wrong, by name."""
+    """Return the checkpoints that the agent skipped because they are damaged: the faults, by name."""
     return _of_checkpoints(event, "damaged")
 
 
@@ -119,21 +122,21 @@ def _of_checkpoints(event: Event, key: str) -> dict[str, str]:
 
 
 def made_anew(event: Event) -> int:
-    """Return how many files of the code the host made anew after it was booted, as its disk had not got them."""
+    """Return the number of code files that the host restored after a reboot because its disk had lost them."""
     code = event.values.get("code") if event.kind == "evidence" else None
     found = code.get("mended") if isinstance(code, dict) else None
     return found if isinstance(found, int) else 0
 
 
 def warned(event: Event) -> str | None:
-    """Return what the guard of a training warns of, if an event says it."""
+    """Return the warning of a training's guard, if an event contains one."""
     warning = event.values.get("warning") if event.kind == "evidence" else None
     why = warning.get("why") if isinstance(warning, dict) else None
     return why[:MOST_CHARS] if isinstance(why, str) else None
 
 
 def observed(event: Event) -> str | None:
-    """Return what the start-up hook observes, e.g. `Trainer of transformers 5.23.0`, if an event says it."""
+    """Return the library that the start-up hook observes, e.g. `Trainer of transformers 5.23.0`, if an event names one."""
     what = event.values.get("observed") if event.kind == "begin" else None
     return what[:MOST_CHARS] if isinstance(what, str) and what else None
 
@@ -158,7 +161,7 @@ def _clauses(key: str, value: Any) -> list[str]:
 
 
 def _end(end: JsonObject) -> str:
-    """Return how a container or an agent ended, in words."""
+    """Return the end of a container or an agent in words."""
     code, number = end.get("exit"), end.get("signal")
     if end.get("oom") is True or _is_count(end.get("oom_kills")):
         text = "ran out of memory"

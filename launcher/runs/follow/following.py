@@ -1,4 +1,4 @@
-"""Follow a run by cursor until it ends; reconnect for ever; bring home what it made."""
+"""Follow a run by cursor until it ends; reconnect without limit; download its files."""
 
 from __future__ import annotations
 
@@ -36,18 +36,21 @@ from launcher.values.reported.output import RunOutput
 
 WAIT_S = 5.0
 LOST_LINKS = 5
-"""So many links may be lost during a pull before it gives up; what has come stays."""
+"""The number of lost links after which a pull gives up. Files that have arrived are kept."""
 LONG_AGO_S = 120.0
 BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 MOST_ASKED_S = 120.0
 
 
 Watch = Callable[[UnreachableError | None], None]
-"""Called while a run is followed, with the error of a lost link: what it raises ends the following."""
+"""Called while a run is followed, with the error of a lost link.
+
+Any exception that it raises ends the following.
+"""
 
 
 def no_watch(_error: UnreachableError | None) -> None:
-    """Let a run be followed for as long as it takes."""
+    """Set no limit on following a run."""
 
 
 def follow(
@@ -63,18 +66,17 @@ def follow(
 ) -> RunState:
     """Fetch and show a run until it ends, waits or is interrupted; return its state.
 
-    With `pulls`, what a run wrote is pulled over the same link once it has ended, successful or not. Unless it `is_seen` by a
-    person, all that comes is shown again to the next one.
-
-    `desk` is an open one, taken over. A lost link is opened again by `opening`, without limit: silence never ends a run.
-    Raises HostError only if a person must act (a key, a login) or the host does not have the run.
+    With `pulls`, the run's files are pulled over the same link once it has ended, successful or not. Unless
+    the output `is_seen` by a user, it is shown again to the next one. `desk` is an open host client, which
+    this function closes. A lost link is reopened by `opening`, without limit: silence never ends a run.
+    Raises HostError only if the user must act (a key, a login) or the host does not have the run.
     """
     fetched = mirror.sync.load(read_position.shown(mirror) if is_seen else None)
     keeper = CheckpointKeeper(host, mirror, opening)
     with _board(mirror, view) as board, _noting_shown(mirror) if is_seen else contextlib.nullcontext():
         view.begin(mirror.run, mirror.record.plan(), fetched)
         board.add(fetched)
-        del fetched  # a run may go on for weeks
+        del fetched  # a run may last for weeks
         _tell_parent(mirror, view)
         tries = lost_pulls = 0
 
@@ -90,7 +92,7 @@ def follow(
                 with desk or open_desk(host, mirror, opening) as link:
                     desk = None
                     known = mirror.state()
-                    has_more = known is None or goes_on(known)  # of what has ended nothing is waited for
+                    has_more = known is None or goes_on(known)  # an ended run sends no more
                     wait_s = None if tries else WAIT_S if has_more else 0.0
                     state = _until_end(link, mirror, view, board, keeper, watch, answered, wait_s)
                     has_ended = pulls and is_terminal(state.state)
@@ -111,9 +113,9 @@ def follow(
 
 
 def pause(view: View, error: UnreachableError, losses: int) -> None:
-    """Say that the link is lost, for the `losses`th time, and wait before the next try: longer after each loss.
+    """Report that the link is lost, for the `losses`th time, and wait before the next try: longer after each loss.
 
-    A service that says how long to wait is heard, up to a limit.
+    A service's own retry delay is respected, up to a limit.
     """
     wait_s = BACK_OFF_S[min(losses, len(BACK_OFF_S)) - 1] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
     asked_s = error.retry_s if isinstance(error, ServiceError) else None
@@ -124,7 +126,7 @@ def pause(view: View, error: UnreachableError, losses: int) -> None:
 
 @contextlib.contextmanager
 def _noting_shown(mirror: Mirror) -> Iterator[None]:
-    """Note at the end how far a run was shown. What the disk refuses is shown again."""
+    """Record at the end how much of a run was shown. If the disk refuses, the output is shown again."""
     try:
         yield
     finally:
@@ -134,7 +136,7 @@ def _noting_shown(mirror: Mirror) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _board(mirror: Mirror, view: View) -> Iterator[TensorBoard]:
-    """Write TensorBoard's files for a while; a failure to write the last of them is reported too."""
+    """Write TensorBoard's files during the block; a failure to write the last of them is reported too."""
     with mirror.disk_errors(mirror.tensorboard):
         board = TensorBoard(mirror)
     try:
@@ -151,7 +153,7 @@ def _tell_problem(board: TensorBoard, view: View) -> None:
 
 
 def _tell_parent(mirror: Mirror, view: View) -> bool:
-    """Say which run a run goes on with, if it does and that has been fetched; return whether it has been."""
+    """Show the parent run, once it has been fetched; return whether that is settled."""
     parent = mirror.record.parent()
     if parent is not None:
         view.continues(mirror.run, parent)
@@ -170,11 +172,12 @@ def _until_end(
     answered: Callable[[], None],
     wait_s: float | None,
 ) -> RunState:
-    """Show a run until it does not go on; `answered` is called once it was read.
+    """Show a run until it ends or pauses; `answered` is called after each answer.
 
-    The first answer may take `wait_s`. With `None` it is what the run has sent by now, which a service must be reached for.
+    The first answer may take `wait_s`. With `None` it has what the run has sent so far, and proves that a
+    service is reachable.
     """
-    is_shown = mirror.record.began() is not None  # and was shown, if it continues another run
+    is_shown = mirror.record.began() is not None  # its parent, if any, was already shown
     while True:
         watch(None)
         news = mirror.sync.apply(desk.runs.read(mirror.run, mirror.sync.request(), wait_s))
@@ -196,9 +199,11 @@ def _until_end(
 def _bring_home(
     desk: HostClient, mirror: Mirror, view: View, keeper: CheckpointKeeper, *, is_last_try: bool
 ) -> None:
-    """Pull what a run wrote. A failure is only noted: the run has ended all the same, and the pull can be repeated.
+    """Pull a run's files.
 
-    Raises UnreachableError for a lost link, unless it is the last try: the next one goes on with what is missing.
+    A failure is only noted: the run has ended all the same, and the pull can be repeated. Raises
+    UnreachableError for a lost link, unless it is the last try: the next try continues with the missing
+    files.
     """
     again = f"launch pull {mirror.short}"
     try:
@@ -210,7 +215,7 @@ def _bring_home(
             raise
         view.note(f"not pulled: {str(error).splitlines()[0]}   {again}")
         return
-    keeper.finish(view)  # what it still brings does not stay there alone
+    keeper.finish(view)  # files that it still downloads are not only on the host
     stays = not records.ends_with(mirror.run)
     for text in (
         *what_stayed(pulled, desk.host, mirror, stays=stays),
@@ -221,9 +226,10 @@ def _bring_home(
 
 
 def what_stayed(pulled: Pulled, host: str, mirror: Mirror, *, stays: bool = True) -> list[str]:
-    """Return a line for each kind of file that a pull did not bring, with the command that does; and what was renamed.
+    """Return a line for each kind of file that a pull left on the host, with the command to get it, and for renamed files.
 
-    On a rented machine that ends with its run nothing `stays`: the end of its rent brings the rest, and says what is lost.
+    On a rented machine that ends with its run no files stay (`stays` is false): the end of the rental
+    downloads the rest, and reports the lost files.
     """
     short = mirror.short
     lines = [
@@ -247,13 +253,13 @@ def what_stayed(pulled: Pulled, host: str, mirror: Mirror, *, stays: bool = True
 
 
 def checkpoints_left(pulled: Pulled, mirror: Mirror) -> list[RunOutput]:
-    """Return the files of checkpoints that a pull left on the host, without those that are here all the same."""
+    """Return the checkpoint files that a pull left on the host, without those that are already here."""
     copies = LocalCopies(mirror)
     return [file for file in pulled.checkpoints if copies.status(file) != "yes"]
 
 
 def what_failed(pulled: Pulled, host: str, mirror: Mirror) -> str | None:
-    """Return which files the host could not send, with the reasons, and the command to try again; None if it sent all."""
+    """Return a note on the files that the host could not send, with the reasons and the retry command; None if it sent all."""
     if not pulled.left_out:
         return None
     reasons = ", ".join(f"{shown_path(path)} ({why})" for path, why in sorted(pulled.left_out.items())[:5])
@@ -267,7 +273,7 @@ def _listed(files: list[RunOutput]) -> str:
 
 
 def _correct(mirror: Mirror, state: RunState, view: View) -> None:
-    """Say what the script has done otherwise than its source let expect."""
+    """Note where the script's use of the plan differs from the expectation from its source."""
     expected, taken = mirror.record.plan().takes, state.taken
     if expected is None or taken is None:
         return
@@ -275,19 +281,27 @@ def _correct(mirror: Mirror, state: RunState, view: View) -> None:
     if own := [word for value, word in words.items() if value in expected and value not in taken]:
         view.note(f"your script took no {' and no '.join(own)} from the plan: it decided them itself")
     more = [word for value, word in words.items() if value in taken and value not in expected]
-    if more and not mirror.record.plan().adapt:  # the hook takes the batch to halve it if memory runs out
+    if (
+        more and not mirror.record.plan().adapt
+    ):  # the hook takes the batch in order to halve it if memory runs out
         view.note(f"your script took its {' and '.join(more)} from the plan   launch explain")
 
 
 def _is_rehearsed(mirror: Mirror, state: RunState) -> bool:
-    """Whether the run shows something about its card: of a script that was to take nothing, the hook imitates the card."""
+    """Return whether a rehearsed run shows anything about its card.
+
+    For a script that takes no values from the plan, the hook imitates the card.
+    """
     if not state.rehearsed or state.reason == "not-rehearsable":
         return False
     return state.taken != set() or mirror.record.plan().takes == []
 
 
 def _is_drawn(mirror: Mirror) -> bool:
-    """Whether the picture is newer than all that came of the run. What a run goes on from may have changed meanwhile."""
+    """Return whether the picture is newer than all of the run's data.
+
+    The data of a parent may have changed since.
+    """
     if mirror.record.parent() is not None:
         return False
     drawn, sources = mirror.files.status(mirror.picture), map(mirror.files.status, mirror.record.sizes())
@@ -297,8 +311,8 @@ def _is_drawn(mirror: Mirror) -> bool:
 
 
 def finish(mirror: Mirror, state: RunState, view: View) -> None:
-    """Draw a run's loss and show how it ended."""
-    # These load all of planning, which would keep whoever attaches waiting for the first line.
+    """Draw a run's loss and show its end."""
+    # These load all of planning, which would delay the first line of `launch attach`.
     from launcher.runs.follow.precision_report import known_precision
     from launcher.runs.launch.adapting import mending_command
 
@@ -309,7 +323,7 @@ def finish(mirror: Mirror, state: RunState, view: View) -> None:
     report = known_precision(mirror)
     try:
         if not _is_drawn(mirror):
-            with view.stage("curve") as stage:  # to load what draws takes seconds
+            with view.stage("curve") as stage:  # loading the drawing library takes seconds
                 stage.text = None
                 png = draw(mirror.run, measured, host_figures(mirror), title_of(mirror, report))
                 mirror.files.write(mirror.picture, png)

@@ -1,4 +1,4 @@
-"""A view that shows nothing, for runs that a command launches on its own account."""
+"""A view that shows nothing, for runs that a command launches internally."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class SilentView:
-    """Shows nothing; `losses` counts how often the link was lost."""
+    """Shows nothing; `losses` counts the lost links."""
 
     losses = 0
 
@@ -30,7 +30,7 @@ class SilentView:
         """Show nothing."""
 
     def agrees(self, question: str) -> bool | None:
-        """Return None: nobody is asked."""
+        """Return None, because no user is asked."""
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
@@ -59,7 +59,7 @@ class SilentView:
         """Show nothing."""
 
     def lost(self, error: HostError, tries: int, wait_s: float) -> None:
-        """Count it."""
+        """Count the loss."""
         self.losses += 1
 
     def back(self) -> None:

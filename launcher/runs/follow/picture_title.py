@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def title_of(mirror: Mirror, report: PrecisionReport | None) -> str:
-    """Return what ran where, and at which precision as far as that was seen: sft · TITAN RTX 24 GB · fp16 autocast + scaler."""
+    """Return the job, the card and the precision, if it was seen: sft · TITAN RTX 24 GB · fp16 autocast + scaler."""
     plan = mirror.record.plan()
     card = f"{plan.card}, rehearsed on a CPU" if plan.card and plan.rehearsed else plan.card
     precision = report.words if report is not None else None

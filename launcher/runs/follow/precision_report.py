@@ -1,4 +1,4 @@
-"""Which precision a run used, attempt by attempt, beside what its card wants: read from the run's mirror."""
+"""Report the precision of a run's attempts, compared with the precision that its card needs; read from the local copy."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ _NEW = (State.RESERVED, State.PREPARING, State.WAITING)
 
 
 class AttemptPrecision(NamedTuple):
-    """The precision of one attempt. `planned` is the plan's value for it, `takes_plan` whether the script takes that.
+    """The precision of one attempt.
 
-    `seen` are the observations of the start-up hook in their order, `ran` the last of them, or else what the script took.
-    `torch` is its version, if the worker reported it.
+    `planned` is the plan's value for it, `takes_plan` whether the script takes that. `seen` are the
+    observations of the start-up hook in their order, `ran` the last of them, or else the value that the
+    script took from the plan. `torch` is its version, if the worker reported it.
     """
 
     attempt: int
@@ -49,12 +50,12 @@ class AttemptPrecision(NamedTuple):
 
     @property
     def source(self) -> Literal["seen", "plan"] | None:
-        """Whether `ran` was seen, or is what the script took from the plan."""
+        """Whether `ran` was seen, or is the plan's value that the script took."""
         return "seen" if self.seen else "plan" if self.ran else None
 
     @property
     def words(self) -> str | None:
-        """What ran, in a few words; None if nobody knows."""
+        """The precision that ran, in a few words; None if unknown."""
         if self.planned is not None:
             return self.planned.title
         if self.ran is None:
@@ -64,10 +65,10 @@ class AttemptPrecision(NamedTuple):
 
 
 class PrecisionReport(NamedTuple):
-    """A run's precision: what ran in the last attempt that shows it, and what the first rung of the plan wants.
+    """A run's precision: that of the last attempt that shows it, and that of the plan's first rung.
 
-    Without such an attempt `ran` and `verdict` are `None`, and `sentence` says why nothing is known. `next_command` is
-    `None` if there is nothing to change.
+    Without such an attempt `ran` and `verdict` are `None`, and `sentence` says why the precision is unknown.
+    `next_command` is `None` if no change is needed.
     """
 
     run: str
@@ -81,17 +82,20 @@ class PrecisionReport(NamedTuple):
 
     @property
     def words(self) -> str | None:
-        """What ran in the last attempt that shows it, in a few words; None if nobody knows."""
+        """The precision of the last attempt that shows it, in a few words; None if unknown."""
         return self.ran.words if self.ran is not None else None
 
     @property
     def unsound(self) -> str | None:
-        """Why what ran is not sound on the card; None if it is, or if nothing is known."""
+        """The reason why the precision that ran is not sound on the card; None if it is sound or unknown."""
         return self.sentence if self.verdict is not None and self.verdict.kind == "unsound" else None
 
 
 def precision_report(mirror: Mirror) -> PrecisionReport:
-    """Return which precision a run used. Raises BadFileError if this version does not understand its plan."""
+    """Return the precision that a run used.
+
+    Raises BadFileError if this version does not understand its plan.
+    """
     plan = mirror.whole_plan()
     attempts = tuple(_attempts(mirror, plan))
     ran = next((attempt for attempt in reversed(attempts) if attempt.ran is not None), None)
@@ -109,7 +113,7 @@ def precision_report(mirror: Mirror) -> PrecisionReport:
 
 
 def known_precision(mirror: Mirror) -> PrecisionReport | None:
-    """Return which precision a run used; None if this version does not understand its plan."""
+    """Return the precision that a run used; None if this version does not understand its plan."""
     try:
         return precision_report(mirror)
     except BadFileError:
@@ -119,7 +123,7 @@ def known_precision(mirror: Mirror) -> PrecisionReport | None:
 def _attempts(mirror: Mirror, plan: Plan) -> Iterator[AttemptPrecision]:
     consumed: set[str] = (
         set()
-    )  # what an attempt took counts for the later ones too, which may fail before they take it
+    )  # values taken by an attempt count for later attempts too, which may fail before they take them
     for folder in mirror.files.numbered():
         record, state = (mirror.files.read_json(f"{folder}/{name}.json") for name in ("attempt", "state"))
         if record.get("kind") != "attempt":
@@ -158,14 +162,14 @@ def _attempts(mirror: Mirror, plan: Plan) -> Iterator[AttemptPrecision]:
 
 
 def _evidence(mirror: Mirror, folder: str) -> tuple[tuple[PrecisionSeen, ...], JsonObject]:
-    """Return what the hook saw in an attempt, and the worker's proof; empty without one."""
+    """Return the hook's observations in an attempt, and the worker's proof; empty without one."""
     seen: list[PrecisionSeen] = []
     proof: JsonObject = {}
     try:
         lines = mirror.files.read(f"{folder}/events.jsonl", MOST_GROWN).splitlines()
     except OSError:
         return (), {}
-    for line in lines:  # of millions only a few are parsed
+    for line in lines:  # only a few of millions are parsed
         if b'"precision_seen"' not in line and b'"proof"' not in line:
             continue
         event = parse_event(line)
@@ -194,7 +198,7 @@ def _verdict(plan: Plan, ran: PrecisionSeen, attempt: AttemptPrecision) -> Preci
 def _sentence(
     verdict: PrecisionVerdict, ran: AttemptPrecision, attempts: tuple[AttemptPrecision, ...]
 ) -> str:
-    """Return the verdict, with the reason where a failure of an earlier attempt led to a lower rung."""
+    """Return the verdict, with the failure of an earlier attempt if it led to a lower rung."""
     is_fine = verdict.kind in ("as-wanted", "lower-rung")
     earlier = [one for one in attempts if one.rung < ran.rung and one.reason]
     if verdict.kind == "lower-rung" and ran.takes_plan and earlier:
@@ -206,12 +210,12 @@ def _sentence(
 
 
 def _has_failed(attempt: AttemptPrecision) -> bool:
-    """Whether an attempt ended by a failure that a precision may explain."""
+    """Return whether an attempt ended by a failure that its precision may explain."""
     return attempt.reason in PRECISION_FAILURES
 
 
 def _why_unknown(plan: Plan, attempts: tuple[AttemptPrecision, ...]) -> str:
-    """Return why nothing shows which precision ran."""
+    """Return the reason why the precision that ran is unknown."""
     if not attempts or attempts[-1].state in _NEW:
         return "nothing has run yet"
     if not plan.inject:

@@ -1,4 +1,7 @@
-"""How far a person has seen a run that a process in the background follows too: what that brings here is shown at the next attach."""
+"""The last output the user has seen, for runs that a background process also follows.
+
+Output that the background process fetches is shown at the next attach.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ SHOWN = ".shown.json"
 
 
 def shown(mirror: Mirror) -> dict[str, int] | None:
-    """Return how many bytes of each file a person has seen; None if nobody else follows the run, so that all here was shown."""
+    """Return how many bytes of each file the user has seen; None if no other process follows, so that all was shown."""
     if not mirror.files.exists(SHOWN):
         return None
     found = mirror.files.read_json(SHOWN)
@@ -25,19 +28,22 @@ def shown(mirror: Mirror) -> dict[str, int] | None:
 
 
 def begin(mirror: Mirror) -> None:
-    """Note that what is here now was shown, before another process goes on. Raises OSError."""
+    """Record that all output here was shown, before another process takes over. Raises OSError."""
     if not mirror.files.exists(SHOWN):
         _write(mirror, mirror.record.sizes())
 
 
 def note(mirror: Mirror) -> None:
-    """Note that what a mirror has read by now was shown, if another process follows the run too. Raises OSError."""
+    """Record that all output read so far was shown, if another process follows the run too.
+
+    Raises OSError.
+    """
     if mirror.files.exists(SHOWN):
         _write(mirror, mirror.sync.read_sizes())
 
 
 def show_rest(mirror: Mirror, state: RunState, view: View) -> None:
-    """Show what another process has brought of a run that is over, from where a person has seen it. Raises RunError."""
+    """Show the unseen output that another process fetched of an ended run. Raises RunError."""
     before = shown(mirror)
     if before is not None:
         view.begin(mirror.run, mirror.record.plan(), mirror.sync.load(before))
@@ -45,9 +51,12 @@ def show_rest(mirror: Mirror, state: RunState, view: View) -> None:
 
 
 def show_more(mirror: Mirror, state: RunState, view: View) -> None:
-    """Show what another process has brought of a run since it was read here; the run is over. Raises RunError."""
+    """Show the output that another process fetched of an ended run since it was read here.
+
+    Raises RunError.
+    """
     view.news(News(state, *mirror.sync.catch_up(), is_all=True))
-    with contextlib.suppress(OSError):  # it is shown again
+    with contextlib.suppress(OSError):  # the output is shown again
         note(mirror)
 
 

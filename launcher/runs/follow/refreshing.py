@@ -1,4 +1,4 @@
-"""Bring a run's mirror up to date, without waiting for what comes later."""
+"""Bring a run's local copy up to date, without waiting for later output."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from launcher.transport.client.desk import HostClient
 
 MOST_ROUNDS = 20
-"""Answers that hold all of a run that has ended, after which nothing new may come."""
+"""The maximum number of answers that are not full. An ended run needs fewer."""
 
 
 def refresh(desk: HostClient, mirror: Mirror, most: float = math.inf) -> None:
-    """Fetch what is new of a run by now, up to `most` bytes, without waiting for more.
+    """Fetch the present output of a run, up to `most` bytes, without waiting for more.
 
-    What a live run writes meanwhile is left: over a slow link there would always be something.
+    Output that a live run writes during the fetch is left: over a slow link the fetch might never finish.
     """
     mirror.sync.load_cursors()
     size = rounds = 0
@@ -31,5 +31,5 @@ def refresh(desk: HostClient, mirror: Mirror, most: float = math.inf) -> None:
 
 
 def goes_on(state: RunState) -> bool:
-    """Whether a run in this state writes more by itself."""
+    """Return whether a run in this state continues to write without user action."""
     return not is_terminal(state.state) and state.state not in (State.WAITING, State.INTERRUPTED)

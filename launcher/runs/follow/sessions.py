@@ -1,4 +1,4 @@
-"""Follow a run through the sessions of its place: where each ends at a limit, this client has the run go on."""
+"""Follow a run through its host's sessions: when one ends at its limit, this client starts the next."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def follow_sessions(
     opening: Opening | None = None,
     is_seen: bool = True,
 ) -> RunState:
-    """Follow a run as `follow` does, and go on with it each time that its session has ended at the place's limit."""
+    """Follow a run as `follow` does, and recover it each time that its session has ended at the service's limit."""
     while True:
         state = follow(host, mirror, view, desk, pulls=pulls, watch=watch, opening=opening, is_seen=is_seen)
         if not _has_a_next(mirror, state):
@@ -40,7 +40,10 @@ def follow_sessions(
 
 
 def _with_next_session(host: Host, mirror: Mirror, view: View, opening: Opening | None) -> HostClient | None:
-    """Begin the next session of a run; return the open desk, or `None` if it does not go on. A lost link is opened again."""
+    """Start the next session of a run; return the open host client, or `None` if the run waits.
+
+    Reopens a lost link.
+    """
     tries = 0
     while True:
         try:
@@ -62,19 +65,19 @@ def _with_next_session(host: Host, mirror: Mirror, view: View, opening: Opening 
             view.note(f"{mirror.run}: {words}, and the next one is on its way")
         elif outcome == RecoveryOutcome.FAILED:
             view.note(f"{mirror.run}: {words}, and it cannot go on in another one")
-        else:  # another client has, or is about to have it go on
+        else:  # another client has recovered it, or is about to
             time.sleep(ANOTHER_S)
         return desk
 
 
 def _has_a_next(mirror: Mirror, state: RunState) -> bool:
-    """Whether a run was interrupted only by the end of its session."""
+    """Return whether a run was interrupted only by the end of its session."""
     is_interrupted = state.state == State.INTERRUPTED and state.reason == Reason.SESSION_LIMIT
     return is_interrupted and has_sessions(mirror)
 
 
 def has_sessions(mirror: Mirror) -> bool:
-    """Whether a run is at a place that ends it at a limit, from which a client has it go on; False before its plan is here."""
+    """Return whether the run's runtime has limited sessions, after which a client recovers it; False without its plan."""
     try:
         return load(mirror.whole_plan().runtime).has_sessions
     except BadFileError:

@@ -1,4 +1,4 @@
-"""Summaries of runs: as their host reports them, or as this client remembers them."""
+"""Summaries of runs: from their host, or from this client's records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def summary_of(desk: HostClient, run: str) -> Summary | None:
 
 
 def has_live_session(desk: HostClient, run: str) -> bool:
-    """Whether a run may be at work in a session of its host's."""
+    """Return whether a run may be active in a session of its host."""
     summary = summary_of(desk, run)
     idle = (State.INTERRUPTED, State.RESERVED)
     return summary is not None and summary.state not in idle and not is_terminal(summary.state)
@@ -40,12 +40,12 @@ def known_summary(desk: HostClient, run: str) -> Summary:
 
 
 def remembered(mirror: Mirror) -> Summary:
-    """Return what this client knows of a run without asking its host."""
+    """Return this client's last summary of a run without asking its host."""
     return last_seen.latest(mirror, _on_record(mirror))
 
 
 def _on_record(mirror: Mirror) -> Summary:
-    """Return what the records of a run say that were fetched."""
+    """Return the summary of a run from its fetched records."""
     plan, state = mirror.record.plan(), mirror.state() or RunState(state=State.PREPARING)
     reached = state if None not in (state.step, state.loss) else mirror.record.last_step()
     return Summary(
@@ -71,7 +71,7 @@ def _on_record(mirror: Mirror) -> Summary:
 
 
 def _ended(mirror: Mirror, state: RunState) -> float | None:
-    """Return when a run ended, by this machine's clock: the host's clock may differ."""
+    """Return the end of a run by this machine's clock, because the host's clock may differ."""
     began = mirror.record.began()
     if not is_terminal(state.state) or state.time is None or began is None:
         return None

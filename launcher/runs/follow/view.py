@@ -1,4 +1,7 @@
-"""What a run shows to the user who started or follows it. The terminal, a pipe and --json each have their own view."""
+"""The display of a run to the user who started or follows it.
+
+A terminal, a pipe and --json each have a view.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +21,19 @@ if TYPE_CHECKING:
 
 
 class Stage(Protocol):
-    """A step of a launch while it runs; `text` is what it found, shown when it is done, or None if it leaves no line."""
+    """A running stage of a launch; `text` is its result, shown at its end, or None if it leaves no line."""
 
     text: str | None
 
     def progress(self, step: str, /) -> None:
-        """Show how far it has come."""
+        """Show the stage's progress."""
 
     def moved(self, moved: Moved, /) -> None:
-        """Show how far a transfer of bytes has come. This may be called ten times a second."""
+        """Show the progress of a transfer. This may be called ten times a second."""
 
 
 class SilentStage:
-    """A stage that nobody sees."""
+    """A stage that is not shown."""
 
     text: str | None = None
 
@@ -42,69 +45,70 @@ class SilentStage:
 
 
 class View(Protocol):
-    """What shows a launch and a run to the user."""
+    """Shows a launch and a run to the user."""
 
     def head(self, plan: Plan) -> None:
-        """Show what will run where, and at which precision."""
+        """Show the job, host, card and precision."""
 
     def cargo(self, cargo: Cargo) -> None:
-        """Show what of the folder does not travel although a user may count on it."""
+        """Show the excluded files that the user may need."""
 
     def agrees(self, question: str) -> bool | None:
-        """Ask the user; return the answer, None without a terminal to ask at."""
+        """Ask the user; return the answer, None without a terminal."""
 
     def stage(self, name: str) -> AbstractContextManager[Stage]:
         """Show a stage while it lasts, then its time and text."""
 
     def note(self, text: str) -> None:
-        """Say something worth knowing outside of a stage."""
+        """Show a note outside of a stage."""
 
     def finding(self, finding: Finding) -> None:
-        """Show what the gate says."""
+        """Show a finding of the gate."""
 
     def started(self, run: str, job_id: str | None, *, is_asked: bool) -> None:
-        """Say the id of a run that is left to itself, and that of its job in Slurm, if it is one.
+        """Show the id of a run that continues unattended, and the id of its job in Slurm, if it has one.
 
         It `is_asked` for by --detach, or was interrupted as it began.
         """
 
     def ahead(self, summary: Summary, plan: PlanSummary) -> None:
-        """Show where a run is now; its history, which may be long, is read next."""
+        """Show the present state of a run; its history, which may be long, is read next."""
 
     def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:
-        """Begin to show a run; `events` are those that were fetched before."""
+        """Begin to show a run; `events` are those fetched before."""
 
     def continues(self, run: str, parent: Parent) -> None:
-        """Say which run this one goes on with, and from which step."""
+        """Show the parent of this run, and the step from which it continues."""
 
     def news(self, news: News) -> None:
-        """Show what an answer brought."""
+        """Show the content of an answer."""
 
     def lost(self, error: HostError, tries: int, wait_s: float) -> None:
-        """Say that the link is lost, which does not fail the run."""
+        """Report that the link is lost, which does not fail the run."""
 
     def back(self) -> None:
-        """Say that the link is back."""
+        """Report that the link is back."""
 
     def came_home(self, run: str, files: Mapping[Path, int]) -> None:
-        """Show which files of a run are here, with their sizes in bytes."""
+        """Show the downloaded files of a run, with their sizes in bytes."""
 
     def end(self, run: str, state: RunState, result: Result) -> None:
-        """Show how the run ended and what it left."""
+        """Show the end of the run and its results."""
 
     def close(self) -> None:
         """Leave the terminal as it was. The follower always calls it."""
 
 
 class Result(NamedTuple):
-    """What a run left on the client, and how long it took on the host's clock (None where that is not on record).
+    """A run's results on the client, and its duration on the host's clock (None if that is not recorded).
 
-    The time in which its job waits in a scheduler's queue does not count.
-    `home` are the files that came home, with their sizes in bytes. `adapted` is the command that would have mended a
-    failure of precision. `folder` is the run's own on the client. `is_rehearsed`: a card's plan was tried on a CPU, and the
-    script took something of it or ran as if the card were there. `unsound`: why the precision that ran is not sound on the card.
-    `goes_on` is the run that goes on with this one elsewhere. `rents_at` is the account whose machine it had, and has no more.
-    `rent` is what its rented machines have cost. `is_job`: it is a job of a Slurm cluster.
+    Time in a scheduler's queue does not count. `home` are the downloaded files, with their sizes in bytes.
+    `adapted` is the command that would have fixed a failure of precision. `folder` is the run's folder on the
+    client. `is_rehearsed`: a card's plan was tried on a CPU, and the script took values from it or ran as if
+    the card were present. `unsound`: the reason why the precision that ran is not sound on the card.
+    `goes_on` is the run that continues this one elsewhere. `rents_at` is the account of its rented machine,
+    whose rental has ended. `rent` is the cost of its rented machines. `is_job`: it is a job of a Slurm
+    cluster.
     """
 
     adapter: Path | None
