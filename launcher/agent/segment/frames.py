@@ -183,7 +183,7 @@ class RecordFeed:
         try:
             while offset < end:
                 data = os.pread(descriptor, min(PIECE_BYTES, end - offset), offset)
-                if not data:  # it was cut
+                if not data:  # it was truncated
                     break
                 self._print(APPEND, backlog.path, offset, data)
                 offset += len(data)

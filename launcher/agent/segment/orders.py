@@ -15,7 +15,7 @@ VERSION = 1
 
 
 class PayloadError(Exception):
-    """Raised for a payload that no segment can begin with."""
+    """Raised for an unusable payload."""
 
 
 class Tree(NamedTuple):

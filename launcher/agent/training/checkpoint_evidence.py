@@ -95,7 +95,7 @@ class Proofs:
         try:
             if run_state.probe_of(self._run).sees_host:
                 precision_evidence.keep(folder, self._account.redact(record))
-            else:  # an agent outside takes it from there
+            else:  # an agent outside collects it from the folder
                 self._account.write_precision(record)
         except OSError as error:  # not worth failing this run
             self._account.record("evidence", {"not-kept": "%s: %s" % (folder, error.strerror)})

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Mending:
-    """The remedies of a run, at the time of one of its attempts."""
+    """Decides what follows the failure of one attempt, and records the remedy."""
 
     def __init__(self, run: Run, plan: PlanRecord, history: History, account: AttemptWriter) -> None:
         """Begin with the changes that the earlier attempts have led to."""

@@ -214,7 +214,7 @@ class Supervisor:
 
     def _mend_code(self, interruption: Interruption) -> None:
         """Repair the code if the host stopped before its disk had all of it: compare it with its manifest."""
-        if run_state.probe_of(self.run).is_in_image:  # the store is not seen from there: `serve` has done it
+        if run_state.probe_of(self.run).is_in_image:  # the image does not see the store: `serve` has done it
             return
         while settling.is_doubtful(self.run) and not self.lost and not interruption.is_due():
             with contextlib.suppress(ShippingError):  # while `gc` runs

@@ -46,7 +46,7 @@ class TrialSupervisor(Supervisor):
         return super()._end_early(verdict)
 
     def _choose_checkpoint(self, interruption: Interruption) -> None:
-        """Choose none: each trial begins at step 0."""
+        """Choose no checkpoint: each trial begins at step 0."""
 
     def _worker_trial(self) -> WorkerTrialRecord | None:
         trial = self.trial

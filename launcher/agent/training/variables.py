@@ -92,7 +92,7 @@ def variables(run: Run, runtime: RecordedRuntime) -> dict[str, str]:
         values[name] = _first(first, values.get(name))
     values.update(PYTHONUNBUFFERED="1", LAUNCH_RUN=run.id, LAUNCH_TOKEN=read_text(run.token) or "")
     values["LAUNCH_ARTIFACTS"] = run.artifacts
-    if os.environ.get(bearers.OF_ADOPTER):  # of the keeper
+    if os.environ.get(bearers.OF_ADOPTER):  # set by the keeper or the job step
         values[bearers.OF_ADOPTER] = os.environ[bearers.OF_ADOPTER]
     _keep_hub_downloads(values, run.cache)
     gpus = runtime.get("gpus")
