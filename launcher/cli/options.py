@@ -70,7 +70,7 @@ CardOption = Annotated[
     typer.Option(
         "--profile",
         metavar="PROFILE",
-        help="The card; by default the one that the host has.",
+        help="The card; by default the host's.",
         rich_help_panel=WHERE,
     ),
 ]
@@ -105,7 +105,7 @@ SendSecretsFlag = Annotated[
     typer.Option(
         "--yes",
         "-y",
-        help="Send the secrets that the plan of another client's run names, and rent what costs much, without asking.",
+        help="Without asking, send the secrets that the plan of another client's run names, and rent at a high cost.",
     ),
 ]
 SecretOption = Annotated[
@@ -121,7 +121,7 @@ SecretOption = Annotated[
 GpusOption = Annotated[
     str | None,
     typer.Option(
-        metavar="N|UUID,…", help="Use this many of the host's cards, or these.", rich_help_panel=WHERE
+        metavar="N|UUID,…", help="Use this many of the host's cards, or exactly these.", rich_help_panel=WHERE
     ),
 ]
 NameOption = Annotated[
@@ -138,10 +138,10 @@ WaitOption = Annotated[
 ]
 DetachFlag = Annotated[bool, typer.Option("--detach", help="Start the run, print how to attach, and exit.")]
 SureFlag = Annotated[
-    bool, typer.Option("--yes", "-y", help="Send a large folder, and rent what costs much, without asking.")
+    bool, typer.Option("--yes", "-y", help="Without asking, send a large folder, and rent at a high cost.")
 ]
 QuietFlag = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Show stages, notes and the end; not what the training prints.")
+    bool, typer.Option("--quiet", "-q", help="Show stages, notes and the end, but not the training's output.")
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 AcceptFlag = Annotated[
@@ -149,7 +149,7 @@ AcceptFlag = Annotated[
     typer.Option(
         "--accept-new-host-key",
         callback=_accept_new_host_keys,
-        help="Accept and record a host key that no known_hosts file has yet; a changed key is still refused.",
+        help="Accept and record a host key that is in no known_hosts file yet; a changed key is still refused.",
     ),
 ]
 ColorOption = Annotated[
@@ -158,7 +158,7 @@ ColorOption = Annotated[
         "--color",
         metavar="WHEN",
         callback=_choose_colour,
-        help="auto, always or never; auto heeds NO_COLOR and FORCE_COLOR.",
+        help="auto, always or never; auto follows NO_COLOR and FORCE_COLOR.",
     ),
 ]
 VerboseFlag = Annotated[

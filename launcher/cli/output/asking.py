@@ -13,7 +13,7 @@ from launcher.errors import UsageError
 if TYPE_CHECKING:
     from launcher.copy.mirror import Mirror
 
-YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Go on without asking which run `last` is.")]
+YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask which run `last` is.")]
 
 
 def agrees(question: str) -> bool | None:

@@ -85,24 +85,22 @@ ParallelOption = Annotated[
 ]
 
 FailuresOption = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="Begin nothing more after this many have failed.")
+    int | None, typer.Option(metavar="N", min=1, help="Start nothing more after this many failures.")
 ]
 
 CostOption = Annotated[
     float | None,
-    typer.Option(metavar="DOLLARS", help="Rent machines for at most this much, for all items together."),
+    typer.Option(metavar="DOLLARS", help="The most that rented machines may cost, for all items together."),
 ]
 
 DetachFlag = Annotated[
     bool,
     typer.Option(
-        "--detach", help="Have a process in the background work the batch; say how to look at it, and exit."
+        "--detach", help="Work the batch in a background process, print how to look at it, and exit."
     ),
 ]
 
-LatestFlag = Annotated[
-    bool, typer.Option("--yes", "-y", help="Go on without asking which batch the latest is.")
-]
+LatestFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask which batch the latest is.")]
 
 
 @app.callback()
@@ -114,7 +112,7 @@ def _batches() -> None:
 def begin(
     ctx: typer.Context,
     file: Annotated[
-        Path | None, typer.Argument(metavar="FILE.toml", help="What to run.", show_default=False)
+        Path | None, typer.Argument(metavar="FILE.toml", help="The batch file.", show_default=False)
     ] = None,
     grid: Annotated[
         list[str] | None,
@@ -125,7 +123,7 @@ def begin(
         typer.Option(
             "--host",
             metavar="HOST[,HOST…]",
-            help="Where the runs may go: each to the first that is free.",
+            help="The hosts of the runs: each run goes to the first that is free.",
             rich_help_panel=WHERE,
         ),
     ] = None,
@@ -138,7 +136,7 @@ def begin(
     ] = None,
     max_parallel: ParallelOption = None,
     fail_fast: Annotated[
-        bool, typer.Option("--fail-fast", help="Begin nothing more after a run has failed.")
+        bool, typer.Option("--fail-fast", help="Start nothing more after a run has failed.")
     ] = False,
     max_failures: FailuresOption = None,
     max_cost: CostOption = None,
@@ -149,14 +147,15 @@ def begin(
         ),
     ] = None,
     artifacts: Annotated[
-        str | None, typer.Option(metavar="all|best|none", help="Whose files come home; by default all.")
+        str | None,
+        typer.Option(metavar="all|best|none", help="The runs whose files are downloaded; by default all."),
     ] = None,
     sure: SureFlag = False,
     detach: DetachFlag = False,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Print each item with its plan and what the gate says; begin nothing."
+            "--dry-run", help="Print each item with its plan and the findings of its checks; start nothing."
         ),
     ] = False,
     _color: ColorOption = None,
@@ -164,7 +163,7 @@ def begin(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Run all items of a file, or of a grid, wherever there is room. `begin` may be left out.
+    """Run all items of a file, or of a grid, on the hosts that have room. `begin` may be left out.
 
     Examples:
         launch batch sweep.toml                    or, with the verb,   launch batch begin sweep.toml
@@ -312,7 +311,7 @@ def status(
     _verbose: VerboseFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show how far each item of a batch is, as this client knows it. No host is asked.
+    """Show the state of each item of a batch, as known to this client. No host is asked.
 
     Examples:
         launch batch status
@@ -329,10 +328,10 @@ def status(
 def resume(
     name: NameWord = None,
     failed: Annotated[
-        bool, typer.Option("--failed", help="Run again what failed, was stopped, refused or dropped.")
+        bool, typer.Option("--failed", help="Run failed, stopped, refused and dropped items again.")
     ] = False,
     new_code: Annotated[
-        bool, typer.Option("--new-code", help="Take the code as it is now, for all that begins from here on.")
+        bool, typer.Option("--new-code", help="Use the current code for all items that start from now on.")
     ] = False,
     max_parallel: ParallelOption = None,
     max_failures: FailuresOption = None,
@@ -344,9 +343,9 @@ def resume(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Go on with a batch that no process works, or follow the one that does. What has ended is not run again.
+    """Continue a batch that no process works, or follow the process that works it. Ended items are not run again.
 
-    --max-parallel, --max-failures and --max-cost replace the batch's own from here on.
+    --max-parallel, --max-failures and --max-cost replace the batch's values from now on.
 
     Examples:
         launch batch resume
@@ -411,7 +410,7 @@ def stop(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """End what is queued, then stop the runs. Says which of them could not be reached.
+    """Drop the queued items, then stop the runs. Runs that could not be reached are named.
 
     Examples:
         launch batch stop sweep
@@ -438,7 +437,7 @@ def rm(
 ) -> None:
     """Remove a batch from the list. Its runs, results.csv and curves.png stay; its queue and batch.log do not.
 
-    The batch's copy of the code goes too. A run that has not succeeded keeps its own, since it may go on elsewhere.
+    The batch's copy of the code is removed too. A run that has not succeeded keeps its copy: it may continue elsewhere.
 
     Examples:
         launch batch rm sweep
@@ -480,7 +479,7 @@ def rm(
 def list_batches(
     _color: ColorOption = None, _verbose: VerboseFlag = False, as_json: JsonFlag = False
 ) -> None:
-    """List the batches, the latest first, and how far each is. No host is asked.
+    """List the batches, the latest first, with the states of their items. No host is asked.
 
     Examples:
         launch batch list

@@ -51,8 +51,8 @@ def execute(
 ) -> None:
     """Run a command on a run's host, in its code folder.
 
-    The command has the run's environment, but no input and no secrets. Output is shown as it is printed, and the exit code is the command's. Ctrl-C ends the command, and so does a lost
-    link: nothing that it started stays behind.
+    The command has the run's environment, but no input and no secrets. Its output is shown at once, and the exit code is
+    the command's. Ctrl-C or a lost link ends the command and all processes that it started.
 
     Examples:
         launch exec last -- nvidia-smi

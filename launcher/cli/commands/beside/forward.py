@@ -20,7 +20,7 @@ def forward(
     run: RunWord,
     port: Annotated[
         str,
-        typer.Argument(metavar="[LOCAL:]PORT", help="The port beside the run, and which one it has here."),
+        typer.Argument(metavar="[LOCAL:]PORT", help="The port beside the run, and the local one for it."),
     ],
     stray: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     host: HostOption = None,
@@ -29,11 +29,11 @@ def forward(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Reach a port beside a run, for example TensorBoard's, from this machine's browser.
+    """Forward a port beside a run, for example TensorBoard's, to this machine's browser.
 
-    The port is the one of the host's loopback, or of the run's container. Here, only this machine can reach it. A command
-    after `--` is run beside the run meanwhile, and both end together. Ctrl-C ends it; a lost link is made again when the
-    port is next used.
+    The port is on the host's loopback interface, or in the run's container. The local port is open to this machine only. A
+    command after `--` runs beside the run at the same time, and both end together. Ctrl-C ends the forwarding. A lost link
+    is restored at the next use of the port.
 
     Examples:
         launch forward last 6006

@@ -21,8 +21,8 @@ def shell(
 ) -> None:
     """Open a shell on a run's host, in its code folder.
 
-    The shell has the run's environment, in its container if it has one, but no secrets. After `--` comes another command
-    for the terminal. When it ends, or the link is lost, what was started in it ends too, but for tmux and the like.
+    The shell has the run's environment, in its container if it has one, but no secrets. After `--`, name another command
+    to run in the terminal. When it ends, or the link is lost, its processes end too, except tmux and the like.
 
     Examples:
         launch shell last

@@ -22,7 +22,8 @@ def gc(
 ) -> None:
     """Free the space on a host that none of its runs needs.
 
-    This removes unused files, broken uploads, old agents, containers and environments. Runs stay until `launch rm`; model caches stay as well.
+    This removes unused files, broken uploads, old agents, containers and environments. Runs stay until `launch rm`. Model
+    caches stay too.
 
     Examples:
         launch gc --host lab --dry-run

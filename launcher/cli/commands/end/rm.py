@@ -26,17 +26,18 @@ def rm(
     _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Remove files of which there is no other copy, too.")
+        bool, typer.Option("--force", help="Also remove files that have no other copy.")
     ] = False,
     here: Annotated[
-        bool, typer.Option("--here", help="Remove the files and the record on this machine, too.")
+        bool, typer.Option("--here", help="Also remove the files and the record on this machine.")
     ] = False,
     yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Remove ended runs from their host. What came home, and the record, stay here.
+    """Remove ended runs from their host. Downloaded files and the record stay here.
 
-    What a run wrote is compared with what is here first. Nothing is removed whose last copy would be lost. Files shared with other runs are removed by `launch gc`.
+    First, a run's files are compared with those here. Nothing is removed if its last copy would be lost. Files shared with
+    other runs are removed by `launch gc`.
 
     Examples:
         launch rm w8q2

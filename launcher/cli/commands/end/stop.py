@@ -25,9 +25,9 @@ def stop(
     yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Stop a run: it saves a checkpoint if it can, then ends. Wait until it has ended.
+    """Stop a run: it saves a checkpoint if it can, then ends. The command waits for its end.
 
-    Kaggle can only delete a session, with its outputs: without --now that is asked first.
+    Kaggle can only delete a session, with its outputs: without --now you are asked first.
 
     Examples:
         launch stop w8q2

@@ -19,10 +19,11 @@ def sweep(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """End and remove what ended runs have left on a host.
+    """End and remove leftovers of ended runs on a host: processes, containers and files.
 
-    Every launch does this for processes, containers and files. Only what provably belongs to a run is touched: by the run's token, host, boot and start time, or by a container's
-    labels. Anything else is left alone and explained; for each foreign process on a card, the person to ask is named.
+    Every launch does this too. Only things that provably belong to a run are touched: by the run's token, host, boot and
+    start time, or by a container's labels. Anything else is left alone, with the reason. For each foreign process on a
+    card, the person to ask is named.
 
     Examples:
         launch sweep --host lab

@@ -30,7 +30,7 @@ def cp(
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist, without asking.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Copy a file or folder of a run to this machine, verified.
+    """Copy a file or folder of a run to this machine, and verify it.
 
     Examples:
         launch cp w8q2:out/model.pt .

@@ -20,7 +20,7 @@ def ls(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """List what a run wrote, and whether it is here. Paths are relative to the run's working folder.
+    """List the files that a run wrote, and which are here. Paths are relative to the run's working folder.
 
     Examples:
         launch ls last

@@ -29,18 +29,16 @@ def pull(
     _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     everything: Annotated[
-        bool, typer.Option("--all", help="Everything: no limit on the size, and checkpoints too.")
+        bool, typer.Option("--all", help="All files: without a size limit, and with checkpoints.")
     ] = False,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Keep fetching new files until the run ends.")
-    ] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Download new files until the run ends.")] = False,
     checkpoint: Annotated[
         str | None,
         typer.Option("--checkpoint", metavar="WHICH", help="One sealed checkpoint: best, last or its step."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Bring home what a run wrote, and verify each file. A pull that broke goes on where it was.
+    """Download the files that a run wrote, and verify each. An interrupted pull continues where it stopped.
 
     Without PATH: artifacts and outputs, the smallest first, up to the job's pull_limit; no checkpoints.
 

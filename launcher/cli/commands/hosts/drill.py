@@ -29,24 +29,24 @@ def drill(
         typer.Option(
             "--fault",
             metavar="FAULT",
-            help="Only this one; FAULT@STEP for another step than the usual. May be repeated.",
+            help="Only this fault; FAULT@STEP for another step than the default. May be repeated.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the faults and how long they take; launch nothing.")
+        bool, typer.Option("--dry-run", help="List the faults with their durations; launch nothing.")
     ] = False,
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Hurt a small job on a host of yours, each time in another way, and see that it goes on as it should.
+    """Test recovery on your host: kill, cut off and break a small job, and check that it recovers.
 
-    The job needs Python only, and no card unless --profile names one. It is launched once for each fault: processes are
-    killed, the connection is cut, a folder fills up, a checkpoint is torn. A ledger outside of the run tells whether a step
-    was skipped or trained twice; ps, sha256sum and docker tell what is left. Each run is removed afterwards.
+    The job needs only Python, and no card unless --profile names one. It is launched once for each fault: processes are
+    killed, the connection is cut, a folder fills up, a checkpoint is torn. A ledger outside of the run shows steps that were
+    skipped or trained twice; ps, sha256sum and docker show leftovers. Each run is removed afterwards.
 
-    The exit code is 1 if something was not as expected. A fault that cannot be brought about there is not run.
+    The exit code is 1 if a result was not as expected. A fault that the host cannot produce is not run.
 
     Examples:
         launch drill --host lab

@@ -23,24 +23,24 @@ PATIENCE_S = 1.0
 
 def hosts(
     every: Annotated[
-        bool, typer.Option("--all", help="Name the other aliases of ~/.ssh/config too; they are not probed.")
+        bool, typer.Option("--all", help="Also name the other aliases of ~/.ssh/config; they are not probed.")
     ] = False,
     close: Annotated[
         bool,
-        typer.Option("--close", help="Close the connections that are held for the next command."),
+        typer.Option("--close", help="Close the connections that stay open for the next command."),
     ] = False,
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Probe the configured hosts and list what they have.
+    """Probe the configured hosts, and list their cards, memory and free space.
 
-    These are this machine, the hosts of launch.toml and ~/.config/launch/hosts.toml, and the aliases of ~/.ssh/config that
-    a run of this client is on. All are probed at once, but those of a launch.toml that is not trusted. An account of Kaggle's shows the machine that is expected there, and
-    its hours; `kaggle` is one if there are credentials for it here. An account at Lambda Cloud shows what would be rented, and
-    its price. What is rented follows: since when, and what it has cost. So do the connections that are held for the next
-    command; --close closes them, and does nothing else.
+    These are this machine, the hosts of launch.toml and ~/.config/launch/hosts.toml, and the aliases of ~/.ssh/config with a
+    run of this client. All are probed at once, except the hosts of an untrusted launch.toml. A Kaggle account shows its
+    expected machine and its hours; `kaggle` is such an account if its credentials are here. A Lambda Cloud account shows
+    the machine that would be rented, and its price. Then follow the rented machines, with start and cost, and the
+    connections that stay open for the next command; --close closes these, and does nothing else.
 
     Examples:
         launch hosts

@@ -181,7 +181,7 @@ def prune(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Remove the images that launch has built on a host and that no run and no container uses.
+    """Remove images that launch has built on a host, if no run and no container uses them.
 
     Examples:
         launch image prune --host lab --dry-run

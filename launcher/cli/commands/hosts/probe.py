@@ -22,7 +22,7 @@ def probe(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show what a host has: cards, space, engines, interpreters; of an account of Kaggle's what is expected there, and its hours.
+    """Show a host's cards, space, engines and interpreters. A Kaggle account shows its expected machine and its hours.
 
     Examples:
         launch probe --host lab

@@ -51,14 +51,14 @@ def show(
     name: Annotated[str | None, typer.Argument(metavar="PROFILE", help="A profile's name.")] = None,
     host: HostOption = None,
     as_toml: Annotated[
-        bool, typer.Option("--toml", help="Print its file, to begin a profile of yours with.")
+        bool, typer.Option("--toml", help="Print its file, as a start for your own profile.")
     ] = False,
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show a card: its rates, what it supports, and the precisions that follow from that. With --host, the card that is there.
+    """Show a card: its rates, its features, and the precisions that follow from them. With --host, the host's card.
 
     Examples:
         launch profile show titan_rtx

@@ -27,10 +27,10 @@ def trust(
         ),
     ] = False,
 ) -> None:
-    """Show which values of this folder's files need your yes, and trust them.
+    """Show the values in this folder's files that need your consent, and trust them.
 
-    A host's address, keys, root, programs and variables, and a job's secrets and on_end, count only once you trust them. A
-    change of one asks again; a change of anything else does not.
+    A host's address, keys, root, programs and variables, and a job's secrets and on_end, take effect only once you trust
+    them. If one of these values changes, you are asked again; other changes do not ask.
 
     Examples:
         launch trust

@@ -24,20 +24,21 @@ def init(
     host: HostOption = None,
     environment: Annotated[
         str | None,
-        typer.Option("--environment", metavar="FOLDER", help="Your own environment there, for all jobs."),
+        typer.Option(
+            "--environment", metavar="FOLDER", help="Your Python environment on the host, for all jobs."
+        ),
     ] = None,
     smoke: Annotated[
-        bool, typer.Option("--smoke/--no-smoke", help="Run a first job there, which takes seconds.")
+        bool, typer.Option("--smoke/--no-smoke", help="Run a first job on the host, which takes seconds.")
     ] = True,
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Write launch.toml for a host: probe it, propose its card and environment, and run a first job there.
+    """Write launch.toml for a host: probe it, propose its card and environment, and run a first job on it.
 
-    Without --host you are asked. A launch.toml that is there is never changed.
-    What is written is trusted.
+    Without --host you are asked. An existing launch.toml is never changed. The written values are trusted.
 
     Examples:
         launch init

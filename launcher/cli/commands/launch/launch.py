@@ -33,7 +33,7 @@ from launcher.cli.output.say import complain
 from launcher.cli.quick import QuickCommand
 from launcher.errors import UsageError
 
-HELP = """Take a fine-tune to a GPU that you can reach, and bring the adapter home.
+HELP = """Run a fine-tune on a GPU that you can reach, and download the adapter.
 
 Without a verb, launch a job:
 
@@ -76,7 +76,7 @@ def launch(
         bool,
         typer.Option(
             "--adapt",
-            help="Give a script that knows nothing of launcher the plan's precision, resume and guard.",
+            help="Apply the plan's precision, resume and guard to a script that does not use launcher.",
             rich_help_panel=WHAT,
         ),
     ] = False,
@@ -86,7 +86,7 @@ def launch(
         typer.Option(
             "--with",
             metavar="PACKAGE",
-            help="Have this package there, for example peft==0.21.2.",
+            help="Require this package for the job, for example peft==0.21.2.",
             rich_help_panel=WHAT,
         ),
     ] = None,
@@ -107,7 +107,7 @@ def launch(
         typer.Option(
             "--output",
             metavar="GLOB",
-            help="Bring home only the files of the working folder that match, as in a .gitignore.",
+            help="Download only the files of the working folder that match, as in a .gitignore.",
         ),
     ] = None,
     gpus: GpusOption = None,
@@ -128,7 +128,7 @@ def launch(
         bool,
         typer.Option(
             "--allow-substitute",
-            help="Plan for the cards that Kaggle gives instead of those that it has retired.",
+            help="Plan for the cards that Kaggle offers instead of those that it has retired.",
             rich_help_panel=WHERE,
         ),
     ] = False,

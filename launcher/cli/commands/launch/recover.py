@@ -43,14 +43,12 @@ def recover(
         bool,
         typer.Option(
             "--abandon",
-            help="With --host: even if the run's own host does not answer. It may train on until it is reached.",
+            help="With --host: move the run even if its own host does not answer. It may continue there until that host is reached.",
         ),
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run", help="Say what would be done, and what that costs; stop, rent and send nothing."
-        ),
+        typer.Option("--dry-run", help="Print the actions and their cost; stop, rent and send nothing."),
     ] = False,
     sure: SendSecretsFlag = False,
     quiet: QuietFlag = False,
@@ -59,20 +57,20 @@ def recover(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Go on with a run that was interrupted, or give a waiting run what it waits for.
+    """Continue a run that was interrupted, or give a waiting run what it needs.
 
-    A run is interrupted if its host was rebooted, or if what kept it was killed or removed. It waits for a card, a secret,
-    an image or a client. It goes on from its last checkpoint, in the background, as the same run; launch attach does the
-    same and follows it. For a run that has ended, use launch resume.
+    A run is interrupted if its host was rebooted, or if its agent or container was killed or removed. It waits for a card,
+    a secret, an image or a client. It continues from its last checkpoint, in the background, as the same run; launch attach
+    does the same and follows it. For a run that has ended, use launch resume.
 
-    With --host, a run of another host moves there: it is stopped, and goes on from its last checkpoint as a new run with
-    the same global batch, seed and data order. Its curves continue.
+    With --host, a run of another host moves to this host: it is stopped, and continues from its last checkpoint as a new
+    run with the same global batch, seed and data order. Its curves continue.
 
-    If that is an account where machines are rented, one is rented for it, at the price that is shown. A run whose own rented
-    machine is gone moves from the newest checkpoint that is here.
+    If this host is an account that rents machines, one is rented for the run, at the price that is shown. A run whose
+    rented machine is gone moves from the newest checkpoint here.
 
-    With --abandon, a run also moves if its own host does not answer: from the newest checkpoint that is here. The next
-    command that reaches the old host ends the run there; until then it may train on, and launch ps shows both runs.
+    With --abandon, a run also moves if its own host does not answer: from the newest checkpoint here. The next command that
+    reaches the old host ends the run there. Until then it may continue to train, and launch ps shows both runs.
 
     Examples:
         launch recover w8q2

@@ -27,7 +27,8 @@ from launcher.cli.options import (
 def rerun(
     run: RunWord = "last",
     host: Annotated[
-        str | None, typer.Option("--host", metavar="HOST", help="Run on this host instead of the same one.")
+        str | None,
+        typer.Option("--host", metavar="HOST", help="Run on this host instead of the previous one."),
     ] = None,
     profile: CardOption = None,
     settings: SetOption = None,
@@ -45,10 +46,10 @@ def rerun(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Launch again what a run was launched with, as a new run from step 0.
+    """Launch a run's job again, as a new run from step 0.
 
-    The job, the options and the command are the same; the code is that of the folder as it is now. What the new plan has
-    otherwise is said. To go on from a checkpoint, use launch resume.
+    The job, the options and the command are the same; the code is the current content of the folder. Other differences of
+    the new plan are printed. To continue from a checkpoint, use launch resume.
 
     Examples:
         launch rerun last

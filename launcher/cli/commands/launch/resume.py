@@ -49,11 +49,12 @@ def resume(
 ) -> None:
     """Continue an ended run from its last checkpoint, as a new run.
 
-    The new run is on the same host and starts from the newest complete checkpoint. It uses the code, data, model and precisions that are already there; nothing is sent. Its curves continue
-    that run's. For a run that was interrupted, use launch attach.
+    The new run is on the same host and starts from the newest complete checkpoint. It uses the code, data, model and
+    precisions that are already on the host; nothing is sent. Its curves continue those of the ended run. For a run that was
+    interrupted, use launch attach.
 
-    If --host is an account where machines are rented, one is rented for the new run, with the same card if there is one; --profile
-    names another. Checkpoint, code and data go there.
+    If --host is an account that rents machines, one is rented for the new run, with the same card if one is offered;
+    --profile names another. Checkpoint, code and data are sent to it.
 
     Examples:
         launch resume w8q2 --set steps=600

@@ -52,7 +52,7 @@ def verify(
         bool,
         typer.Option(
             "--adapt",
-            help="Give a script that knows nothing of launcher the plan's precision.",
+            help="Apply the plan's precision to a script that does not use launcher.",
             rich_help_panel=WHAT,
         ),
     ] = False,
@@ -67,12 +67,12 @@ def verify(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Try a job in every precision of its ladder for a few steps, on the card, and show what works and how fast.
+    """Try a job in every precision of its ladder for a few steps on the card, and show which work and how fast.
 
-    First the card: has this torch code for it, and how fast is a matrix product forward and backward in each dtype? Then
-    each rung, in a process of its own: does the loss stay finite, do the weights move, is the scaler healthy, are dtypes
-    as planned, is the gradient that of fp32, how much memory and how many tokens a second? Last, on a card, the largest
-    micro-batch that fits. Nothing of it is kept but the figures, which later plans on that host use.
+    First the card: does this torch have code for it, and how fast is a matrix product forward and backward in each dtype?
+    Then each rung, in a separate process: does the loss stay finite, do the weights move, is the scaler healthy, are the
+    dtypes as planned, does the gradient match that of fp32, how much memory and how many tokens per second? Last, on a
+    card, the largest micro-batch that fits. Only the figures are kept, for later plans on that host.
 
     The exit code is 0 if the first rung works.
 

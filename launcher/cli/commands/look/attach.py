@@ -27,7 +27,10 @@ def attach(
     run: RunWord = "last",
     host: HostOption = None,
     every: Annotated[
-        bool, typer.Option("--all", help="With --host: know each run again that is here and on that host.")
+        bool,
+        typer.Option(
+            "--all", help="With --host: make each run yours that has a copy here and is on that host."
+        ),
     ] = False,
     quiet: QuietFlag = False,
     _color: ColorOption = None,
@@ -37,7 +40,7 @@ def attach(
 ) -> None:
     """Follow a run from where this client left off. An interrupted run is recovered first.
 
-    A run that you have not launched from this account is looked up on --host first, and is yours from then on.
+    A run that was not launched from this account is looked up on --host first, and is yours from then on.
 
     Examples:
         launch attach last

@@ -30,7 +30,9 @@ def compare(
             metavar="RUN…", help="Runs: an id, the start of it or of its last part; `last`; or a batch."
         ),
     ],
-    diff: Annotated[bool, typer.Option("--diff", help="Print a diff of the code, too; of two runs.")] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="Also print a diff of the code; for two runs.")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -45,12 +47,12 @@ def compare(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show what differs between runs, how each went, and draw all of their curves in one picture.
+    """Show the differences between runs and the outcome of each, and draw all curves in one picture.
 
-    What differs: values of the plan and settings, card, precision as it was used, packages, code and data. Then state, time, step,
-    and the final and the best value of each metric. More than six runs have a line each.
+    Compared are plan and settings, card, used precision, packages, code and data. Then come state, time, step, and the
+    final and the best value of each metric. More than six runs get a line each.
 
-    It is read from what is here; no host is asked. Only --diff may fetch what has changed here since it was sent.
+    Only local copies are read; no host is asked. --diff may fetch code that has changed here since its upload.
 
     Examples:
         launch compare w8q2 p0x1

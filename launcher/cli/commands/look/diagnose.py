@@ -28,10 +28,10 @@ def diagnose(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Explain why a log or a run failed, and what fixes it.
+    """Explain why a log or a run failed, and how to fix it.
 
-    The answer has the class of the failure, the line that shows it, the reason and the fix. Of a run it explains the
-    last attempt that failed, or else the doubt about its end.
+    The answer has the class of the failure, the line that shows it, the reason and the fix. For a run, it explains the last
+    failed attempt, or else the doubt about its end.
 
     Examples:
         launch diagnose crash.log

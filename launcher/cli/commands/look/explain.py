@@ -51,11 +51,11 @@ def explain(
     _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show the precisions for a card and a job, and why; or which precision a run used.
+    """Show the precisions for a card and a job, with reasons; or the precision that a run used.
 
-    The ladder comes first, in the order in which its precisions are tried, then the excluded ones.
+    The ladder comes first, in the order of trial, then the excluded precisions.
 
-    Of a run it shows what ran beside what the card wants, and what to do if they differ.
+    For a run, the precision that ran is shown beside the one that suits the card, with the remedy if they differ.
 
     Examples:
         launch explain --profile titan_rtx --job sft

@@ -22,17 +22,15 @@ def logs(
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(
-            "--since", metavar="TIME", help="Only what it printed in its last TIME, for example 10m."
-        ),
+        typer.Option("--since", metavar="TIME", help="Only the output of the last TIME, for example 10m."),
     ] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue until the run ends.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Print a run's log, without terminal escapes.
 
-    The log has all attempts, one after another; -f also goes from one session of a run to the next, as launch attach does. --since counts back from the run's end, or from now, and shows up to
-    ten seconds more.
+    The log has all attempts, one after another. With -f, it also continues from one session of a run to the next, as
+    launch attach does. --since counts back from the run's end, or from now, and may show up to ten seconds more.
 
     Examples:
         launch logs last

@@ -26,11 +26,13 @@ def metrics(
     as_json: JsonFlag = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
 ) -> None:
-    """Print a run's metrics, a line for each step, and a summary of the host's own figures: cards, CPU, memory, disk.
+    """Print a run's metrics, a line for each step, and a summary of the host's figures: cards, CPU, memory, disk.
 
-    In a narrow terminal the first metrics are shown, the losses before all; a pipe gets all. A value that the script's log gives without a step is shown with its time. JSON and CSV have all figures of the host too, named host/NAME.
+    A narrow terminal shows the first metrics, the losses before all others; a pipe gets all. A value without a step in the
+    script's log is shown with its time. JSON and CSV also have all figures of the host, named host/NAME.
 
-    Where several attempts passed a step, the latest attempt counts. If the run continues another, that run's metrics come first, under its own id.
+    If several attempts passed a step, the latest attempt counts. If the run continues another, that run's metrics come
+    first, under that run's id.
 
     Examples:
         launch metrics last

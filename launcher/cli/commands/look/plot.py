@@ -22,7 +22,7 @@ def plot(
 ) -> None:
     """Draw a run's loss in the terminal, and write a picture with loss, learning rate, gradient norm, throughput and cards.
 
-    The picture's path is printed last; a pipe gets nothing else. If the run continues another, the curves include that run.
+    The picture's path is printed last; a pipe gets only the path. If the run continues another, the curves include that run.
 
     Examples:
         launch plot last

@@ -33,7 +33,7 @@ def ps(
         str, typer.Option("--wait", metavar="TIME", help="How long to wait for hosts: 3s, 1m.")
     ] = "3s",
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Look again every five seconds, until Ctrl-C.")
+        bool, typer.Option("--watch", "-w", help="Repeat every five seconds, until Ctrl-C.")
     ] = False,
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
@@ -42,8 +42,9 @@ def ps(
 ) -> None:
     """List your runs, or all runs of one host, the newest first.
 
-    Only hosts of live runs are asked. A run whose copy is in another folder is shown with that folder. In a narrow terminal, long texts are cut and columns are left out; a pipe gets all of them. With --watch, a pipe gets
-    the list again whenever it has changed.
+    Only hosts of live runs are asked. A run whose copy is in another folder is shown with that folder. A narrow terminal
+    cuts long texts and leaves out columns; a pipe gets everything. With --watch, a pipe gets the list again whenever it
+    changes.
 
     Examples:
         launch ps

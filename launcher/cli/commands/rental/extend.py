@@ -16,7 +16,7 @@ def extend(
     run: RunWord,
     hours: Annotated[
         float,
-        typer.Option("--hours", min=0.01, max=MOST_HOURS, help="So many hours more than its limit is now."),
+        typer.Option("--hours", min=0.01, max=MOST_HOURS, help="Hours to add to the current limit."),
     ],
     _color: ColorOption = None,
     _verbose: VerboseFlag = False,
@@ -26,14 +26,15 @@ def extend(
         typer.Option(
             "--yes",
             "-y",
-            help="Agree to a cost above the confirm_above of its host, and go on without asking which run `last` is.",
+            help="Agree to a cost above the host's confirm_above, and do not ask which run `last` is.",
         ),
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Give the rented machine of a run more time, while it is rented: the run goes on, and files come home, until the new limit.
+    """Extend the rental of a run's machine: the run continues, and files are downloaded, until the new limit.
 
-    The limit of the host's table stays as it is for other rentals. In a batch, what the machine may cost then counts.
+    The limit in the host's table does not change for other rentals. In a batch, the new maximum cost counts towards
+    max_cost.
 
     Examples:
         launch extend w8q2 --hours 2

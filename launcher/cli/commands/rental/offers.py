@@ -20,10 +20,10 @@ def offers(
     _verbose: VerboseFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """List what can be rented at Lambda Cloud just now, the cheapest first: cards, price an hour, where one is free.
+    """List the instance types at Lambda Cloud, the cheapest first: cards, price per hour, and regions with a free one.
 
-    With --profile, only the types that have its card, in any number. Nothing is rented. The key is that of LAMBDA_API_KEY;
-    no table of a host is needed.
+    With --profile, only the types with its card, in any number. Nothing is rented. The key is read from LAMBDA_API_KEY;
+    no host table is needed.
 
     Examples:
         launch offers

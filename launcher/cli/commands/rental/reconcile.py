@@ -28,19 +28,21 @@ def reconcile(
         typer.Option(
             "--adopt",
             metavar="INSTANCE",
-            help="End this instance of the account, whoever made it. What a run of this machine made there comes home first. You are asked first if another computer rented it.",
+            help="Terminate this instance of the account, even if launch did not rent it. Files that a run of this machine has there are downloaded first. If another computer rented it, you are asked first.",
         ),
     ] = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="End what --adopt names though a run goes on there, or files are lost."),
+        typer.Option(
+            "--force", help="Terminate the --adopt instance even if a run continues there, or files are lost."
+        ),
     ] = False,
     after: Annotated[
         str | None,
         typer.Option(
             "--after",
             metavar="TIME",
-            help="End what --adopt names from this time on, e.g. 2026-11-26T02:10Z. Until it is gone the exit code is 5.",
+            help="Terminate the --adopt instance only from this time on, e.g. 2026-11-26T02:10Z. Until it is gone the exit code is 5.",
         ),
     ] = None,
     sure: Annotated[
@@ -48,7 +50,7 @@ def reconcile(
         typer.Option(
             "--yes",
             "-y",
-            help="End what --adopt names though it was rented on another computer, without asking.",
+            help="Terminate an --adopt instance that another computer rented, without asking.",
         ),
     ] = False,
     dismiss: Annotated[
@@ -56,18 +58,20 @@ def reconcile(
         typer.Option(
             "--dismiss",
             metavar="RUN",
-            help="Speak no more of what was rented for this run with a key that is lost. It may still be paid for.",
+            help="Stop reporting the rental of this run, made with a key that is lost. It may still be billed.",
         ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """End rented machines that no run needs, after their runs' files have come home.
+    """Terminate rented machines that no run needs, after their runs' files are downloaded.
 
-    It compares the list of rentals on this machine with what the account has. A machine whose run goes on is looked after again. Only instances that carry a mark of this
-    machine's rentals are ended, and those that --adopt names. The exit code is 1 if something of ours is still paid for and not needed,
-    and 3 if --adopt names an instance of another computer, and there is no terminal to ask at and no --yes.
+    It compares this machine's list of rentals with the account's instances. A machine whose run continues gets a
+    background process again. Only instances that carry a mark of this machine's rentals are terminated, and those that
+    --adopt names. The exit code is 1 if a rental of this machine is not needed and still billed. It is 3 if --adopt names
+    an instance of another computer, without --yes and without a terminal to ask at.
 
-    A rental that was made with another API key, whose account this one's is not, can neither be seen nor ended. If that key is lost, look at the account's own page, then --dismiss it.
+    A rental made with an API key of another account can be neither seen nor terminated. If that key is lost, look at the
+    account's web page, then --dismiss the rental.
 
     Examples:
         launch reconcile --dry-run
