@@ -15,7 +15,7 @@ _PIPES = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 def read_bounded(
     path: str | os.PathLike[str], most: int, *, cuts: bool = False, takes_pipe: bool = False
 ) -> bytes:
-    """Return the bytes of a regular file, which may be reached by a link. Never block.
+    """Return the bytes of a regular file, which may be reached by a link. Refuse other files without blocking.
 
     `most` is the largest number of bytes. A larger file is truncated if `cuts` is set. `takes_pipe`: also
     read a pipe that the shell has opened for this command. Raises OSError for a file that cannot be opened,

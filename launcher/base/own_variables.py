@@ -1,6 +1,4 @@
-"""Variables that this process sets only for itself: jobs and the launcher's other commands do not inherit
-them.
-"""
+"""Variables that this process sets only for itself: neither jobs nor other commands inherit them."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class CommandResult(NamedTuple):
 
     @property
     def is_good_exit(self) -> bool:
-        """Whether the command exited with status 0 unasked, without a known failure."""
+        """Whether the command exited with status 0 without a request to end and without a known failure."""
         was_asked = self.is_stop_asked or self.was_asked_to_end
         return self.failure is None and not self.is_bad_end and not was_asked
 

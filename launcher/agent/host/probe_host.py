@@ -120,8 +120,8 @@ def probe(
 
     `env` is the environment or interpreter to use, and `packages` are the job's requirements, None without a
     job. `engine` is the container engine to use, by name or by its socket's path. `model` is the job's, as in
-    a plan; the `model_keys` of its config are returned. With `slurm` the facts are those of its cluster
-    instead of its own cards and engines. Other interpreters and uv are searched without a job, if the chosen
+    a plan; the `model_keys` of its config are returned. With `slurm` the facts are the cluster's instead of
+    this host's cards and engines. Other interpreters and uv are searched without a job, if the chosen
     interpreter cannot be used, or if an environment must be made.
     """
     path = interpreter_path(env)

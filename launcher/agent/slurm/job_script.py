@@ -220,7 +220,7 @@ class _Keeping:
     def _run_agent(self, seen: Optional[PreviousRecord]) -> int:
         """Start the agent as a step of the job, handle signals until it has ended, and return its exit status."""
         words = [sys.executable, "-I", sys.argv[0], "step", self._run.path]
-        # As a keeper's variables do, they prove that the agent is the launcher's, whatever its ancestors are.
+        # As a keeper's variables do, they prove that the agent belongs to the launcher, for any ancestors.
         own = {bearers.OF_RUN: read_text(self._run.token) or "", bearers.OF_KEEPER: "1"}
         variables = {**os.environ, **own, **handed_on(seen)}
         if (cpus := os.environ.get("SLURM_CPUS_PER_TASK")) is not None:

@@ -134,8 +134,8 @@ def as_adopter(adopter: process.Process) -> str:
 def is_as_read(table: Sequence[ProcessEntry], pids: Collection[int]) -> bool:
     """Whether these processes and their ancestors are unchanged since the table was read.
 
-    None of them may be ending. An ending ancestor loses its variables first, and its children get another
-    parent last: in between it looks like a program without the token.
+    Nor may one have begun to end since then. An ending ancestor loses its variables first, and its children
+    get another parent last: in between it looks like a program without the token.
     """
     processes = process_lineage.by_pid(table)
     line = {entry for pid in pids for entry in process_lineage.line_of(processes[pid], processes)}

@@ -78,7 +78,7 @@ def manifest(session: ClientSession, request: OfRun, payload: bytes) -> VerbRepl
 class Checkpoint(NamedTuple):
     """A run, and which of its sealed checkpoints to send.
 
-    `which` is `last`, `best`, a step, or `whole`: the newest whose files all match their digests.
+    `which` is `last`, `best`, a step, or `whole`: the newest intact one, every file of which is read.
     """
 
     run: RunId

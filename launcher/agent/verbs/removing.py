@@ -161,7 +161,7 @@ def sweep(session: ClientSession, request: SweepRequest, _payload: bytes) -> Ver
 
 
 def remains(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
-    """Return what is left of a run that has ended, after a short wait for its agent to exit."""
+    """Return the remaining processes and leases of an ended run, after a short wait for its agent to exit."""
     return VerbReply({"left": leftovers.remains(session.run(request.run))})
 
 

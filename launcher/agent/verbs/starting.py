@@ -68,7 +68,7 @@ def take_back(session: ClientSession, request: OfRun, _payload: bytes) -> VerbRe
     """Take back a handed-over run that never began and whose container is removed.
 
     Closing the connection then removes the run. `taken` says whether it will, which is also true of a run
-    that was never handed over. A run with an attempt's folder has begun, whatever other evidence says.
+    that was never handed over. A run with an attempt's folder has begun, regardless of other evidence.
     """
     run = session.run(request.run)
     fate = run_state.probe_of(run)
@@ -119,7 +119,7 @@ class Resume(NamedTuple):
 
 
 def resume(session: ClientSession, request: Resume, payload: bytes) -> VerbReply:
-    """Start an interrupted or waiting run again, after what is left of it is ended by proof.
+    """Start an interrupted or waiting run again. Its remaining processes are first ended, on proof.
 
     The payload is empty, or holds the secrets of the run (secret.py), which replace those on the host. While
     secrets are missing, the answer names them, and the run waits. While only silence can prove the last agent
@@ -177,7 +177,7 @@ def _silence_left_s(session: ClientSession, run: Run) -> Optional[float]:
 
 
 def _restart(session: ClientSession, run: Run, judged: StateRecord, by: Optional[str]) -> VerbReply:
-    """Start a run that no process holds, or let it wait and return what it lacks."""
+    """Start a run that no process holds, or let it wait and return the missing secrets or cards."""
     waited_for = judged.get("reason") if judged["state"] == "waiting" else None
     why = SESSION_LIMIT if judged.get("reason") == SESSION_LIMIT else "agent-lost"
     if not os.path.isdir(run.code):
@@ -228,10 +228,10 @@ def _settle(session: ClientSession, run: Run) -> None:
 
 
 def _look_after_crash(run: Run) -> JsonObject:
-    """Repair files that the disk may have lost when this host stopped. Return the failure if it cannot.
+    """Repair a run's files that the disk may have lost when this host stopped.
 
-    In most runtimes the agent does this, but a container does not see the store. Raises RequestError while
-    `gc` runs.
+    Returns the failure if that is impossible, else an empty object. In most runtimes the agent does this, but
+    a container does not see the store. Raises RequestError while `gc` runs.
     """
     run_fate = run_state.probe_of(run)
     if run_fate.is_in_image and settling.is_doubtful(run):

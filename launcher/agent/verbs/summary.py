@@ -170,7 +170,7 @@ def _last_progress(run: Run) -> StateRecord | HeartbeatRecord:
 
 
 def _last_remedy(run: Run) -> JsonObject | None:
-    """Return the last remedy, the attempt and step that it answers, and what the next attempt recorded of it."""
+    """Return the last remedy, the attempt and step that it answers, and the next attempt's record of it."""
     following: AttemptRecord = {}
     for folder in run.newest():
         state = folder.read_state()
