@@ -1,4 +1,4 @@
-"""When a script that decides its own precision is told of `--adapt`, and the command that gives it the plan's."""
+"""Suggest `--adapt` for a script that decides its own precision, and build the command that adapts it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from launcher.values.record import RunState, State
 
 
 def suggestion(plan: Plan) -> tuple[Finding, ...]:
-    """Return a note on a plan for a card whose script decides its own precision, if the hook could adapt it."""
+    """Return a note for a GPU plan whose script decides its own precision, if the hook could adapt it."""
     if plan.profile.kind == "cpu" or plan.hands_out("precision") or not starts_python(plan.command):
         return ()
     message = f"your script decides its own precision; {plan.profile.title} wants {plan.ladder[0].title}"
@@ -30,7 +30,7 @@ def suggestion(plan: Plan) -> tuple[Finding, ...]:
 
 
 def mending_command(mirror: Mirror, state: RunState) -> str | None:
-    """Return the command that launches a run's script with the plan's precision, where that mends its failure."""
+    """Return the command that launches a run's script with the plan's precision, if that fixes its failure."""
     if state.state != State.FAILED or state.reason not in PRECISION_FAILURES:
         return None
     with contextlib.suppress(LaunchError):
@@ -43,7 +43,7 @@ def mending_command(mirror: Mirror, state: RunState) -> str | None:
 def adapted_command(plan: Plan) -> str:
     """Return the command line that launches a plan's command with `--adapt`.
 
-    A `…` stands for what is left to the person: the settings, model and data of a job.
+    A `…` stands for parts that the user must fill in: the settings, model and data of a job.
     """
     words = ["launch"]
     if plan.host != LOCAL.name:

@@ -1,4 +1,4 @@
-"""Which of a host's cards a launch asks for, and how it gets them: leased on the host, after waiting if necessary."""
+"""Choose a host's cards for a launch, and wait until they can be leased."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 
 class CardChoice(NamedTuple):
-    """The cards that can be used now (UUIDs), how many of them are needed, and their titles.
+    """The cards that can be used now (UUIDs), the number needed, and their titles.
 
-    `any_of` includes cards that others hold now: a run may move to them later.
+    `any_of` includes cards that are in use now: a run may move to them later.
     """
 
     gpus: tuple[str, ...]
@@ -43,12 +43,15 @@ class CardChoice(NamedTuple):
     titles: dict[str, str]
 
     def title(self, gpus: tuple[str, ...]) -> str:
-        """Return cards as a person reads them."""
+        """Return the titles of cards for users."""
         return ", ".join(self.titles.get(gpu, gpu) for gpu in gpus)
 
 
 def card_choice(asked: str | None, plan: Plan, facts: Facts) -> CardChoice:
-    """Return the cards that a plan may have: those of its profile, or those of them that `--gpus` names; none if others give them."""
+    """Return the cards that a plan may use: those of its profile, limited to `--gpus` if given.
+
+    Empty if the cards are given or scheduled, and not leased.
+    """
     _, named = requested_gpus(asked, plan.profile.count)
     is_leased = plan.allocation.how not in ("given", "scheduled")
     by_profile = choose_gpus(plan.profile, facts, len(facts.gpus)) if is_leased else ()
@@ -60,7 +63,7 @@ def card_choice(asked: str | None, plan: Plan, facts: Facts) -> CardChoice:
 
 
 def findings(asked: str | None, plan: Plan, host: Host, facts: Facts | None) -> Sequence[Finding]:
-    """Return what speaks against the cards that `--gpus` asks for; that there are too few the gate says."""
+    """Return the objections to the cards of `--gpus`. The gate reports a lack of cards."""
     if asked is None:
         return []
     _, named = requested_gpus(asked, plan.profile.count)
@@ -89,7 +92,7 @@ def findings(asked: str | None, plan: Plan, host: Host, facts: Facts | None) -> 
 
 
 def refusal(findings: Sequence[Finding], plan: Plan, facts: Facts) -> CardBusyError | None:
-    """Return the error of a plan that only the holders of its cards stand against; None for any other."""
+    """Return the busy error for a plan if its only obstacle is that its cards are held; else None."""
     if not findings or any(one.code != BUSY for one in findings):
         return None
     taken = [gpu for gpu in cards_of(plan.profile, facts) if is_unavailable(gpu, facts)]
@@ -99,7 +102,7 @@ def refusal(findings: Sequence[Finding], plan: Plan, facts: Facts) -> CardBusyEr
 
 
 def waiting_for(make: Callable[[], T], wait_s: float, view: View) -> T:
-    """Make something; while others hold the cards for it, try again for `wait_s` seconds and show who holds them.
+    """Call `make`; while its cards are held, retry for `wait_s` seconds and show the holders.
 
     Raises CardBusyError if they are still held at the end.
     """

@@ -1,4 +1,7 @@
-"""A contact is a host that answers, with what a launch knows about it; plans pass the gate and find cards against it."""
+"""A contact is a connected host and a launch's knowledge of it.
+
+Plans pass the gate and get cards against it.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,14 @@ from launcher.values.job import Job
 from launcher.values.plan import Finding, Plan
 
 LOOK_AGAIN_S = 30.0
-"""How old facts about cards may be, in seconds, before the host is probed again."""
+"""The maximum age of facts about cards, in seconds, before the host is probed again."""
 
 
 class Contact(NamedTuple):
-    """A host that answers, its facts, and the job that is to run there.
+    """A connected host, its facts, and the job to run on it.
 
-    `gpus` is the value of `--gpus`. `deadline` is when to stop waiting for cards, by the monotonic clock. `is_rented`: the
-    machine was rented for this launch alone. `batch` is the batch that the run is for.
+    `gpus` is the value of `--gpus`. `deadline` is the end of waiting for cards, by the monotonic clock.
+    `is_rented`: the machine was rented for this launch. `batch` is the batch that the run belongs to.
     """
 
     host: Host
@@ -44,9 +47,9 @@ class Contact(NamedTuple):
 
 
 def pass_gate(contact: Contact, plan: Plan) -> None:
-    """Check a plan, and the cards that `--gpus` asks for, against the host's facts; show the notes.
+    """Check a plan, and the cards of `--gpus`, against the host's facts; show the notes.
 
-    Raises RefusedError for what is refused, CardBusyError if only busy cards stand in the way.
+    Raises RefusedError with the refusals, or CardBusyError if busy cards are the only obstacle.
     """
     check, host = backend_of(contact.host).planning.check, contact.host
     findings = [
@@ -62,7 +65,7 @@ def pass_gate(contact: Contact, plan: Plan) -> None:
 
 
 def _of_rented(finding: Finding, host: Host) -> Finding:
-    """Return a finding with what helps where each launch rents another machine: this one's cards are not to be had by it."""
+    """Return a finding with advice for a host that rents a new machine for each launch, where this one's cards do not matter."""
     if finding.code != "card-mismatch":
         return finding
     mend = f'name another type or card   launch offers --host {host.name}     in its table   type = "…"'
@@ -72,7 +75,7 @@ def _of_rented(finding: Finding, host: Host) -> Finding:
 
 
 def settle(findings: Iterable[Finding], view: View) -> None:
-    """Show the notes among findings. Raise RefusedError, which says all the others, if there are any."""
+    """Show the notes among findings. Raise RefusedError with all refusals, if any."""
     found = list(findings)
     for finding in found:
         if finding.level == "note":
@@ -82,7 +85,7 @@ def settle(findings: Iterable[Finding], view: View) -> None:
 
 
 def refusal(findings: Iterable[Finding]) -> RefusedError | None:
-    """Return an error that says all refusals among findings; None without one."""
+    """Return an error with all refusals among findings; None without any."""
     lines = [
         f"{finding.message}\n  {finding.mend}" if finding.mend else finding.message
         for finding in findings
@@ -92,9 +95,9 @@ def refusal(findings: Iterable[Finding]) -> RefusedError | None:
 
 
 def pass_gate_when_free(contact: Contact, plan: Plan) -> Contact:
-    """Pass the gate; while others hold the cards, probe again until the deadline. Return the contact that passed.
+    """Pass the gate; while the cards are held, probe again until the deadline.
 
-    Raises RefusedError.
+    Return the contact that passed. Raises RefusedError.
     """
     first = [contact]
 
@@ -107,9 +110,9 @@ def pass_gate_when_free(contact: Contact, plan: Plan) -> Contact:
 
 
 def look_at_cards(contact: Contact, plan: Plan) -> Callable[[], cards.CardChoice]:
-    """Return a function that says which cards a plan may have, by a new probe once the facts are old.
+    """Return a function that chooses cards for a plan, with a new probe once the facts are old.
 
-    As long as others hold all of them, the last choice stands.
+    While all cards are held, it returns the last choice.
     """
     looked_at, choice = time.monotonic(), cards.card_choice(contact.gpus, plan, contact.facts)
 

@@ -1,4 +1,4 @@
-"""Look at a launch without starting it: its plan and what speaks against it, or its ladder of precisions."""
+"""Preview a launch without starting it: its plan and the findings, or its ladder of precisions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Preview(NamedTuple):
-    """A host and a plan for it, what the gate would say, and what would travel; what a first session would be, or what is rented."""
+    """A host, its plan, the gate's findings and the upload; a preview of the first session, or of the rental."""
 
     host: Host
     plan: Plan
@@ -54,10 +54,12 @@ def preview(
     lookup: Lookup | None = None,
     silence: HostError | None = None,
 ) -> Preview:
-    """Return the plan and what the gate would say; nothing is refused, nothing is left on the host.
+    """Return the plan and the gate's findings. Findings do not raise, and the host is not changed.
 
-    A value that a launch would refuse to record is not in the plan. Raises UsageError as a launch does, also for a secret that is not set. With the facts of an earlier probe, or the error of one, no connection is made. Raises HostError only where the plan itself hangs on the
-    probe: no profile is named, or a name that means several.
+    A value that a launch would refuse to record is left out of the plan. With the facts of an earlier probe,
+    or its error (`silence`), no connection is made. Raises UsageError as a launch does, also for a secret
+    that is not set. Raises HostError only if the plan depends on the probe: no profile is named, or the name
+    fits several.
     """
     resolved = understand(request, lookup)
     host, profiles = resolved.host, resolved.profiles
@@ -130,9 +132,10 @@ def _not_reached(error: HostError) -> Finding:
 
 
 class Explanation(NamedTuple):
-    """What a ladder is made for, the ladder, what speaks against the job on this machine, and the job.
+    """The inputs of a ladder, the ladder, the findings about the job on this machine, and the job.
 
-    `takes` is what the job's script takes from a plan, `resources` what the run gets on its host.
+    `takes` are the values that the job's script takes from a plan, `resources` the run's resources on its
+    host.
     """
 
     inputs: LadderInputs
@@ -144,10 +147,10 @@ class Explanation(NamedTuple):
 
 
 def explain(request: Request, facts: Facts | None = None) -> Explanation:
-    """Return the ladder of a request. The host is asked only where no profile, or several, are named.
+    """Return the ladder of a request. The host is probed only if the request names no profile, or several.
 
-    A cluster that answers is always asked, for its name of the card. Raises RefusedError when the precision that is asked
-    for is excluded.
+    A reachable cluster is always asked, for its name of the card. Raises RefusedError if the requested
+    precision is excluded.
     """
     resolved = understand(request)
     backend = backend_of(resolved.host)
@@ -179,13 +182,13 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     found = ladder(case, resolved.asked)
     findings = (*job_check.findings(resolved.task), *_of_several(resolved, profile, facts))
     if too_large(case, found.rungs[0]):
-        with contextlib.suppress(RefusedError):  # a plan may be refused for more than its ladder
+        with contextlib.suppress(RefusedError):  # a plan may be refused for more reasons than its ladder
             findings = (*findings, *model_room(plan_of(profile, resolved, facts), resolve.cards()))
     return Explanation(case, found, findings, resolved.job, script.takes or (), resources)
 
 
 def _of_several(resolved: Resolved, profile: Profile, facts: Facts | None) -> list[Finding]:
-    """Note that a name means several cards and the host has none of them: the first is taken."""
+    """Return a note if a name fits several cards and the host has none of them: the first is used."""
     names = [one.name for one in resolved.profiles]
     if len(names) < 2 or facts is None or cards_of(profile, facts):
         return []
@@ -195,6 +198,6 @@ def _of_several(resolved: Resolved, profile: Profile, facts: Facts | None) -> li
 
 
 def _with_nothing_asked(resolved: Resolved) -> Resolved:
-    """Return a request that leaves the precision to us, for a preview of what was refused."""
+    """Return a request with automatic precision, to preview a refused one."""
     job = resolved.job.model_copy(update={"attention": "sdpa", "compile": False})
     return resolved._replace(asked=AUTO, task=resolved.task._replace(job=job))

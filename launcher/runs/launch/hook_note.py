@@ -1,4 +1,4 @@
-"""What a user reads of the start-up hook before a launch."""
+"""The notes about the start-up hook before a launch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HOOK_NOTE = "start-up hook: reads steps and metrics of a Hugging Face Trainer, a
 
 
 def hook_note(task: Job | Plan) -> str | None:
-    """Return the note on the hook; None if it is off, or if the command does not show that it starts Python."""
+    """Return the note on the hook; None if it is off, or if the command does not visibly start Python."""
     if task.adapt:
         return ADAPT_NOTE
     return HOOK_NOTE if task.inject and starts_python(task.command) else None

@@ -1,4 +1,4 @@
-"""What `launch init` proposes for a host: the lines of a launch.toml, and what they mean there."""
+"""The proposal of `launch init` for a host: the lines of a launch.toml and their explanation."""
 
 from __future__ import annotations
 
@@ -21,18 +21,21 @@ from launcher.values.profile import DERIVED, Profile
 
 NO_NAME = re.compile(r"[^a-z0-9_-]+")
 NUMBERS = re.compile(r"[0-9.]+|[0-9a-f:.]*:[0-9a-f:.]*")
-"""What an IPv4 or IPv6 address looks like."""
+"""The form of an IPv4 or IPv6 address."""
 
 _LOGIN_NODE = (
     'this is a login node of a Slurm cluster: with   kind = "slurm"   in its table, its runs are jobs'
 )
 
 A_JOB = NO_JOB.model_copy(update={"requirements": ("torch",)})
-"""What most jobs need."""
+"""A job with the requirement that most jobs have."""
 
 
 class Proposal(NamedTuple):
-    """A project's defaults. `profile` is None for a card that no profile names; `lines` are what a person should know."""
+    """A project's proposed defaults.
+
+    `profile` is None for a card that no profile names; `lines` explain them to the user.
+    """
 
     host: str
     profile: str | None
@@ -42,9 +45,9 @@ class Proposal(NamedTuple):
 
 
 def propose(host: Host, environment: str | None, facts: Facts) -> Proposal:
-    """Return the defaults for a host, by what its probe found.
+    """Return the defaults for a host from the facts of its probe.
 
-    Raises UsageError for an environment that is not there, or that belongs into the file that has the host.
+    Raises UsageError for an environment that does not exist, or that belongs in the user's hosts file.
     """
     is_written = host.name != "local" and host.name in Lookup().written_hosts
     if is_written and environment is not None:
@@ -83,7 +86,7 @@ def _profile_words(profile: Profile) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a new file. Raises UsageError if there is one, which stays as it is, or if it cannot be written."""
+    """Write a new file. Raises UsageError if it exists, leaving it unchanged, or if it cannot be written."""
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
@@ -94,7 +97,7 @@ def write(path: Path, text: str) -> None:
 
 
 def _short(host: Host) -> str:
-    """Return a name for an address: its first part; all of it if it is made of numbers."""
+    """Return a name for an address: its first part, or all of it if it is numeric."""
     address = (host.address or host.name).lower()
     first = address if NUMBERS.fullmatch(address) else address.partition(".")[0]
     return NO_NAME.sub("-", first).strip("-") or "host"
@@ -110,7 +113,7 @@ def _environment(runtime: str, environment: str | None, facts: Facts) -> str:
 
 
 def _table(name: str, host: Host, profile: str | None, environment: str | None) -> str:
-    """Return the table of a host. An alias of ssh's configuration, and this machine, have no address in it."""
+    """Return the table of a host; without an address for an alias of ssh's configuration and for this machine."""
     is_new = name != host.name
     keys = {
         "address": host.address if is_new else None,

@@ -56,19 +56,19 @@ if TYPE_CHECKING:
 
 ID_TRIES = 5
 UNSETTLED = "unsettled"
-"""The agent's code for a run of which nobody knows whether the host's scheduler has it."""
+"""The agent's error code for a run whose submission to the host's scheduler is unconfirmed."""
 
 
 class Started(NamedTuple):
-    """A run that has begun, and the open desk for `follow` to take over."""
+    """A run that has begun, and its open host client, which `follow` takes over."""
 
     host: Host
     mirror: Mirror
     desk: HostClient
     interrupts: Interrupts
-    """Ctrl-C and SIGTERM since the start, for the caller to release: from here on they do not end the run."""
+    """Held-back Ctrl-C and SIGTERM, for the caller to release: they do not end the run from here on."""
     lease: Lease | None = None
-    """Our hold on the machine, if it is rented: the caller ends the rent, or hands it over."""
+    """The lease of the machine, if it is rented: the caller terminates the rental, or hands it over."""
     job_id: str | None = None
     """The id of the run's job in Slurm, on a cluster."""
 
@@ -84,11 +84,11 @@ def launch(
 ) -> Started:
     """Start a run, under a new id unless one is given.
 
-    Its desk is opened by `opening`, and `hold` holds interrupts back: in a thread, NoInterrupts. `code` is that of its batch.
-
-    Raises RefusedError from the gate, before anything was sent. If this raises, or is interrupted, nothing is left on
-    the host: its agent removes what was prepared when the connection ends. The start itself is not interrupted: Ctrl-C
-    waits for it, and a link that breaks there leaves a run that may have begun, as the error says.
+    `opening` opens its host client, and `hold` holds interrupts back: NoInterrupts in a thread. `code` is the
+    frozen code of its batch. Raises RefusedError from the gate, before anything was sent. If this raises or
+    is interrupted, no data is left on the host: its agent removes prepared data when the connection ends. The
+    start itself is not interrupted: Ctrl-C waits for it. If the link breaks during the start, the run may
+    have begun, as the error says.
     """
     resolved = understand(request)
     host, task = resolved.host, resolved.task
@@ -102,7 +102,7 @@ def launch(
     settle([*job_check.findings(task), *secret_values.findings(resolved.values)], view)
     settle(resolved.machine.notes if resolved.machine is not None else (), view)
     settle(planning.task_findings(task, host), view)
-    runs_folder()  # raises if it cannot be made, before anything is asked of the host
+    runs_folder()  # raises if it cannot be made, before the host is contacted
     loaded = _load(task, request.env_files, view, code)
     before = ShippedBefore(task.code, host)
     if not request.is_sure:
@@ -116,10 +116,10 @@ def launch(
 
 
 def wanted_of(resolved: Resolved, request: Request, run_id: str | None = None) -> Wanted:
-    """Return what a launch needs of a machine."""
+    """Return a launch's requirements for a machine."""
 
     def plan_for(profile: Profile, facts: Facts) -> Plan:
-        from launcher.runs.launch.planned import plan_of  # it is loaded while a host is waited for
+        from launcher.runs.launch.planned import plan_of  # it is loaded while waiting for a host
 
         return plan_of(profile, resolved, facts)
 
@@ -137,7 +137,7 @@ def wanted_of(resolved: Resolved, request: Request, run_id: str | None = None) -
 
 
 class _Ready(NamedTuple):
-    """What a launch has at hand before it connects."""
+    """The values that a launch prepares before it connects."""
 
     request: Request
     secrets: Mapping[str, str]
@@ -151,7 +151,10 @@ class _Ready(NamedTuple):
 def _launch_on(
     resolved: Resolved, ready: _Ready, view: View, run_id: str | None = None, shown: Plan | None = None
 ) -> Started:
-    """Start a run on the machine of a request, under a new id unless one is given. A plan that was shown is not shown again."""
+    """Start a run on the machine of a request, under a new id unless one is given.
+
+    A plan that was already shown is not shown again.
+    """
     host, (request, secrets, loaded, before, opening, hold, batch) = resolved.host, ready
     with view.stage("connect") as stage:
         desk = connect(host, opening)
@@ -205,13 +208,16 @@ def _ship(
     mirror: Mirror,
     stage: Stage,
 ) -> str:
-    """Send a load for a run; put what was sent on the list."""
+    """Send a load for a run; append the shipment to the list."""
     shipments.append(ship(desk, loaded, before, mirror, stage))
     return shipments[-1].words
 
 
 def _load(task: resolve.Task, env_files: Sequence[str], view: View, code: FrozenCode | None = None) -> Load:
-    """Collect what travels, and show what does not. Raises RefusedError for a folder or a script that is not sent."""
+    """Collect the files to send, and show the excluded ones.
+
+    Raises RefusedError for a folder or script that cannot be sent.
+    """
     with view.stage("files") as stage:
         stage.text = None  # its line is that of the stage `ship`
         loaded = load(task, env_files)
@@ -223,7 +229,7 @@ def _load(task: resolve.Task, env_files: Sequence[str], view: View, code: Frozen
 
 
 def _ask(question: Finding | None, view: View) -> None:
-    """Ask whether something large is meant to travel. Raises RefusedError if it is not, or without a terminal."""
+    """Ask whether a large upload is intended. Raises RefusedError if not, or without a terminal."""
     if question is None:
         return
     answer = view.agrees(question.message)
@@ -234,7 +240,7 @@ def _ask(question: Finding | None, view: View) -> None:
 
 
 class Filling(NamedTuple):
-    """A stage that puts code and data in place for a run, by its mirror, shows how far it is, and returns what it did."""
+    """An upload stage: `fill` puts a run's code and data in place, shows its progress, and returns a summary."""
 
     stage: str
     fill: Callable[[Mirror, Stage], str]
@@ -249,10 +255,11 @@ def begin(
     run_id: str | None = None,
     hold: Callable[[], Interrupts] = HeldInterrupts,
 ) -> Started:
-    """Sweep a host, make a run there with cards of its own, waiting for them if necessary, fill it, and start it.
+    """Sweep a host, create a run with leased cards, waiting for them if necessary, fill it, and start it.
 
-    It gets a new id, unless one is given; AgentError `run-exists` if that is taken there. The caller closes the desk if this
-    raises, which removes what was prepared. `hold` holds interrupts back from the start on; only the main thread can.
+    The run gets a new id, unless one is given; raises AgentError `run-exists` if that exists on the host. If
+    this raises, the caller closes the host client, which removes prepared data. `hold` holds interrupts back
+    from the start on; only the main thread can.
     """
     view = contact.view
     if plan.verification is None and (note := hook_note(plan)):
@@ -271,7 +278,9 @@ def begin(
     with view.stage("start") as stage:
         if secrets:
             runtime.entrust(mirror.run, secrets)
-        interrupts = hold()  # once the run is bound, a rent is ended only by who knows that it never began
+        interrupts = (
+            hold()
+        )  # once the run is bound, its rental may end only after proof that the run never began
         try:
             mirror.bind(contact.host, runtime.desk.root_id, plan, contact.batch)
             job_id = _start(runtime, mirror)
@@ -285,7 +294,7 @@ def begin(
 
 
 def build_image(request: Request, view: View) -> None:
-    """Build, or pull, the image of a job on a host, so that no launch has to. Raises RefusedError."""
+    """Build or pull the image of a job on a host, ahead of launches. Raises RefusedError."""
     resolved = understand(request)
     host = _with_images(resolved.host)
     resolved = resolved._replace(host=host)
@@ -306,7 +315,7 @@ def build_image(request: Request, view: View) -> None:
 
 
 def _with_images(host: Host) -> Host:
-    """Return a host whose runtime runs images. Raises UsageError if its own does not."""
+    """Return a host with a runtime that uses images. Raises UsageError if its configured runtime does not."""
     backend_of(host).check_has(host, "image")
     if host.runtime == AUTO:
         name = next(name for name in RUNTIMES if load_runtime(name).has_images)
@@ -319,7 +328,7 @@ def _with_images(host: Host) -> Host:
 
 
 def _look(desk: HostClient, resolved: Resolved, view: View) -> tuple[Facts, Profile]:
-    """Probe a host; return its facts and the profile that they decide on. Raises HostError or UnknownNameError."""
+    """Probe a host; return its facts and the resulting profile. Raises HostError or UnknownNameError."""
     with view.stage("probe") as stage:
         probing = backend_of(resolved.host).probing
         facts = probing.probe(desk, resolved.host, resolved.job, resolved.machine)
@@ -332,8 +341,8 @@ def _look(desk: HostClient, resolved: Resolved, view: View) -> tuple[Facts, Prof
 def _start(runtime: Runtime, mirror: Mirror) -> str | None:
     """Start the run; return the id of its job on a cluster.
 
-    If it could not begin and its host removes it, the mirror is removed too; else it may have begun.
-    Raises RefusedError, with its words, for what the host's scheduler does not take.
+    If it could not begin and its host removes it, the local copy is removed too; otherwise it may have begun.
+    Raises RefusedError, with the scheduler's message, for a job that the host's scheduler rejects.
     """
     try:
         return runtime.start(mirror.run)
@@ -361,7 +370,7 @@ def _start(runtime: Runtime, mirror: Mirror) -> str | None:
 
 
 def _sweep(runtime: Runtime, view: View) -> None:
-    """End what dead runs have left on the host: it may hold the card."""
+    """Remove leftovers of dead runs on the host, which may hold the card."""
     with view.stage("sweep") as stage:
         items = sweeping.sweep(runtime.desk, [runtime], dry_run=False, kept_s=sweeping.KEPT_S)
         stage.text = sweeping.summary(items)
@@ -378,7 +387,7 @@ def _create(
     *,
     queues: bool,
 ) -> tuple[str, tuple[str, ...]]:
-    """Make the run on the host under its id, or one that is free there; return the id, and the cards that it got."""
+    """Create the run on the host under its id, or a free one; return the id and its cards."""
     choice = look()
     for tries_left in reversed(range(ID_TRIES if run_id is None else 1)):
         run = run_id or new_run_id(plan.job)

@@ -1,4 +1,4 @@
-"""The packages of a job that names none itself: from what its folder has. The first source that is there counts, alone.
+"""Find the packages of a job that names none, from its folder. Only the first source found is used.
 
 1. the block `# /// script` in the command's script (PEP 723)
 2. `requirements.txt`
@@ -82,12 +82,12 @@ _NEEDS_NONE = frozenset(
         "whoami",
     ]
 )
-"""Programs that look at a host. Nobody wants an environment made for them."""
+"""Programs that inspect a host. They need no environment."""
 _OF_TORCH = re.compile(
     r"nvidia-(?:cublas|cuda-(?:cupti|nvrtc|runtime)|cudnn|cufft|cufile|curand|cusolver|cusparse|cusparselt|nccl|nvjitlink"
     r"|nvshmem|nvtx)(?:-cu[0-9]+)?|triton|pytorch-triton|cuda-(?:bindings|pathfinder|toolkit)"
 )
-"""What a build of torch brings itself. Pins of them are those of another build."""
+"""Packages that a build of torch brings along. Pins of them belong to another build."""
 _OF_PYTORCH = re.compile(r"https?://download\.pytorch\.org/")
 _OF_PYPI = re.compile(r"https?://pypi\.(?:org|python\.org)/simple/?")
 _EXPORT = (
@@ -106,7 +106,7 @@ EXPORT_S = 20.0
 
 
 class Packages(NamedTuple):
-    """Requirements, where they are from, and what is to be said about them."""
+    """Requirements, their source, and findings about them."""
 
     requirements: tuple[str, ...]
     origin: str
@@ -116,8 +116,8 @@ class Packages(NamedTuple):
 def with_packages(task: Task, host: Host, added: Sequence[str]) -> Task:
     """Return a task with the packages of its folder, if its job names none, and those of --with.
 
-    A host that names its own environment has its own packages: only what was asked for by name is looked for there.
-    Raises BadFileError for a file that cannot be read as packages, UsageError for --with.
+    A host with a configured environment keeps that environment's packages: only packages requested by name
+    are checked there. Raises BadFileError for a file that cannot be read as packages, UsageError for --with.
     """
     wanted = [_checked_word(word) for word in added]
     job = task.job
@@ -190,7 +190,7 @@ def _of_script(task: Task) -> Packages | None:
     try:
         data = read_bounded(task.code / script.path, MOST_BYTES, cuts=True)
     except (OSError, BadFileError):
-        return None  # the check of the script says why
+        return None  # the check of the script reports it
     text = data.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
     blocks = list(_BLOCK.finditer(text))
     if not blocks:
@@ -207,7 +207,7 @@ def _of_script(task: Task) -> Packages | None:
 
 
 def _of_python(table: TomlTable, where: str) -> Iterator[Finding]:
-    """Yield a note on the versions of Python that a script wants."""
+    """Yield a note on the Python versions that a script requires."""
     if wanted := table.get("requires-python"):
         message = f"{where}: requires-python {wanted}: not checked; the host's own Python is used"
         yield Finding(level="note", code="packages-adapted", message=message)
@@ -253,7 +253,10 @@ def _checked(written: object, where: str) -> tuple[str, ...]:
 
 
 def _table(table: TomlTable, key: str, where: str) -> TomlTable:
-    """Return a table within a table, empty without it. Raises BadFileError for another value."""
+    """Return a table within a table; empty if it is missing.
+
+    Raises BadFileError for another type of value.
+    """
     value = table.get(key, {})
     if not isinstance(value, dict):
         raise BadFileError(f"{where}: {key}: expected a table")
@@ -277,7 +280,10 @@ def _of_uv_alone(table: TomlTable, where: str) -> Iterator[Finding]:
 
 
 def _of_lock(task: Task, host: Host) -> Packages | None:
-    """Return what uv exports of a lock; None if uv is not installed here. Raises BadFileError if it refuses."""
+    """Return the packages that uv exports from a lock; None if uv is not installed here.
+
+    Raises BadFileError if uv fails.
+    """
     uv = shutil.which("uv")
     if uv is None:
         return None
@@ -285,7 +291,7 @@ def _of_lock(task: Task, host: Host) -> Packages | None:
         from launcher.config import requirement_file
 
         path = Path(folder) / LOCK
-        for name in (LOCK, PROJECT):  # alone: uv.toml and what else is in the folder may be a stranger's
+        for name in (LOCK, PROJECT):  # only these files: uv.toml and others in the folder are untrusted
             if (task.code / name).is_file():
                 (Path(folder) / name).write_text(read_text(task.code / name))
         path.write_text(_exported(uv, folder))
@@ -293,7 +299,10 @@ def _of_lock(task: Task, host: Host) -> Packages | None:
 
 
 def _exported(uv: str, folder: str) -> str:
-    """Return the requirements that uv exports of the lock in a folder, with none of its settings. Raises BadFileError."""
+    """Return the requirements that uv exports from the lock in a folder, without uv's settings.
+
+    Raises BadFileError.
+    """
     variables = {name: value for name, value in os.environ.items() if not name.startswith("UV_")}
     try:
         done = subprocess.run(
@@ -316,7 +325,7 @@ def _exported(uv: str, folder: str) -> str:
 
 
 def _of_file(read: RequirementFile, name: str, task: Task, host: Host) -> Packages:
-    """Return the packages of a file of requirements, with what is left out of it."""
+    """Return the packages of a requirements file, with notes on its unused parts."""
     from launcher.config import requirement_file
 
     requirements = read.requirements
@@ -373,9 +382,9 @@ def _imported_from_folder(folder: Path, name: str) -> Finding:
 
 
 def _indexes(lines: Sequence[str], name: str, host: Host) -> Iterator[Finding]:
-    """Yield what is to be said about the indexes that a file names: a host's index is that of its pip_conf.
+    """Yield findings about the indexes that a file names: a host uses the index of its pip_conf.
 
-    A package of a private index could be another one on PyPI, so that index is not left out silently.
+    A private index is never dropped silently, because its package could be a different one on PyPI.
     """
     others = []
     for line in lines:

@@ -1,6 +1,6 @@
-"""From what a host says about itself to the plan of a request.
+"""Make the plan of a request from a host's facts.
 
-It loads while the host is waited for: nothing of it is needed before.
+This module loads while the client waits for the host; earlier stages do not need it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def plan_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> Plan:
 
 
 def plan_with(profile: Profile, resolved: Resolved, facts: Facts | None, script: ScriptUse) -> Plan:
-    """Return the plan of a job of whose script this is known, with those for the other cards that may come."""
+    """Return the plan of a job with this known script use, including plans for the other possible cards."""
 
     def plan_for(other: Profile, expected: Facts) -> Plan | None:
         try:
@@ -98,16 +98,16 @@ def _plan_for(profile: Profile, resolved: Resolved, facts: Facts | None, script:
             resources=resources,
         )
     except UnequalSharesError as error:
-        # Another batch does not help where the host cannot give so many cards.
+        # Another batch does not help if the host has fewer cards.
         limits = planning.limits(resolved.host.name, resources, facts) if facts is not None else ()
         raise refusal(limits) or error from error
 
 
 def _can_imitate(profile: Profile, job: Job) -> bool:
-    """Whether the start-up hook can let the job's script run as on this card."""
+    """Return whether the start-up hook can make the job's script run as on this card."""
     return profile.kind == "cuda" and job.inject and starts_python(job.command)
 
 
 def known_of(resolved: Resolved, facts: Facts | None) -> tuple[Model | None, Platform]:
-    """Return what is known of the job's model, and of what its precision hangs on."""
+    """Return the known facts about the job's model, and the platform that its precision depends on."""
     return (resolved.model or facts.model, facts.for_precision) if facts else (resolved.model, Platform())

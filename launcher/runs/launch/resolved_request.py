@@ -1,4 +1,4 @@
-"""From a request to values: what its names and files mean, before any host is asked."""
+"""Resolve the names and files of a request to values, before any host is contacted."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ AUTO: Literal["auto"] = "auto"
 
 
 def understand(request: Request, lookup: Lookup | None = None) -> Resolved:
-    """Turn names and files into values; nothing is sent. Raises UsageError and its kin.
+    """Resolve names and files to values; nothing is sent. Raises UsageError and its subclasses.
 
-    One `lookup` for many requests reads the files that they share once.
+    One `lookup` for many requests reads shared files once.
     """
     lookup = lookup or Lookup()
     host = lookup.host(request.host)
@@ -58,7 +58,7 @@ def understand(request: Request, lookup: Lookup | None = None) -> Resolved:
 
 
 def _with_outputs(job: Job, patterns: Sequence[str]) -> Job:
-    """Return a job with more patterns of outputs. Raises UsageError for one that cannot be a pattern."""
+    """Return a job with additional output patterns. Raises UsageError for an invalid pattern."""
     try:
         return Job.model_validate({**dict(job), "outputs": (*job.outputs, *patterns)})
     except ValidationError as error:
@@ -66,7 +66,10 @@ def _with_outputs(job: Job, patterns: Sequence[str]) -> Job:
 
 
 def secrets_for(resolved: Resolved) -> Mapping[str, str]:
-    """Return the secrets of a launch by name. Raises UsageError for one that is not set or cannot be hidden, or may not go to its host."""
+    """Return the secrets of a launch by name.
+
+    Raises UsageError for a secret that is not set or cannot be hidden, or that must not be sent to its host.
+    """
     host, job = resolved.host, resolved.job
     secrets = secret_values.values(job, resolved.values)
     if backend_of(host).running.rental(host) is not None:
@@ -75,7 +78,10 @@ def secrets_for(resolved: Resolved) -> Mapping[str, str]:
 
 
 def there(resolved: Resolved, facts: Facts) -> CardsThere:
-    """Return the cards that a request gets on its host, by what a probe of it found. Raises UnknownNameError, or RefusedError, for cards that no profile names."""
+    """Return the cards that a request gets on its host, from the probe's facts.
+
+    Raises UnknownNameError, or RefusedError, for cards that no profile names.
+    """
     rehearses = resolved.rehearsed_on is not None
     asked = CardRequest(resolved.profiles, gpus=resolved.gpus, rehearses=rehearses)
     return backend_of(resolved.host).probing.cards(resolved.host, resolved.job, asked, facts, Lookup())

@@ -1,4 +1,4 @@
-"""Shipping: sends the files of a launch that its host does not have yet."""
+"""Send the files of a launch that its host does not have yet."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from launcher.values.upload_selection import Cargo
 
 TRIES = 3
 LARGE = 10_000_000
-"""Bytes of a file that is named when it travels."""
+"""The size in bytes from which a sent file is named."""
 MOST_LARGEST = 3
 
 
 class Shipment(NamedTuple):
-    """What was put in place for a run, by the manifest, and in words how much of it had to be sent."""
+    """The files put in place for a run, as a manifest, and a summary of the bytes sent."""
 
     manifest: Mapping[str, tree.PathRecord]
     words: str
@@ -64,9 +64,10 @@ def _send(
     manifest: Mapping[str, tree.PathRecord],
     stage: Stage,
 ) -> dict[str, int]:
-    """Offer a tree to the host and send what it lacks, until it has put the tree in place; return the sizes in bytes.
+    """Offer a tree to the host and send the missing files, until the tree is in place; return the sizes in bytes.
 
-    Raises RunError if the host asks for what was not offered, or still lacks files after several tries.
+    Raises RunError if the host requests files that were not offered, or still lacks files after several
+    tries.
     """
     sent: dict[str, int] = {}
     sources: dict[str, tree.SizedFile] = {}

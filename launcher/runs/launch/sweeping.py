@@ -1,4 +1,4 @@
-"""Sweeping: ends and removes on a host what is ours and what no run there needs; the rest is listed and left alone."""
+"""Sweep a host: end and remove launcher's leftovers that no run needs; list the rest and leave it alone."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from launcher.values.facts import Facts
 from launcher.values.reported.answers import Sweep, Swept
 
 KEPT_S = 3600.0
-"""How long a launch keeps the container of an ended run: somebody may want to look into it."""
+"""How long a launch keeps the container of an ended run for inspection, in seconds."""
 LEAVING_S = 60.0
-"""How long after the end of its run a container may still be up before it counts as left over."""
+"""How long a container may run after its run's end before it counts as left over, in seconds."""
 
 
 def sweep(
     desk: HostClient, runtimes: Sequence[Runtime], *, dry_run: bool, kept_s: float = 0.0
 ) -> list[Swept]:
-    """Sweep a host and what these runtimes keep there; return what was found. With `dry_run` nothing is touched.
+    """Sweep a host and these runtimes' data on it; return the items found. With `dry_run` nothing is changed.
 
-    What runs that ended less than `kept_s` seconds ago left with a runtime stays. Raises HostError.
+    The data of runs that ended less than `kept_s` seconds ago stays with their runtimes. Raises HostError.
     """
-    # Look at the runtimes before asking which runs there are: what appears in between belongs to a new run.
+    # Look at the runtimes before listing the runs: items that appear in between belong to a new run.
     holdings = [(runtime, holding) for runtime in runtimes for holding in runtime.holdings()]
     found = desk.upkeep.sweep({holding.run for _, holding in holdings if holding.run}, dry_run=dry_run)
     dead = [(runtime, holding) for runtime, holding in holdings if _is_dead(holding, found, kept_s)]
@@ -39,7 +39,7 @@ def sweep(
 
 
 def strangers(facts: Facts) -> list[Swept]:
-    """Return the processes that hold cards of a host and belong to no run of ours, with whom to ask."""
+    """Return the processes that hold cards of a host without belonging to a launcher run, with advice on freeing them."""
     return [
         Swept(
             kind="handed-over" if holder.receiver else "stranger",
@@ -62,7 +62,7 @@ def _is_dead(holding: Holding, found: Sweep, kept_s: float) -> bool:
 
 
 def summary(items: list[Swept]) -> str:
-    """Return what a sweep did in one line."""
+    """Return a one-line summary of a sweep."""
     words = []
     for did in ("ended", "removed"):
         chosen = [item for item in items if item.did == did]

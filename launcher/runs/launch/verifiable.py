@@ -1,4 +1,4 @@
-"""Which jobs can be verified; and a verification itself cannot be resumed or run again."""
+"""Decide which jobs can be verified; refuse to resume or rerun a verification."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from launcher.values.plan import Finding, Plan
 
 
 def unverifiable(plan: Plan) -> tuple[Finding, ...]:
-    """Return the refusal to verify a script that decides its own precision: every trial would be the same."""
+    """Return a refusal to verify a script that decides its own precision, because all trials would be the same."""
     if plan.hands_out("precision"):
         return ()
     message = "your script decides its own precision: there are no precisions to verify"
@@ -17,7 +17,7 @@ def unverifiable(plan: Plan) -> tuple[Finding, ...]:
 
 
 def refuse_verification(plan: Plan, mirror: Mirror) -> None:
-    """Raise UsageError for a verification: it trained nothing that could be resumed or run again."""
+    """Raise UsageError for a verification: it has no training to resume or run again."""
     if plan.verification is not None:
         card = "" if plan.profile.is_derived else f"--profile {plan.profile.name} "
         raise UsageError(

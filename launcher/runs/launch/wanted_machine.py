@@ -1,4 +1,4 @@
-"""What a run needs of a machine, whether it is the user's own or rented."""
+"""A run's requirements for a machine, whether it is the user's own or rented."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ PlanFor = Callable[[Profile, Facts], Plan]
 
 
 class Wanted(NamedTuple):
-    """What a run needs of a machine. `plan_for` makes the plan for a card and the facts that are expected of the machine.
+    """A run's requirements for a machine.
 
-    `like` are profiles that are preferred if they are offered and `profiles` names none. `run` is the run's id, None for a
-    new one. `most_cents` is what the machine may cost at most, None for what its table says.
+    `plan_for` makes the plan for a card and the machine's expected facts. `like` are preferred profiles among
+    the offers if `profiles` names none. `run` is the run's id, None for a new one. `most_cents` is the
+    maximum cost of the machine; None means the limit in its table.
     """
 
     host: Host

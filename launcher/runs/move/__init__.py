@@ -1,5 +1,5 @@
 """Move a run to another host, with or without the old one.
 
-`moving.move` is the front door, `abandoning` serves an old host that does not answer.
-The old host learns by `pending_stops` that its run has gone.
+`moving.move` is the front door. `abandoning` moves a run whose old host does not answer, and `pending_stops`
+informs that host later.
 """

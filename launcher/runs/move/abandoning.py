@@ -1,7 +1,7 @@
-"""A move without the old host, which does not answer: a run goes on at another one from what this client holds.
+"""Move a run whose old host does not answer: the run continues on another host from this client's files.
 
-The decision is on record here before the new host hears of it, and the old one hears of it at the next contact; see
-pending_stops.py. Until then it may still train; nothing that it does from now on counts for the successor.
+The decision is recorded here before the new host is contacted, and the old host is informed at the next
+contact; see pending_stops.py. Until then it may still train; its further work does not reach the successor.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ MOST_NAMED = 3
 def check_without(
     mirror: Mirror, target: Host, request: MoveRequest, why: UnreachableError, view: View
 ) -> None:
-    """Raise `why` unless it was asked to go on without a run's host, and RunError if what that takes is not here."""
+    """Raise `why` unless the move without the old host was requested, and RunError if files for it are missing here."""
     if not _goes_without(request, why):
         raise _explained(why, mirror, target)
     if (intention := move_records.intention_of(mirror)) is not None:
@@ -70,10 +70,10 @@ def check_without(
 def go_on_without(
     mirror: Mirror, target: Host, request: MoveRequest, why: UnreachableError, heir: Heir, view: View
 ) -> Recovery:
-    """Have a run go on at another host while its own does not answer, if that was asked for, or was done before.
+    """Move a run while its host does not answer, if that was requested, now or in an earlier move.
 
-    A rented machine that is gone trains nothing any more: nobody has to ask for that then. Raises `why`, with the flag that
-    allows it, and what `move` raises.
+    A rented machine that is gone cannot train, so no request is needed then. Raises `why`, with the flag that
+    allows the move, and the errors of `move`.
     """
     intention = move_records.intention_of(mirror)
     if intention is None and not _goes_without(request, why):
@@ -99,7 +99,7 @@ def _goes_without(request: MoveRequest, why: UnreachableError) -> bool:
 
 
 def _settle(mirror: Mirror, why: UnreachableError, view: View) -> None:
-    """Say what may still train; a rented machine is not needed any more, and does not once it is gone."""
+    """Note whether the old host may still train. A rented machine is terminated, if it still exists."""
     old, found = mirror.host().name, records.rented_for(mirror.run)
     if isinstance(why, MachineGoneError):
         view.note(str(why).splitlines()[0])
@@ -136,7 +136,7 @@ def _abandon(new: HostClient, errand: _AbandonErrand, view: View) -> Recovery:
     with view.stage("read") as stage:
         home = newest_here(
             mirror, target
-        )  # first: of a run that was never followed, nothing else is known here
+        )  # first: for a run that was never followed, all other local facts come from it
         refuse_unresumable(resumes=checkpoints_here.resumes(mirror), mirror=mirror, host=target.name)
         stage.text = f"{home.checkpoint.name}, step {home.checkpoint.step}: whole, as {old} sent it"
     place = arrival(new, mirror, target, old, request, heir, view)
@@ -160,7 +160,10 @@ def _refuse_ended(mirror: Mirror, target: Host) -> None:
 
 
 def newest_here(mirror: Mirror, target: Host) -> HomeCheckpoint:
-    """Return the newest whole checkpoint that is here. Raises RunError without one, MachineGoneError if its machine is gone too."""
+    """Return the newest whole checkpoint in the local copy.
+
+    Raises RunError without one, MachineGoneError if the run's machine is gone too.
+    """
     here = checkpoints_here.newest_whole(mirror)
     if here.newest is not None:
         sealed = here.newest.checkpoint.model_copy(update={"passed_over": tuple(here.passed_over)})
@@ -175,7 +178,7 @@ def newest_here(mirror: Mirror, target: Host) -> HomeCheckpoint:
 
 
 def _nothing_to_go_on_with(mirror: Mirror, target: Host, why: str, more: str = "") -> LaunchError:
-    """Return the error of a run of which too little is here to go on; a rented machine that is gone never answers again."""
+    """Return the error for a run whose local files do not suffice; MachineGoneError if its rented machine is gone for good."""
     name, anew = mirror.host().name, f"launch rerun {mirror.short} --host {target.name}"
     if (words := gone(mirror)) is not None:
         return MachineGoneError(
@@ -189,7 +192,7 @@ def _nothing_to_go_on_with(mirror: Mirror, target: Host, why: str, more: str = "
 
 
 def sent_from_here(mirror: Mirror, target: Host) -> Sent:
-    """Return what was sent for a run. Raises RunError or MachineGoneError if that is not on record here."""
+    """Return the record of a run's upload. Raises RunError or MachineGoneError if it is not here."""
     sent = upload_record.read(mirror)
     if sent is not None:
         return sent
@@ -201,7 +204,7 @@ def sent_from_here(mirror: Mirror, target: Host) -> Sent:
 
 
 def _check_contents(new: HostClient, sent: Sent, mirror: Mirror, target: Host) -> None:
-    """Raise RunError unless the new host has each file of code and data as it was sent, or this machine has."""
+    """Raise RunError unless the new host or this machine has each uploaded file of code and data unchanged."""
     missing = new.preparation.lacking(sent.manifest)
     check_offered(new, missing, sent.sizes)
     _files(new, sent, missing, mirror, target)
@@ -220,9 +223,9 @@ def _files(new: HostClient, sent: Sent, missing: list[str], mirror: Mirror, targ
 
 
 def fill_from_here(place: Arrival, home: HomeCheckpoint, sent: Sent, child: Mirror, stage: Stage) -> str:
-    """Put the checkpoint, and code and data as they were sent, in place for a run; return what was sent, in words.
+    """Put the checkpoint, and the code and data as uploaded, in place for a run; return a summary of the bytes sent.
 
-    The code comes last: a run without it never began, so that none goes on without the checkpoint.
+    The code comes last: a run without code never began, so that no run continues without the checkpoint.
     """
     mirror, new, target = place.mirror, place.contact.desk, place.contact.host
     size = send_checkpoint(new, mirror, home, child, stage)

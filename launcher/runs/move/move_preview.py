@@ -1,4 +1,4 @@
-"""What a move would be, without making it: what can be refused, the plan there, and what it costs."""
+"""Preview a move without making it: its refusals, the new plan, and its cost."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 
 def preview_move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
-    """Return what a move of a run would be; its plan is shown. Nothing is stopped, rented or sent.
+    """Return the preview of a run's move and show its plan.
 
-    Raises what the move itself would, before it stops the run or rents: UsageError, RefusedError, RunError and HostError.
+    No run is stopped, and no machine is rented or sent files. Raises the errors of the move up to its stop or
+    rental: UsageError, RefusedError, RunError and HostError.
     """
     target, request = resolve.host(request.host), request._replace(is_sure=True, wait_s=0.0)
     move_records.check_readable(mirror)

@@ -1,6 +1,6 @@
-"""What a run that goes on at another host needs there, whether or not its old host is at hand.
+"""Prepare the new host of a moved run, with or without its old host.
 
-First comes what can be refused, then the successor: its checkpoint, its code and data, its start.
+All refusals come first, then the successor: its checkpoint, its code and data, its start.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ if TYPE_CHECKING:
 
 
 class MoveRequest(NamedTuple):
-    """Where a run is to go on: the host, and the card if it is named; files with secrets, and whether a plan that a host sent may name some.
+    """The request for a move: the host, the card if named, secret files, and consent to secrets in a plan from a host.
 
-    `abandons`: also if the old host does not answer.
+    `abandons`: move even if the old host does not answer.
     """
 
     host: str
@@ -67,10 +67,10 @@ class MoveRequest(NamedTuple):
 
 
 class Heir(NamedTuple):
-    """The id that a run's successor gets, None for a new one, and the plan that has been shown of it.
+    """The id of a run's successor, None for a new one, and its plan if it was already shown.
 
-    `derived_from` is the plan that its own is derived from, None for that of the run that it goes on with.
-    `expect` is called with its id before it is on record anywhere.
+    `derived_from` is the plan that its plan is derived from, None for that of the moved run. `expect` is
+    called with the id before the id is recorded anywhere.
     """
 
     run: str | None = None
@@ -86,7 +86,7 @@ class Heir(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """A host at which a run may go on: the gate has let its plan pass, and its secrets are at hand."""
+    """A new host for a run: the gate has accepted its plan, and its secrets are available."""
 
     mirror: Mirror
     contact: Contact
@@ -95,7 +95,7 @@ class Arrival(NamedTuple):
 
 
 def connected(view: View, dial: Callable[[], HostClient]) -> HostClient:
-    """Open a desk as a stage."""
+    """Open a host client, shown as a stage."""
     with view.stage("connect") as stage:
         desk = dial()
         stage.text = f"{desk.host}, {desk.about}"
@@ -119,7 +119,7 @@ def refuse_unresumable(*, resumes: bool, mirror: Mirror, host: str) -> None:
 
 
 class Earlier(NamedTuple):
-    """What an earlier move has come to: its successor goes on, or was given up because it never began."""
+    """The result of an earlier move: its successor was recovered, or given up because it never began."""
 
     recovery: Recovery | None = None
     given_up: str | None = None
@@ -128,10 +128,10 @@ class Earlier(NamedTuple):
 def taken_up(
     new: HostClient, mirror: Mirror, moved: MovedTo, target: Host, request: MoveRequest, view: View
 ) -> Earlier:
-    """Go on with the successor of an earlier move; if it never began, see to it that it never will.
+    """Recover the successor of an earlier move; if it never began, make sure that it never will.
 
-    Then the move is made again, here or at another host. Raises UsageError if the successor may be at another host, and
-    RunError if what the old host has on record is no run.
+    In that case the move is made again, to this host or another. Raises UsageError if the successor may be on
+    another host, and RunError if the old host's record does not name a run.
     """
     check_successor(mirror, moved)
     short = moved.run.rpartition("-")[2]
@@ -151,7 +151,10 @@ def taken_up(
 
 
 def give_up_elsewhere(mirror: Mirror, moved: MovedTo, view: View) -> str:
-    """Give up a successor at another host, if it never began or is lost; return its id. Raises UsageError if it may go on."""
+    """Give up a successor on another host if it never began or is lost; return its id.
+
+    Raises UsageError if it may continue.
+    """
     check_successor(mirror, moved)
     if _is_known(mirror, moved) and _is_given_up(moved, view):
         return moved.run
@@ -166,21 +169,24 @@ def give_up_elsewhere(mirror: Mirror, moved: MovedTo, view: View) -> str:
 
 
 def check_successor(mirror: Mirror, moved: MovedTo) -> None:
-    """Raise RunError unless what a host has on record as a successor is a run's id: it becomes a path here."""
+    """Raise RunError unless a host's record of a successor is a run id, because it becomes a path here."""
     if not RUN_ID.fullmatch(moved.run):
         raise RunError(f"{mirror.run}: its host says that it goes on as {moved.run!r}, which is no run")
 
 
 def _is_known(mirror: Mirror, moved: MovedTo) -> bool:
-    """Whether this client itself named the host of a successor. An old host's word alone leads to no connection."""
+    """Return whether this client itself named a successor's host.
+
+    Never connect to one that only an old host named.
+    """
     own = move_records.intention_of(mirror)
     return moved.host in resolve.hosts() or (own is not None and own.to == moved)
 
 
 def _is_given_up(moved: MovedTo, view: View) -> bool:
-    """Give up a successor at another host, if that answers and the successor never began; return whether it is given up.
+    """Give up a successor on another host, if that answers and the successor never began; return whether it was given up.
 
-    One on a rented machine that is gone is lost, unless a checkpoint of it is here.
+    A successor on a rented machine that is gone is lost, unless a checkpoint of it is here.
     """
     rented = rented_for(moved.run)
     if rented is not None and not look_for(rented).rental.is_open:
@@ -204,7 +210,7 @@ def _is_lost(moved: MovedTo, view: View) -> bool:
 
 
 def _give_up(desk: HostClient, moved: MovedTo, view: View) -> bool:
-    """Give up a successor that its host does not have, or only half-made, or that never started there."""
+    """Give up a successor that its host does not have, or only half-made, or that never started; return whether it was."""
     child = summary_of(desk, moved.run)
     if child is not None and child.state == State.FAILED and child.reason == Reason.NEVER_STARTED:
         view.note(f"{moved.run} never started on {desk.host}")
@@ -217,9 +223,9 @@ def _give_up(desk: HostClient, moved: MovedTo, view: View) -> bool:
 def consented(
     mirror: Mirror, before: Plan, target: Host, sender: str, request: MoveRequest, view: View
 ) -> Mapping[str, str]:
-    """Return the secrets of a run that is to go on at another host, once the user agrees to send them.
+    """Return the secrets of a run for another host, once the user agrees to send them.
 
-    `sender` is the host whose word its plan is, if this client did not make it.
+    `sender` is the host that sent the run's plan, if this client did not make it.
     """
     refuse_verification(before, mirror)
     if not request.is_sure:
@@ -234,7 +240,7 @@ def consented(
 def arrival(
     new: HostClient, mirror: Mirror, target: Host, sender: str, request: MoveRequest, heir: Heir, view: View
 ) -> Arrival:
-    """Find out whether a run can go on at a host. Raises what the gate raises, before anything is made there."""
+    """Check whether a run can continue on a host. Raises the gate's errors, before the host is changed."""
     before = heir.derived_from or mirror.whole_plan()
     secrets = consented(mirror, before, target, sender, request, view)
     job = job_of(before)
@@ -244,7 +250,7 @@ def arrival(
         stage.text = probing.describe(facts)
     resolved = resolved_there(before, target, request.profile)
     facts, profile, _ = there(resolved, facts)
-    # Derived anew for its card; global batch, seed and schedule are those of the job.
+    # Derived anew for the new card; global batch, seed and schedule are those of the job.
     plan = plan_with(profile, resolved, facts, before.script_use)
     if heir.shown is None or plan.digest != heir.shown.digest:
         view.head(plan)
@@ -257,7 +263,7 @@ def arrival(
 
 
 def resolved_there(before: Plan, target: Host, profile_name: str | None) -> Resolved:
-    """Return what a launch of the same run at another host would ask for; its micro-batch is chosen anew."""
+    """Return the request to launch the same run on another host; its micro-batch is chosen anew."""
     job = job_of(before)
     job = job.model_copy(update={"batch": job.batch.model_copy(update={"micro": None})})
     named = () if profile_name is None else resolve.profiles_meant(profile_name)
@@ -267,7 +273,7 @@ def resolved_there(before: Plan, target: Host, profile_name: str | None) -> Reso
 
 
 def wanted_like(before: Plan, target: Host, request: MoveRequest) -> Wanted:
-    """Return what a run that goes on with one of this plan needs of a machine: its own card, if none is named."""
+    """Return the machine requirements of a successor of this plan: the plan's card, if the request names none."""
     resolved = resolved_there(before, target, request.profile or target.profile)
     return Wanted(
         target,
@@ -282,7 +288,7 @@ def wanted_like(before: Plan, target: Host, request: MoveRequest) -> Wanted:
 
 
 def go_on(arrival: Arrival, run: str, home: HomeCheckpoint, fill: Callable[[Mirror, Stage], str]) -> Recovery:
-    """Begin the successor under its id, with what `fill` puts in place, and leave it to itself."""
+    """Begin the successor under its id, with the files from `fill`, and leave it running."""
     mirror, new = arrival.mirror, arrival.contact.desk
     try:
         started = begin_there(arrival, run, home, fill)
@@ -300,7 +306,7 @@ def go_on(arrival: Arrival, run: str, home: HomeCheckpoint, fill: Callable[[Mirr
 def begin_there(
     arrival: Arrival, run: str, home: HomeCheckpoint, fill: Callable[[Mirror, Stage], str]
 ) -> Started:
-    """Begin a run that goes on with another one, under its id, with what `fill` puts in place."""
+    """Begin a run that continues another, under its id, with the files from `fill`."""
     mirror, contact, plan, secrets = arrival
     for passed in home.checkpoint.passed_over:
         contact.view.note(f"{passed.checkpoint} passed over: {passed.wrong}")
@@ -315,7 +321,7 @@ def begin_there(
 def send_checkpoint(
     new: HostClient, mirror: Mirror, home: HomeCheckpoint, child: Mirror, stage: Stage
 ) -> int:
-    """Send the checkpoint that lies here, as its manifest says; return the bytes that travelled."""
+    """Send the local checkpoint, as its manifest describes it; return the bytes sent."""
     places = {
         content.sha256: (content.size, home.folder / content.path.split("/", 2)[2])
         for content in home.checkpoint.contents
@@ -333,13 +339,16 @@ def send_checkpoint(
 def send_files(
     new: HostClient, child: Mirror, missing: Sequence[str], files: Sequence[SizedFile], stage: Stage
 ) -> None:
-    """Send the missing files of a tree that was offered, in their order. Raises RunError if the host cannot keep them."""
+    """Send the missing files of an offered tree, in their order.
+
+    Raises RunError if the host cannot keep them.
+    """
     if new.preparation.ship(child.run, missing, _writer(files, stage)):
         raise RunError(f"{new.host} cannot keep what it is sent; is its disk sound?")
 
 
 def check_offered(new: HostClient, missing: Sequence[str], offered: Mapping[str, object]) -> None:
-    """Raise RunError if a host asks for contents that it was not offered."""
+    """Raise RunError if a host requests contents that it was not offered."""
     if not set(missing) <= offered.keys():
         raise RunError(f"{new.host} asks for a file that was not offered")
 

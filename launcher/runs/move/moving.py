@@ -1,7 +1,7 @@
-"""A move: a run is stopped on its host, seen dead, and goes on from its last checkpoint on another one, as its child.
+"""Move a run: stop it on its host, verify that it is dead, and continue from its last checkpoint on another, as its child.
 
-The child's id is on record here and on the old host before the new one hears of it. So a move that broke off, at whatever
-step, is taken up by the next `launch recover RUN --host B`, and no second child begins.
+The child's id is recorded here and on the old host before the new host receives it. So the next `launch
+recover RUN --host B` resumes a broken move at any step, and no second child begins.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ if TYPE_CHECKING:
 
 
 def move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
-    """Have a run of this client go on at another host; if it lies there, recover it there.
+    """Continue a run of this client on another host; if it is already there, recover it.
 
-    What can be refused is refused before the run is stopped, and before a machine is rented. Raises UsageError,
+    All refusals come before the run is stopped, and before a machine is rented. Raises UsageError,
     RefusedError, RunError and HostError.
     """
     target = resolve.host(request.host)
@@ -86,7 +86,7 @@ def move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
 
 @contextlib.contextmanager
 def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> Iterator[tuple[Lease, Heir]]:
-    """Yield the lease of a machine for a run's successor: that of a move that broke off, or a new one once it was agreed to."""
+    """Yield the lease of a machine for a run's successor: that of a broken move, or a new one after the user agrees."""
     if (lease := _lease_of_earlier(mirror, target)) is not None:
         with left_on_failure(lease, view):
             yield lease, Heir(expect=functools.partial(pass_on, lease))
@@ -101,9 +101,9 @@ def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> I
 
 
 def _lease_of_earlier(mirror: Mirror, target: Host) -> Lease | None:
-    """Look after the machine of an earlier move of a run that broke off, if it is still rented; else return None.
+    """Return the lease of the machine from an earlier broken move, if it is still rented; else None.
 
-    Raises UsageError if another process does.
+    Raises UsageError if another process holds it.
     """
     earlier = move_records.intention_of(mirror)
     found = None if earlier is None else records.rented_for(earlier.run)
@@ -120,9 +120,10 @@ def _lease_of_earlier(mirror: Mirror, target: Host) -> Lease | None:
 def check_move(
     mirror: Mirror, target: Host, request: MoveRequest, view: View, *, gives_up: bool = True
 ) -> str:
-    """Return the host whose word a run's plan is; raise what a move is refused for, as far as the old host knows.
+    """Return the host that sent the run's plan; raise the refusals of a move that the old host can tell.
 
-    A successor that another client has begun is given up if it never began to train, unless that is not wanted.
+    A successor that another client started is given up if it never began to train, unless `gives_up` is
+    false.
     """
     try:
         desk = connected(view, functools.partial(reach, mirror.host(), mirror))
@@ -145,7 +146,7 @@ def check_move(
 
 
 def move_to(mirror: Mirror, target: Host, request: MoveRequest, heir: Heir, view: View) -> Recovery:
-    """Do the same with a machine as the target. A rented one that the run has left has its rent ended then, and not before."""
+    """Move a run to a machine. If the run leaves a rented machine, that rental ends only after the move."""
     with records.moving(mirror.run):
         return _move_to(mirror, target, request, heir, view)
 
@@ -180,7 +181,7 @@ def _move_to(mirror: Mirror, target: Host, request: MoveRequest, heir: Heir, vie
 
 _Tree = dict[str, dict[str, str | int]]
 SPOOL = ".moving"
-"""The folder of files on their way from host to host, each by its SHA-256."""
+"""The folder for files on their way between hosts, each named by its SHA-256."""
 _TREE = TypeAdapter(_Tree, config=ConfigDict(defer_build=True))
 
 
@@ -198,7 +199,7 @@ def _move(old: HostClient, new: HostClient, errand: _MoveErrand, view: View) -> 
     refresh(old, mirror)
     place = arrival(new, mirror, target, old.host, request, errand.heir, view)
     check_checkpoint(old, mirror, target)
-    # From here on the run does not go on at its old host.
+    # From here on the run does not continue on its old host.
     if not is_terminal(errand.summary.state):
         with view.stage("stop") as stage:
             row = stop(old, mirror.run, now=False, grace_s=mirror.record.plan().stop_grace_s)
@@ -207,7 +208,7 @@ def _move(old: HostClient, new: HostClient, errand: _MoveErrand, view: View) -> 
                     f"{mirror.run} was stopped on {old.host}, but not all of it is gone: {row.problem}"
                 )
             stage.text = f"{row.summary.state} on {old.host}, step {row.summary.step or '-'}"
-        refuse_succeeded(row.summary.state, mirror, target.name)  # it came to its end before it was stopped
+        refuse_succeeded(row.summary.state, mirror, target.name)  # it ended before it was stopped
     refresh(old, mirror)  # its last steps, for the curve
     with view.stage("pull") as stage, _explained(old, mirror, target):
         home = pull_checkpoint(old, mirror, WHOLE, stage)
@@ -218,7 +219,7 @@ def _move(old: HostClient, new: HostClient, errand: _MoveErrand, view: View) -> 
     check_successor(mirror, moved)
     if moved.root != new.root_id:
         raise RunError(f"{mirror.run} has just been moved to {moved.host} as {moved.run} by another client")
-    move_records.note(mirror, run=moved.run)  # by another command of this client, maybe
+    move_records.note(mirror, run=moved.run)  # another command of this client may have recorded it
     recovery = go_on(place, moved.run, home, functools.partial(fill_from_old, old, new, mirror, home))
     move_records.note(mirror, settled=time.time())
     return recovery
@@ -232,7 +233,7 @@ def check_checkpoint(old: HostClient, mirror: Mirror, target: Host) -> None:
 
 @contextlib.contextmanager
 def _explained(old: HostClient, mirror: Mirror, target: Host) -> Iterator[None]:
-    """Say what to do if the host has no checkpoint of the run."""
+    """Explain a missing checkpoint on the host, with the commands to use."""
     try:
         yield
     except AgentError as error:
@@ -245,15 +246,15 @@ def _explained(old: HostClient, mirror: Mirror, target: Host) -> Iterator[None]:
         ) from error
 
 
-# what travels
+# transfers
 
 
 def fill_from_old(
     old: HostClient, new: HostClient, mirror: Mirror, home: HomeCheckpoint, child: Mirror, stage: Stage
 ) -> str:
-    """Put the checkpoint, and code and data as they were sent to the old host, in place for a run; return what was sent, in words.
+    """Put the checkpoint, and the code and data sent to the old host, in place for a run; return a summary.
 
-    The code comes last: a run without it never began, so that none goes on without the checkpoint.
+    The code comes last: a run without code never began, so that no run continues without the checkpoint.
     """
     try:
         size = send_checkpoint(new, mirror, home, child, stage)
@@ -265,7 +266,7 @@ def fill_from_old(
 
 
 def _send_tree(old: HostClient, new: HostClient, mirror: Mirror, child: Mirror, stage: Stage) -> int:
-    """Relay code and data from host to host: what the new one lacks comes here, is checked, and goes there."""
+    """Relay code and data between hosts: files that the new host lacks are fetched, checked here, and sent on."""
     manifest, sizes = _manifest(old, mirror)
     missing = new.preparation.offer(child.run, manifest)
     check_offered(new, missing, sizes)
@@ -282,9 +283,9 @@ def _send_tree(old: HostClient, new: HostClient, mirror: Mirror, child: Mirror, 
 
 
 def _manifest(old: HostClient, mirror: Mirror) -> tuple[_Tree, dict[str, int]]:
-    """Return what was sent to a run, as its host has it, and the size of each content by its SHA-256.
+    """Return the files sent to a run, as its host lists them, and the size of each content by its SHA-256.
 
-    It is data of another machine. The new host checks the paths; the contents get their names here.
+    This is another machine's data. The new host checks the paths; here each content is named by its digest.
     """
     try:
         manifest = _TREE.validate_json(old.runs.tree(mirror.run))

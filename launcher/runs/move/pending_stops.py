@@ -1,7 +1,7 @@
-"""What a host must hear of a run that was abandoned while the host did not answer: it ends, and which run goes on.
+"""Tell a host about a run that was abandoned while it did not answer: end it, and record its successor.
 
-It is said at the next contact of any verb of this client. A host is believed by the id of its root alone, and only runs
-that this client abandoned itself are touched.
+This happens at the next contact by any verb of this client. A host is recognized only by the id of its root,
+and only runs that this client abandoned are touched.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 said: list[str] = []
-"""What this command has ended on its way, for a person to read at its end."""
+"""The runs that this command has ended, as messages for the user at its end."""
 
 
 def deliver(desk: HostClient, pending: Sequence[str]) -> None:
-    """Tell a host which of these runs it must end. What goes wrong is tried again at the next contact."""
+    """Tell a host which of these runs to end. Failures are tried again at the next contact."""
     for run in pending:
         mirror = mirror_of(run, index.copies_of(run))
         departure = move_records.departure_of(mirror)
@@ -43,13 +43,16 @@ def deliver(desk: HostClient, pending: Sequence[str]) -> None:
 
 
 def root_of(mirror: Mirror) -> str | None:
-    """Return the id of the root that a run was launched in; None if this client does not know it."""
+    """Return the id of the root that a run was launched in; None if unknown to this client."""
     entry = mirror.entry
     return None if entry is None else entry.root
 
 
 def _settle(desk: HostClient, mirror: Mirror, departure: Departure) -> None:
-    """End a run, see it dead, and have its host put the successor on record. Only the first time is its end waited for."""
+    """End a run, verify that it is dead, and have its host record the successor.
+
+    Its end is awaited only the first time.
+    """
     summary = summary_of(desk, mirror.run)
     if summary is not None and not is_terminal(summary.state):
         if departure.told is not None:
@@ -65,7 +68,7 @@ def _settle(desk: HostClient, mirror: Mirror, departure: Departure) -> None:
     if summary is not None:
         known = desk.runs.move(
             mirror.run, departure.to, departure.given_up
-        )  # refused while anything of it lives
+        )  # refused while any part of the run lives
         also = known.run if known != departure.to else None
     now = time.time()
     move_records.note(mirror, told=departure.told or now, settled=now, also=also)

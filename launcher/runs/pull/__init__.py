@@ -1,5 +1,5 @@
-"""Bring home what a run wrote: outputs, artifacts and checkpoints, each proven by its digest.
+"""Download a run's files: outputs, artifacts and checkpoints, each verified by its digest.
 
-`pulling.pull` is the front door, `copying` that of `launch cp`, `file_listing` that of `launch ls`.
-A transfer that was cut off goes on where it stopped.
+`pulling.pull` is the front door, `copying` that of `launch cp`, `file_listing` that of `launch ls`. An
+interrupted transfer continues where it stopped.
 """

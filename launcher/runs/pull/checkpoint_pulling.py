@@ -1,4 +1,4 @@
-"""One sealed checkpoint comes home, proven by its own manifest; and the newest one is kept here while a run is followed."""
+"""Pull one sealed checkpoint, verified by its manifest; keep the newest one here while a run is followed."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 LAST = "last"
 WHOLE = "whole"
-"""The newest one of which the host finds every file as its manifest says: a run can be continued from it."""
+"""The newest checkpoint whose files all match its manifest on the host: a run can be continued from it."""
 KEPT = ".kept-checkpoint.json"
-"""Which checkpoint a follower keeps in the mirror, and since when."""
+"""The record of the checkpoint that a follower keeps in the local copy, and of its arrival time."""
 
 
 class HomeCheckpoint(NamedTuple):
-    """A whole checkpoint in the mirror: what came now, how many of its files were here, and the user's own under new names."""
+    """A whole checkpoint in the local copy: the files fetched now, the number of files present before, and renamed user files."""
 
     checkpoint: SealedCheckpoint
     folder: Path
@@ -47,17 +47,18 @@ class HomeCheckpoint(NamedTuple):
 
     @property
     def words(self) -> str:
-        """What came, in a few words."""
+        """The fetched files in a few words."""
         size = decimal(sum(content.size for content in self.fetched))
         came = f"{files_text(len(self.fetched))}, {size}" if self.fetched else "it was here"
         return f"{self.checkpoint.name}, step {self.checkpoint.step}: {came}"
 
 
 def pull_checkpoint(desk: HostClient, mirror: Mirror, which: str, stage: Stage) -> HomeCheckpoint:
-    """Bring the `best`, the `last`, a numbered or the newest `whole` checkpoint of a run to its place here.
+    """Pull the `best`, the `last`, a numbered or the newest `whole` checkpoint of a run to its place here.
 
-    Its manifest comes into its place last, so that a folder with one is whole. A transfer that broke goes on by file. One
-    client at a time. Raises AgentError `no-checkpoint`, and RunError if it does not fit here or this disk refuses.
+    Its manifest is put in place last, so that a folder with a manifest is whole. A broken transfer continues
+    by file. One client at a time. Raises AgentError `no-checkpoint`, and RunError if it does not fit here or
+    this disk refuses.
     """
     with mirror.alone("pull"), mirror.disk_errors(mirror.folder):
         copies = LocalCopies(mirror)
@@ -95,7 +96,7 @@ def pull_checkpoint(desk: HostClient, mirror: Mirror, which: str, stage: Stage) 
 
 
 def _drop(mirror: Mirror, copies: LocalCopies, sealed: SealedCheckpoint, fetched: Sequence[Content]) -> None:
-    """Remove what came of a checkpoint that is gone from the host, as rotation removes it: the rest will never come."""
+    """Remove the fetched part of a checkpoint that the host has deleted, e.g. by rotation: the rest will never arrive."""
     for content in sealed.contents:
         mirror.files.remove(copies.part_of(content))
     top = mirror.checkpoints / sealed.name
@@ -103,14 +104,14 @@ def _drop(mirror: Mirror, copies: LocalCopies, sealed: SealedCheckpoint, fetched
         place = mirror.place(content.path)
         mirror.files.remove(place)
         for folder in (one for one in place.parents if one.is_relative_to(top)):
-            with contextlib.suppress(OSError):  # what else lies there stays
+            with contextlib.suppress(OSError):  # other files in it stay
                 mirror.files.remove_empty(folder)
 
 
 class KeptCheckpoint(NamedTuple):
-    """The checkpoint that a follower keeps in the mirror, and when it came, in seconds since 1970.
+    """The checkpoint that a follower keeps in the local copy, and its arrival in seconds since 1970.
 
-    One that the user asked for by name `is_asked`: it stays when a newer one comes.
+    `is_asked`: the user pulled it by name, so it stays when a newer one arrives.
     """
 
     name: str
@@ -120,7 +121,7 @@ class KeptCheckpoint(NamedTuple):
 
 
 def kept_checkpoint(mirror: Mirror) -> KeptCheckpoint | None:
-    """Return the checkpoint that a follower keeps in a mirror; None if it keeps none, or the user has removed it."""
+    """Return the checkpoint that a follower keeps in a local copy; None if it keeps none, or the user has removed it."""
     record = mirror.files.read_json(KEPT)
     name, step, came = record.get("name"), record.get("step"), record.get("time")
     if not isinstance(name, str) or not isinstance(step, int) or not isinstance(came, int | float):
@@ -134,7 +135,7 @@ def kept_checkpoint(mirror: Mirror) -> KeptCheckpoint | None:
 
 
 def note_asked(mirror: Mirror, name: str) -> None:
-    """Note that the user has asked for a checkpoint by name."""
+    """Record that the user pulled a checkpoint by name."""
     kept = kept_checkpoint(mirror)
     if kept is not None and kept.name == name:
         _write_kept(mirror, kept._replace(is_asked=True))
@@ -146,13 +147,13 @@ def _write_kept(mirror: Mirror, kept: KeptCheckpoint) -> None:
 
 
 class CheckpointKeeper:
-    """Keeps the newest whole checkpoint of a followed run here, over a desk of its own, beside the follower.
+    """Keeps the newest whole checkpoint of a followed run here, over a separate host client, beside the follower.
 
-    What goes wrong is a note, once for each cause: the run goes on.
+    A failure becomes a note, once for each cause: the run continues.
     """
 
     def __init__(self, host: Host, mirror: Mirror, opening: Opening | None = None) -> None:
-        """Begin without a thread: one is started for the first checkpoint."""
+        """Create the keeper without a thread; the first checkpoint starts one."""
         self._host, self._mirror, self._opening = host, mirror, opening
         self._wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -167,12 +168,12 @@ class CheckpointKeeper:
         self._wanted.put(True)
 
     def tell(self, view: View) -> None:
-        """Show what has gone wrong since the last call."""
+        """Show the failures since the last call."""
         while not self._notes.empty():
             view.note(self._notes.get())
 
     def finish(self, view: View) -> None:
-        """Wait until the newest checkpoint is here, or cannot come."""
+        """Wait until the newest checkpoint is here, or cannot be fetched."""
         if self._thread is not None:
             self._wanted.put(False)
             self._thread.join()
@@ -190,7 +191,10 @@ class CheckpointKeeper:
                     self._notes.put(f"the newest checkpoint did not come here: {words}; the run goes on")
 
     def _next(self) -> bool:
-        """Wait for a wish; return whether to go on. Of several, the last one counts: there is one newest checkpoint."""
+        """Wait for a request; return whether to continue.
+
+        Several requests count as one, for the newest checkpoint.
+        """
         wish = self._wanted.get()
         while wish and not self._wanted.empty():
             wish_after = self._wanted.get()
@@ -201,7 +205,7 @@ class CheckpointKeeper:
 
 
 def keep_newest(desk: HostClient, mirror: Mirror) -> KeptCheckpoint:
-    """Bring the newest checkpoint here, and remove the one that was kept before. Raises LaunchError."""
+    """Pull the newest checkpoint, and remove the one kept before. Raises LaunchError."""
     from launcher.runs.follow.view import SilentStage
 
     before = kept_checkpoint(mirror)
@@ -217,7 +221,10 @@ def keep_newest(desk: HostClient, mirror: Mirror) -> KeptCheckpoint:
 
 
 def _is_as_it_came(mirror: Mirror, name: str) -> bool:
-    """Whether a checkpoint here holds what its manifest says and nothing else: what a user added or changed stays."""
+    """Return whether a local checkpoint has exactly the files of its manifest.
+
+    Files that a user added or changed stay.
+    """
     folder = f"checkpoints/{name}"
     listed = mirror.files.read_json(f"{folder}/{MANIFEST}").get("files")
     if not isinstance(listed, dict):

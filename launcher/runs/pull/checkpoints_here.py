@@ -1,4 +1,4 @@
-"""The checkpoints of a run that are in its mirror, for when its host does not answer."""
+"""The checkpoints of a run in its local copy, for use when its host does not answer."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from launcher.values.reported.checkpoint import MANIFEST, SealedCheckpoint, seal
 
 
 class Here(NamedTuple):
-    """The newest whole checkpoint that is here, None without one, and the newer ones with what is wrong."""
+    """The newest whole local checkpoint, None without one, and the newer ones with their faults."""
 
     newest: HomeCheckpoint | None
     passed_over: list[RejectedCheckpoint]
 
 
 def newest_whole(mirror: Mirror) -> Here:
-    """Return the newest checkpoint in a mirror from which its run can go on. Every file of it is read.
+    """Return the newest local checkpoint from which the run can continue. All its files are read.
 
-    Its manifest must be one that came from the host, and its files what the manifest says. One from after the first bad
-    step of a failure does not count.
+    Its manifest must have come from the host, and its files must match the manifest. A checkpoint from after
+    the first bad step of a failure does not count.
     """
     copies, bad_steps = LocalCopies(mirror), _bad_steps(mirror)
     passed_over = []
@@ -48,7 +48,7 @@ def newest_whole(mirror: Mirror) -> Here:
 
 
 def resumes(mirror: Mirror) -> bool:
-    """Whether the script has taken its checkpoint from the worker, by what has been fetched of the run."""
+    """Return whether the script has taken its checkpoint from the worker, according to the fetched record."""
     consumed: set[Any] = set()
     for number in mirror.files.numbered():
         consumed.update(_list(mirror.files.read_json(f"{number}/state.json").get("consumed")))
@@ -60,7 +60,7 @@ def _list(value: object) -> list[Any]:
 
 
 def _named(mirror: Mirror) -> list[str]:
-    """Return the names of the folders of checkpoints that have a manifest."""
+    """Return the names of the checkpoint folders that have a manifest."""
     names = mirror.files.names("checkpoints")
     return [one for one in names if one[0] != "." and mirror.files.exists(f"checkpoints/{one}/{MANIFEST}")]
 
@@ -97,7 +97,7 @@ def _bad_steps(mirror: Mirror) -> list[tuple[int, int]]:
 
 
 def _spoilt(manifest: Mapping[str, Any], step: int, bad_steps: list[tuple[int, int]]) -> str | None:
-    """Say from which step on a failure has spoilt the run, if that was before a checkpoint that it then had."""
+    """Return the fault of a checkpoint that a failure has spoilt; None if no failure did."""
     sealer = manifest.get("folder")
     for number, since in bad_steps:
         if step >= since and not (isinstance(sealer, int) and sealer > number):

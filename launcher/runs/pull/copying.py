@@ -1,4 +1,4 @@
-"""Copying a file or folder of a run to a place of the user's choice, as `cp -r` does."""
+"""Copy a file or folder of a run to a place of the user's choice, as `cp -r` does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from launcher.values.reported.output import Content, RunOutput
 
 
 class Copied(NamedTuple):
-    """How many files were copied, their bytes, and where they or their folder are."""
+    """The number of copied files, their bytes, and the place of the file or folder."""
 
     files: int
     bytes: int
@@ -37,8 +37,8 @@ def copy(
 ) -> Copied:
     """Copy a file or folder of a run to a destination here, verified; `may_replace` decides about files that exist.
 
-    A destination that is a folder, or ends with a slash, gets the file or folder into it. Raises UsageError for a destination
-    that cannot take it, and RunError if the run wrote nothing of that name.
+    If the destination is a folder, or ends with a slash, the file or folder is copied into it. Raises
+    UsageError for a destination that cannot take it, and RunError if the run wrote no file of that name.
     """
     listed = desk.runs.outputs(mirror.run, lambda _count: None, every_file=True)
     files = named_by(path, listed.files, mirror.short)
@@ -57,7 +57,10 @@ def copy(
 def copy_from_here(
     mirror: Mirror, path: str, destination: str, may_replace: Callable[[Sequence[Path]], bool]
 ) -> Copied:
-    """Copy what came home of a run whose host is asked no more. Raises as `copy`, RunError too if it is not here."""
+    """Copy downloaded files of a run without asking its host.
+
+    Raises the errors of `copy`, and RunError if they are not here.
+    """
     files = named_by(path, LocalCopies(mirror).outputs(), mirror.short)
     top, places = _free_places(files, mirror, path, destination, may_replace)
     with mirror.disk_errors(top):
@@ -68,7 +71,7 @@ def copy_from_here(
 
 
 def are_here(mirror: Mirror, paths: Sequence[str]) -> bool:
-    """Whether something of each of these came home."""
+    """Return whether each of these paths has downloaded files here."""
     files = LocalCopies(mirror).outputs()
     try:
         return all(named_by(path, files, mirror.short) for path in paths)
@@ -83,7 +86,10 @@ def _free_places(
     destination: str,
     may_replace: Callable[[Sequence[Path]], bool],
 ) -> tuple[Path, dict[str, Path]]:
-    """Return where files go, as `_places`. Raises UsageError if something is there, and may not be replaced."""
+    """Return the places of files, like `_places`.
+
+    Raises UsageError if a file exists there and may not be replaced.
+    """
     top, places = _places(files, path, destination)
     existing = [place for place in places.values() if os.path.lexists(place)]
     if existing and not may_replace(existing):
@@ -117,7 +123,7 @@ def _put(mirror: Mirror, content: Content, part: Path, places: dict[str, Path]) 
 
 
 def _copy_whole(mirror: Mirror, source: Path, place: Path) -> None:
-    """Copy a file of a run so that its place has the old or the new one, whole, at any moment."""
+    """Copy a file of a run atomically: its place has the whole old or new file at any moment."""
     place.parent.mkdir(parents=True, exist_ok=True)
     hidden = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:
@@ -131,7 +137,7 @@ def _copy_whole(mirror: Mirror, source: Path, place: Path) -> None:
 
 
 def _places(files: Sequence[RunOutput], path: str, destination: str) -> tuple[Path, dict[str, Path]]:
-    """Return where the file or folder goes, and each file's place by its path. Raises UsageError."""
+    """Return the place of the file or folder, and each file's place by its path. Raises UsageError."""
     target, name = Path(destination), os.path.basename(os.path.normpath(path))
     folder = _folder_of(files, path)
     into = target.is_dir() or destination.endswith("/")
@@ -149,7 +155,7 @@ def _places(files: Sequence[RunOutput], path: str, destination: str) -> tuple[Pa
 
 
 def _folder_of(files: Sequence[RunOutput], path: str) -> str | None:
-    """Return the folder that a word named, as the host has it; None if it named one file."""
+    """Return the folder that a word named, as the host names it; None if it named one file."""
     plain = os.path.normpath(path).removeprefix("/")
     if len(files) == 1 and (files[0].path == plain or files[0].path == f"code/{plain}"):
         return None

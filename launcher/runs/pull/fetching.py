@@ -1,4 +1,4 @@
-"""Pulling by command: once, or again and again until the run has ended. A lost link is opened again."""
+"""Pull by command, once or repeatedly until the run has ended, reopening a lost link."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from launcher.values.record import State, is_terminal
 LOOK_AGAIN_S = 5.0
 Value = TypeVar("Value")
 SETTLED_S = 10.0
-"""How long a file of a live run must have been unchanged to count as finished, in seconds."""
+"""How long a file of a live run must be unchanged to count as finished, in seconds."""
 
 
 def pull_once(host: Host, mirror: Mirror, choice: Choice, view: View) -> Pulled:
-    """Pull what a run wrote, and its record. Raises UnreachableError if the host does not answer for long."""
+    """Pull a run's files and its record. Raises UnreachableError if the host does not answer for long."""
     with view.stage("pull") as stage:
         pulled = _over_lost_links(host, mirror, view, lambda desk: _pull(desk, mirror, choice, stage))
         stage.text = came(pulled)
@@ -35,7 +35,10 @@ def pull_once(host: Host, mirror: Mirror, choice: Choice, view: View) -> Pulled:
 
 
 def pull_one_checkpoint(host: Host, mirror: Mirror, which: str, view: View) -> HomeCheckpoint:
-    """Pull one checkpoint of a run. Raises RunError if it has no such one, and what `pull_once` raises."""
+    """Pull one checkpoint of a run.
+
+    Raises RunError if the run does not have it, and the errors of `pull_once`.
+    """
     with view.stage("pull") as stage:
         try:
             work = partial(_pull_checkpoint, mirror=mirror, which=which, stage=stage)
@@ -50,7 +53,9 @@ def pull_one_checkpoint(host: Host, mirror: Mirror, which: str, view: View) -> H
 
 
 def _pull_checkpoint(desk: HostClient, mirror: Mirror, which: str, stage: Stage) -> HomeCheckpoint:
-    refresh(desk, mirror)  # without its record, a checkpoint cannot be gone on from when the host is away
+    refresh(
+        desk, mirror
+    )  # without its record, the run cannot continue from a checkpoint while its host is away
     return pull_checkpoint(desk, mirror, which, stage)
 
 
@@ -84,9 +89,9 @@ def _is_over(desk: HostClient, mirror: Mirror) -> bool:
 
 
 def _over_lost_links(host: Host, mirror: Mirror, view: View, work: Callable[[HostClient], Value]) -> Value:
-    """Do some work at a desk; open another one if the link is lost, with growing pauses.
+    """Do some work with a host client; open another one if the link is lost, with growing pauses.
 
-    Raises HostError if the host cannot be reached at all, or after LOST_LINKS losses one after the other.
+    Raises HostError if the host cannot be reached at all, or after LOST_LINKS consecutive losses.
     """
     lost = 0
     while True:

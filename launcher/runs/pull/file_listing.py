@@ -1,4 +1,4 @@
-"""What a run wrote, as `launch ls` lists it: from its host, or from here once the host was freed, or while it is away."""
+"""List a run's files for `launch ls`: from its host, or from here if the run was removed there or the host is away."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class FileRow(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The files of a run, and those that could not be looked at with the reasons.
+    """The files of a run, and those that could not be read with the reasons.
 
-    `unreached` is why the host was not asked: only what is here is listed then.
+    `unreached` is the error of a host that did not answer: only local files are listed then.
     """
 
     rows: list[FileRow]
@@ -39,7 +39,10 @@ class Listing(NamedTuple):
 
 
 def list_files(host: Host | None, mirror: Mirror, path: str | None, stage: Stage) -> Listing:
-    """Return what a run wrote, or what of it is at a path; without a host, what is here. Raises RunError if nothing is there."""
+    """Return a run's files, or those at a path; without a host, the local files.
+
+    Raises RunError if the path has no files.
+    """
     if host is None or mirror.is_freed:
         return Listing(_rows_here(mirror, path), {})
     try:

@@ -1,7 +1,7 @@
-"""The files of a run that are here: where each has its place, and whether it is there in the same version.
+"""The local files of a run: their places, and whether they have the host's version.
 
-Every version that is put into its place is first written down in `pulled.jsonl`, among this user's records of the run.
-So a file with other contents is the user's own work, and is never replaced silently.
+Every version is recorded in `pulled.jsonl`, among this user's records of the run, before it is put in place.
+So a file with other contents is the user's work, and is never replaced silently.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from launcher.values.reported.output import CONTENT, Content, Kind, RunOutput
 PIECE = 1 << 20
 LOG = "pulled.jsonl"
 PARTS = ".parts"
-"""The folder of files on their way, each by its SHA-256."""
+"""The folder of files in transfer, each named by its SHA-256."""
 YOURS = ".yours"
-"""What the name of a file that was changed here gets when another version comes from the host."""
+"""The suffix for a file that was changed here, added when another version comes from the host."""
 
 Here = Literal["yes", "older", "no"]
 """Whether a file of a run is on this machine; `older`: another version of it."""
 
 
 class LocalCopies:
-    """The files of one run that are here."""
+    """The local files of one run."""
 
     def __init__(self, mirror: Mirror) -> None:
-        """Read which versions were put here."""
+        """Read the record of the versions that were put here."""
         self._mirror, self._files = mirror, mirror.files
         self._pulled: dict[str, dict[str, int]] = {}
         self._digests = Digests(mirror.folder)
@@ -45,27 +45,30 @@ class LocalCopies:
             for content in _logged(mirror.records):
                 self._remember(content)
 
-    # where a file has its place
+    # the places of files
 
     def part_of(self, content: Content) -> Path:
-        """Return the file that holds the first bytes of this version while it travels."""
+        """Return the file that holds the first bytes of this version during its transfer."""
         return self._files.folder / PARTS / content.sha256
 
     def bytes_of_part(self, content: Content) -> int:
-        """Return how much of this version has travelled before."""
+        """Return how many bytes of this version have already arrived."""
         status = self._files.status(self.part_of(content))
         is_part = status is not None and stat.S_ISREG(status.st_mode) and status.st_size <= content.size
         return status.st_size if status is not None and is_part else 0
 
     def drop_parts(self) -> None:
-        """Remove what earlier transfers left, once all that was asked for is in its place."""
+        """Remove the parts of earlier transfers, once all requested files are in place."""
         with contextlib.suppress(OSError):
             self._files.remove_tree(PARTS)
 
-    # whether it is there
+    # checks of the files in place
 
     def has(self, content: Content) -> bool:
-        """Whether this version is in its place. A file that is as it was when it was read last is not read again."""
+        """Return whether this version is in its place.
+
+        A file that is unchanged since the last reading is not read again.
+        """
         place = self._mirror.place(content.path)
         status = self._files.status(place)
         if status is None or not stat.S_ISREG(status.st_mode) or status.st_size != content.size:
@@ -79,15 +82,15 @@ class LocalCopies:
         return digest == content.sha256
 
     def came(self, path: str, sha256: str) -> bool:
-        """Whether a file of the run came from its host with this content, now or before."""
+        """Return whether a file of the run with this content has ever come from its host."""
         return sha256 in self._pulled.get(path, {})
 
     def save_digests(self) -> None:
-        """Keep the digests of what was read for the next time."""
+        """Store the digests of the files that were read, for later runs."""
         self._digests.save()
 
     def status(self, output: RunOutput) -> Here:
-        """Return `yes`, `older` or `no`: whether a file that the host lists is here, by its size and time alone."""
+        """Return `yes`, `older` or `no`: whether a file that the host lists is here, by its size and time only."""
         place = self._mirror.place(output.path)
         if not self._files.is_file(place):
             return "no"
@@ -95,7 +98,7 @@ class LocalCopies:
         return "yes" if is_same and self._files.is_file(place, output.size) else "older"
 
     def read(self, path: str, advance: Callable[[int], None]) -> str | None:
-        """Read a file in its place and return its SHA-256; None if it is not there. It is on the disk then.
+        """Read a file in its place and sync it to the disk; return its SHA-256, or None if it is missing.
 
         Raises OSError.
         """
@@ -111,7 +114,7 @@ class LocalCopies:
         return digest.hexdigest()
 
     def files(self) -> dict[Path, os.stat_result]:
-        """Return every file here that the run may have written, with its status; a link is one, not what it leads to."""
+        """Return every local file that the run may have written, with its status; links are listed, but not followed."""
         folders = (self._mirror.artifacts, self._mirror.outputs, self._mirror.checkpoints)
         found = {
             self._files.folder / path: status for one in folders for path, status in self._files.walk(one)
@@ -140,7 +143,7 @@ class LocalCopies:
     # putting a file into its place
 
     def put(self, content: Content, part: Path) -> Path | None:
-        """Put a whole and verified part into its place; return where the user's own file is now, if one was there.
+        """Put a whole and verified part into its place; return the new path of the user's file, if one was there.
 
         A kill at any moment leaves the old or the new file whole. Raises OSError.
         """
@@ -152,7 +155,7 @@ class LocalCopies:
         return moved
 
     def _make_way(self, place: Path, path: str) -> Path | None:
-        """Keep what the user has in the place of a file, or of one of its folders, under another name."""
+        """Rename the user's file if it is in the place of a file, or of one of its folders."""
         for folder in reversed(place.relative_to(self._mirror.folder).parents[:-1]):
             if self._files.exists(str(folder)) and not self._files.is_folder(str(folder)):
                 return self._move_aside(self._mirror.folder / folder)
@@ -165,7 +168,7 @@ class LocalCopies:
         return self._move_aside(place)
 
     def _move_aside(self, place: Path) -> Path:
-        """Give what is in a place the first of the names `NAME.yours`, `NAME.yours-2`, … that nothing has."""
+        """Rename a file to the first free name of `NAME.yours`, `NAME.yours-2`, …; return it."""
         aside, number = place.with_name(f"{place.name}{YOURS}"), 2
         while self._files.exists(aside):
             aside, number = place.with_name(f"{place.name}{YOURS}-{number}"), number + 1
@@ -183,7 +186,7 @@ class LocalCopies:
 
 
 def sync_folders(places: Iterable[Path], top: Path) -> None:
-    """Make the names of files durable, and those of the folders that they are in, below `top`. Raises OSError."""
+    """Sync the names of files, and of their folders below `top`, to the disk. Raises OSError."""
     folders = {folder for place in places for folder in place.parents if folder.is_relative_to(top)}
     for folder in folders:
         descriptor = os.open(folder, os.O_RDONLY)
@@ -194,7 +197,7 @@ def sync_folders(places: Iterable[Path], top: Path) -> None:
 
 
 def _logged(records: RunFiles) -> Iterator[Content]:
-    """Yield the versions in a log; a line that a crash has torn is passed over."""
+    """Yield the versions in a log; a line torn by a crash is skipped."""
     for line in records.read(LOG).splitlines() if records.exists(LOG) else ():
         try:
             yield CONTENT.validate_json(line)

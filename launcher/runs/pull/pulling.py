@@ -1,8 +1,8 @@
-"""Pulling: what a run wrote comes home, verified.
+"""Pull a run's files, verified.
 
-First comes the list, then the digests of what is chosen, then the bytes of what is not here yet. Nothing is taken that the
-digests do not announce. A transfer that breaks goes on from the bytes that it has; each file gets into its place once it is
-whole, verified and on the disk.
+The steps are the list, then the digests of the chosen files, then the missing bytes. No file is accepted that
+the digests do not announce. A broken transfer continues from the bytes that have arrived. Each file is put
+into its place once it is whole, verified and synced.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ File = TypeVar("File", RunOutput, Content)
 
 
 class Choice(NamedTuple):
-    """Which files to pull: those that are named, or everything; else all but checkpoints, the smallest first up to a limit.
+    """The files to pull: the named ones, or all; by default all but checkpoints, the smallest first up to a limit.
 
-    Files that were changed less than `settled_s` seconds ago are left for later. `fits`: if there is too little room here, what
-    fits comes, the smallest first; else nothing does.
+    Files that were changed less than `settled_s` seconds ago are left for later. `fits`: if the disk here has
+    too little room, pull the files that fit, the smallest first; otherwise pull none.
     """
 
     limit: int
@@ -43,10 +43,10 @@ class Choice(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """What a pull brought, and what stayed there.
+    """The result of a pull, and the files that stayed on the host.
 
-    `fetched` came now, `present` is how many of the chosen files were here before. `yours` are files that were changed here,
-    under their new names.
+    `fetched` came now, `present` is the number of chosen files that were here before. `yours` are files that
+    were changed here, under their new names.
     """
 
     fetched: list[Content]
@@ -58,10 +58,10 @@ class Pulled(NamedTuple):
 
 
 def pull(desk: HostClient, mirror: Mirror, choice: Choice, stage: Stage) -> Pulled:
-    """Bring what a run wrote to its places here; return what came, and what did not.
+    """Pull a run's files to their places here; return the fetched files and those that stayed.
 
-    One client at a time; another waits. Raises RunError if it does not fit here, if this disk refuses, or if files keep
-    changing while they are read.
+    One client at a time; another waits. Raises RunError if they do not fit here, if this disk refuses, or if
+    files keep changing while they are read.
     """
     with mirror.alone("pull"), mirror.disk_errors(mirror.folder):
         work = _Pull(desk, mirror, stage)
@@ -69,7 +69,7 @@ def pull(desk: HostClient, mirror: Mirror, choice: Choice, stage: Stage) -> Pull
 
 
 class _Pull:
-    """A pull of one run; run again, it goes on with what is missing then."""
+    """A pull of one run. Running it again fetches the files that are still missing."""
 
     def __init__(self, desk: HostClient, mirror: Mirror, stage: Stage) -> None:
         self._desk, self._mirror = desk, mirror
@@ -97,7 +97,7 @@ class _Pull:
         finally:
             self._mirror.files.sync_names(self._mirror.place(content.path) for content in self._fetched)
         self._copies.save_digests()
-        if not choice.paths:  # the parts may be of a larger pull that broke
+        if not choice.paths:  # the parts may belong to a larger pull that broke
             self._copies.drop_parts()
         left_out |= manifest.left_out
         here = [content for content in contents if content.path not in left_out]
@@ -113,7 +113,7 @@ class _Pull:
         self._fetched.append(content)
 
     def _clashes(self, chosen: Sequence[RunOutput]) -> dict[str, str]:
-        """Return the files that would share a place here with another, because this disk takes their names for the same."""
+        """Return the files that would share a local place with another, because this disk does not distinguish their names."""
         fold = _folding_of(self._mirror.folder)
         places: dict[str, str] = {}
         clashes = {}
@@ -126,7 +126,7 @@ class _Pull:
 
 
 def came(pulled: Pulled) -> str:
-    """Return what a pull brought in a few words."""
+    """Return the fetched files of a pull in a few words."""
     size = sum(content.size for content in pulled.fetched)
     words = [f"{files_text(len(pulled.fetched))}, {decimal(size)}"] if pulled.fetched else []
     if pulled.present > 0:
@@ -135,7 +135,7 @@ def came(pulled: Pulled) -> str:
 
 
 class Selection(NamedTuple):
-    """The files to pull, the smallest first, and what stays there: by the limit, and checkpoints that nobody named."""
+    """The files to pull, the smallest first; the files over the limit; and checkpoints that were not named."""
 
     chosen: list[RunOutput]
     over_limit: list[RunOutput]
@@ -143,7 +143,7 @@ class Selection(NamedTuple):
 
 
 def select(listed: Outputs, choice: Choice, short: str) -> Selection:
-    """Choose among the files of a run. Raises RunError for a name that none of them has."""
+    """Choose among the files of a run. Raises RunError for a name that fits none of them."""
     before = listed.now_ns - choice.settled_s * 1e9
     files = [file for file in listed.files if not choice.settled_s or file.changed_ns <= before]
     files.sort(key=lambda file: (file.size, file.path))
@@ -159,7 +159,7 @@ def select(listed: Outputs, choice: Choice, short: str) -> Selection:
 
 
 def named_by(word: str, files: Iterable[RunOutput], short: str) -> list[RunOutput]:
-    """Return the files that a word names, a file or a folder. Raises RunError if there is none.
+    """Return the files of the file or folder that a word names. Raises RunError if none match.
 
     It is relative to the working folder, or begins with `artifacts/`, `checkpoints/`, `home/` or `work/`.
     """
@@ -173,13 +173,13 @@ def named_by(word: str, files: Iterable[RunOutput], short: str) -> list[RunOutpu
 
 
 def shown_path(path: str) -> str:
-    """Return how a path of a run is shown: as `named_by` takes it, relative to the working folder if it is in it."""
+    """Return a path of a run for users: as `named_by` accepts it, relative to the working folder if it is inside."""
     top, _, rest = path.partition("/")
     return rest if top == "code" and rest.split("/")[0] not in TOPS else path
 
 
 def checkpoint_of(path: str) -> str:
-    """Return the checkpoint's folder that a file is in, as it is named to pull it."""
+    """Return the checkpoint folder of a file, by its name for a pull."""
     parts = path.split("/")
     if parts[0] == "checkpoints":
         return "/".join(parts[:2])
@@ -188,13 +188,13 @@ def checkpoint_of(path: str) -> str:
 
 
 def by_number(folder: str) -> tuple[str, int]:
-    """Sort `checkpoint-9` before `checkpoint-12`."""
+    """Return a sort key that puts `checkpoint-9` before `checkpoint-12`."""
     name = folder.rstrip("0123456789")
     return name, int(folder[len(name) :] or 0)
 
 
 def within(files: Sequence[File], limit: int) -> list[File]:
-    """Return the first files whose bytes together stay within a limit."""
+    """Return the first files whose total size stays within a limit."""
     total, chosen = 0, []
     for file in files:
         total += file.size
@@ -205,7 +205,7 @@ def within(files: Sequence[File], limit: int) -> list[File]:
 
 
 def _folding_of(folder: Path) -> Callable[[str], str]:
-    """Return a function under which two paths are equal if the disk of a folder takes them for the same."""
+    """Return a function that maps two paths to the same text if a folder's disk does not distinguish them."""
     with tempfile.NamedTemporaryFile(prefix=".case-", dir=folder) as probe:
         upper = Path(probe.name).with_name(Path(probe.name).name.upper())
         is_folded = upper.exists()

@@ -1,4 +1,4 @@
-"""A transfer: files of a run on their way from its host, verified, and resumed where an earlier one broke off."""
+"""Transfer files of a run from its host, verified, resuming where an earlier transfer broke off."""
 
 from __future__ import annotations
 
@@ -23,18 +23,21 @@ from launcher.values.reported.output import Content, Manifest, RunOutput
 PIECE = 1 << 18
 TRIES = 3
 RESERVE = 1 << 20
-"""So much room is left free where only what fits is to come: records are written too."""
+"""The bytes kept free when only fitting files are pulled, because records are written too."""
 Put = Callable[[Content, Path], None]
-"""Puts a whole and verified file, which is in the given part, into its place."""
+"""Puts a whole and verified file, given as a part, into its place."""
 Value = TypeVar("Value")
 
 
 class ChangedError(Exception):
-    """Raised when a file's bytes are not those that were announced: it changed meanwhile."""
+    """Raised when a file's bytes are not those announced, because it changed in between."""
 
 
 def until_stable(work: Callable[[], Value], again: str) -> Value:
-    """Do some work anew while files change under it. Raises RunError with the command `again` after several tries."""
+    """Repeat some work while files change under it.
+
+    Raises RunError with the command `again` after several tries.
+    """
     tries = 0
     while True:
         try:
@@ -48,7 +51,7 @@ def until_stable(work: Callable[[], Value], again: str) -> Value:
 
 
 class Transfer:
-    """The transfer of files of one run over one desk."""
+    """The transfer of files of one run over one host client."""
 
     def __init__(self, desk: HostClient, mirror: Mirror, copies: LocalCopies, stage: Stage) -> None:
         self._desk, self._mirror, self._copies, self._stage = desk, mirror, copies, stage
@@ -65,16 +68,17 @@ class Transfer:
         return show
 
     def digests(self, files: Sequence[RunOutput]) -> Manifest:
-        """Have the host read files; return what is in them now."""
+        """Have the host read files; return their present digests."""
         if not files:
             return Manifest([], {})
         total = sum(file.size for file in files)
         return self._desk.runs.manifest(self._mirror.run, [file.path for file in files], self.heard(total))
 
     def fetch(self, contents: Sequence[Content], put: Put) -> None:
-        """Fetch files and put each into its place once it is whole, verified and on the disk.
+        """Fetch files and put each into its place once it is whole, verified and synced.
 
-        Raises RunError, before a byte is sent, if they do not fit here, and ChangedError for one that is another by now.
+        Raises RunError, before a byte is sent, if they do not fit here, and ChangedError for a file that has
+        changed.
         """
         self._check_room(contents)
         firsts: dict[str, Content] = {}
@@ -102,7 +106,7 @@ class Transfer:
             raise ChangedError(f"{changed[0]} changed while it was sent")
 
     def fitting(self, contents: Sequence[Content]) -> tuple[list[Content], dict[str, str]]:
-        """Return those that fit here, the smallest first, and why the others do not."""
+        """Return the files that fit here, the smallest first, and the reasons for the others."""
         free = shutil.disk_usage(self._mirror.folder).free - RESERVE
         chosen, others = list[Content](), dict[str, str]()
         for content in sorted(contents, key=lambda one: one.size):
@@ -126,7 +130,7 @@ class Transfer:
             )
 
     def _receive(self, stream: Incoming, content: Content, start: int, meter: Meter) -> bool:
-        """Add the announced bytes of a file to its part; return whether the part is what was announced."""
+        """Append the announced bytes of a file to its part; return whether the part matches the announced digest."""
         part = self._copies.part_of(content)
         digest, left = hashlib.sha256(), content.size - start
         with self._mirror.files.open(part, "r+b" if start else "wb", buffering=0) as file:
@@ -148,7 +152,7 @@ class Transfer:
         return True
 
     def _put_copy(self, part: Path, twin: Content, put: Put) -> None:
-        """Put a file into its place that has the contents of another one."""
+        """Put a copy of a file into the place of another file with the same content."""
         copy, files = part.with_name(f"{part.name}.twin"), self._mirror.files
         with files.open(part) as source, files.open(copy, "wb", buffering=0) as file:
             shutil.copyfileobj(source, file, PIECE)

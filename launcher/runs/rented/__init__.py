@@ -1,5 +1,5 @@
-"""Runs on rented machines: choose, agree on a price, rent, and bring everything home before the machine goes.
+"""Runs on rented machines: choose, agree on a price, rent, and download everything before the machine is terminated.
 
-`acquire` is the front door: for a machine of the user's own it changes nothing.
-The rental itself is in `rental/`.
+`acquire` is the front door; for a machine that the user owns it changes nothing. The rental itself is in
+`rental/`.
 """

@@ -1,4 +1,4 @@
-"""The machine for a run: one that is rented for a while, or the host itself if that is a machine of the user's own."""
+"""The machine for a run: rented for a while, or the host itself if the user owns it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class Acquired(NamedTuple):
-    """A plain host for a run. Of a rented one: the profile of its cards, the plan that was shown, and the lease."""
+    """A plain host for a run.
+
+    If it is rented: the profile of its cards, the plan that was shown, and the lease.
+    """
 
     host: Host
     run: str | None = None
@@ -30,9 +33,11 @@ class Acquired(NamedTuple):
 
 @contextmanager
 def acquire(wanted: Wanted, view: View) -> Iterator[Acquired]:
-    """Yield a machine for a run. If the block fails, the rent ends, unless the run may have begun: then it is looked after.
+    """Yield a machine for a run.
 
-    Raises RefusedError if the plan or the price is refused, CardBusyError if none is free, HostError. Nothing is rented then.
+    If the block fails, the rental ends; if the run may have begun, a process watches it instead. Raises
+    RefusedError if the plan or the price is refused, CardBusyError if none is free, HostError; in these cases
+    no machine is rented.
     """
     if backend_of(wanted.host).running.rental(wanted.host) is None:
         yield Acquired(wanted.host, wanted.run)
@@ -54,7 +59,7 @@ def acquire(wanted: Wanted, view: View) -> Iterator[Acquired]:
 
 @contextmanager
 def left_on_failure(lease: Lease, view: View) -> Iterator[None]:
-    """End the rent if the block fails, unless its run may have begun."""
+    """End the rental if the block fails, unless its run may have begun."""
     from launcher.runs.rented.rented_runs import leave
 
     try:

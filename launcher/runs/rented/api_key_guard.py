@@ -1,4 +1,4 @@
-"""Refuse to send a person's API key to a rented machine: a job there could rent or terminate others."""
+"""Refuse to send the user's provider API key to a rented machine: a job there could rent or terminate others."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from launcher.values.job import Job
 
 
 def check_key_is_not_sent(host: str, job: Job, secrets: Mapping[str, str]) -> None:
-    """Raise UsageError if a job, or one of its secrets, holds a key of this person's for a provider, or has the name of its variable; `host` is where it would go.
+    """Raise UsageError if a job or secret contains the user's provider key, or a secret has the name of its variable.
 
-    Raises BadFileError for a file of a key that others can read.
+    `host` is the destination. Raises BadFileError for a key file that others can read.
     """
     recorded = job.model_dump(mode="json").items()
     texts = [*secrets.items(), *((f"the job's {name}", json.dumps(value)) for name, value in recorded)]

@@ -1,4 +1,4 @@
-"""Bring home what a run made on a machine that will be gone: everything that fits, proven by the host's own digests."""
+"""Download a run's files from a machine that will be terminated: everything that fits, verified by the host's digests."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
     from launcher.values.host import Host
 
 OLDER_BYTES = 20_000_000_000
-"""So much of a script's older checkpoints comes home: it costs a few minutes of the rent."""
+"""The maximum bytes of a script's older checkpoints to download: this costs a few minutes of rent."""
 NO_LIMIT = sys.maxsize
-"""Everything comes home whatever its size: nothing can be fetched from a machine that is gone."""
+"""No size limit: files cannot be fetched from a terminated machine."""
 MOST_NAMED = 8
 STEADY_S = 5.0
-"""So long a transfer is watched before its rate is believed."""
+"""How long a transfer is observed before its rate counts as known, in seconds."""
 NEVER_BEGUN = "its run never began"
 REMOVED = "its run was removed there"
 
 
 class RunOnMachine(NamedTuple):
-    """A run on its rented machine, as its lease needs it; the view shows what comes home."""
+    """A run on its rented machine, as its lease needs it; the view shows the downloads."""
 
     mirror: Mirror
     machine: Host
@@ -54,17 +54,17 @@ class RunOnMachine(NamedTuple):
 
     @property
     def is_known(self) -> bool:
-        """Whether anything of it has come here: then it has begun."""
+        """Whether a state of the run was fetched, which proves that it has begun."""
         return self.mirror.state() is not None
 
     @property
     def is_stopped_by_limit(self) -> bool:
-        """Whether it was stopped because its machine's time is up, by what is known here."""
+        """Whether it was stopped because its machine's time is up, according to the local copy."""
         state = self.mirror.state()
         return state is not None and of_rent(state.evidence)
 
     def has_ended(self, opening: Opening) -> str | None:
-        """Ask its machine, and return the state of a run on which nothing more happens by itself; None if it goes on.
+        """Ask the machine; return the state of a run that has ended or needs a user, None if it continues.
 
         Raises NoRunError, HostError.
         """
@@ -74,10 +74,10 @@ class RunOnMachine(NamedTuple):
         return state if is_over else None
 
     def bring_home(self, lease: Lease, *, is_last: bool) -> None:
-        """Bring home what it made, each file proven by its hash. A lost link is opened again a few times.
+        """Download the run's files, each verified by its hash. A lost link is reopened a few times.
 
-        At the last try only a machine that is gone, and the end of the time for it, keep it from going on. Raises RunError if
-        something does not come, and HostError; what can come has come then.
+        The last try stops only when the machine is gone or the download time is over. Raises RunError if a
+        file cannot be fetched, and HostError; all other files have been fetched then.
         """
         losses = 0
         while True:
@@ -96,7 +96,7 @@ class RunOnMachine(NamedTuple):
                 pause(self.view, error, losses)
 
     def missing(self, opening: Opening) -> str:
-        """Ask its machine which of its files are not here, and return that in words; empty if all are."""
+        """Ask the machine which of its files are not here, and return them in words; empty if all are here."""
         try:
             with open_desk(self.machine, self.mirror, opening) as desk:
                 return missing(desk, self.mirror)
@@ -104,7 +104,10 @@ class RunOnMachine(NamedTuple):
             return "its machine does not say what it had"
 
     def forgo(self, opening: Opening) -> str | None:
-        """Have its machine never begin it; return why the rent can end then, None if it has begun, or is kept. Raises HostError."""
+        """Make sure that the machine never begins the run; return the reason why its rental can end.
+
+        None if the run has begun, or its machine is kept. Raises HostError.
+        """
         found = records.rented_for(self.mirror.run)
         if found is not None and found.record.keeps and self.is_known:
             return None
@@ -122,7 +125,7 @@ def run_of(record: RentalRecord, view: View) -> RunOnMachine | None:
 
 
 class _TimedStage:
-    """A stage that says once if what is on its way cannot come in the time that is left."""
+    """A stage that notes once if a transfer cannot finish in the remaining time."""
 
     def __init__(self, stage: Stage, mirror: Mirror, view: View, left_s: Callable[[], float]) -> None:
         self._stage, self._mirror, self._view, self._left_s = stage, mirror, view, left_s
@@ -130,11 +133,11 @@ class _TimedStage:
         self.text: str | None = None
 
     def progress(self, step: str, /) -> None:
-        """Show how far it has come."""
+        """Show the progress."""
         self._stage.progress(step)
 
     def moved(self, moved: Moved, /) -> None:
-        """Show how far a transfer has come."""
+        """Show the progress of a transfer, and warn once if it cannot finish in time."""
         self._stage.moved(moved)
         takes_s, is_sent = moved.eta_s, not moved.doing
         if self._is_said or not is_sent or takes_s is None or time.monotonic() - self._began < STEADY_S:
@@ -152,12 +155,12 @@ class _TimedStage:
 def bring_home(
     desk: HostClient, mirror: Mirror, view: View, left_s: Callable[[], float] | None = None
 ) -> None:
-    """Bring everything home that a run made on a machine that will be gone, and prove it by the host's own digests.
+    """Download all files of a run from a machine that will be terminated, verified by the host's digests.
 
-    That includes its newest whole checkpoint, and those of a script that saves its own, the newest first, as long as they are not
-    too large. The others are named: they are lost with the machine. Raises RunError if something cannot be sent or does not
-    fit here, and HostError; what can come has come then. `left_s` tells how much time is left: it is said as soon as it is
-    known that something cannot come in that time.
+    They include its newest whole checkpoint, and those that a script saves itself, the newest first, up to a
+    total size. The others are named: they are lost with the machine. `left_s` returns the remaining time; a
+    note appears as soon as a transfer is known not to finish in it. Raises RunError if a file cannot be sent
+    or does not fit here, and HostError; all other files have been fetched then.
     """
     refresh(desk, mirror)
     with view.stage("home") as shown:
@@ -170,7 +173,7 @@ def bring_home(
         except AgentError as error:
             if error.code != "no-checkpoint":
                 raise
-        except RunError as error:  # there may be room for others
+        except RunError as error:  # other files may fit
             failed["checkpoints"] = str(error).splitlines()[0]
         if folders:
             saved = pull(desk, mirror, Choice(NO_LIMIT, paths=(*folders,), fits=True), stage)
@@ -188,21 +191,21 @@ def bring_home(
 
 
 def _few(folders: Sequence[str]) -> str:
-    """Return the names of the last of some folders, and how many more there are."""
+    """Return the names of the last folders, and the number of the others."""
     more = f" and {len(folders) - MOST_NAMED} more" if len(folders) > MOST_NAMED else ""
     return f"{', '.join(folders[-MOST_NAMED:])}{more}"
 
 
 def own_checkpoints(files: Iterable[RunOutput]) -> list[str]:
-    """Return the checkpoints to bring home that a script saved by itself: they may be all that it has made.
+    """Return the checkpoints to download that a script saved itself, which may be its only results.
 
-    The newest of each series comes, and the newest finished one: a Trainer that was ended while it saved has written no
-    `trainer_state.json` there. Older ones come as long as they are not too large.
+    They are the newest of each series, and the newest finished one: a Trainer that was killed while saving
+    has written no `trainer_state.json` in it. Older ones are included up to a total size.
     """
     sizes: dict[str, int] = {}
     finished: set[str] = set()
     for file in files:
-        if file.path.startswith("checkpoints/"):  # of those that launcher has sealed one is enough
+        if file.path.startswith("checkpoints/"):  # one of the checkpoints that launcher sealed is enough
             continue
         folder = checkpoint_of(file.path)
         sizes[folder] = sizes.get(folder, 0) + file.size
@@ -221,7 +224,10 @@ def own_checkpoints(files: Iterable[RunOutput]) -> list[str]:
 
 
 def missing(desk: HostClient, mirror: Mirror) -> str:
-    """Return in words which files of a run's machine are not here; empty if all are. Raises HostError, OSError."""
+    """Return in words which files of a run's machine are not here; empty if all are.
+
+    Raises HostError, OSError.
+    """
     listed = desk.runs.outputs(mirror.run, lambda _read: None, every_file=False)
     copies = LocalCopies(mirror)
     files = [file for file in listed.files if copies.status(file) != "yes"]

@@ -1,4 +1,4 @@
-"""Rented machines that do not answer: whether the provider still has one, and the end of a rent that nobody needs any more."""
+"""Rented machines that do not answer: check with the provider, and end rentals that are no longer needed."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
 
 def reach(host: Host, mirror: Mirror) -> HostClient:
-    """Open the desk of a run. If its machine is rented and does not answer, its provider is asked whether it is gone.
+    """Open the host client of a run.
 
-    Raises MachineGoneError then, with what it cost, and what `open_desk` raises.
+    If its rented machine does not answer, ask the provider whether it is gone. Raises MachineGoneError with
+    the cost if it is gone, and the errors of `open_desk`.
     """
     try:
         return open_desk(host, mirror)
     except MachineGoneError:
         raise
-    except (UnreachableError, HostKeyError):  # the address may be another customer's by now
+    except (UnreachableError, HostKeyError):  # the address may belong to another customer by now
         if (found := rented_for(mirror.run)) is not None:
             look_for(found)
         check_rented(mirror)
@@ -35,9 +36,9 @@ def reach(host: Host, mirror: Mirror) -> HostClient:
 
 
 def end_rental(found: RentedMachine, why: str, view: View) -> Rental | None:
-    """End a rent whatever is on its machine, and whoever looks after it; None if that failed, which is said.
+    """Terminate a rental regardless of its run and of the process that watches it; None after a failure, which is noted.
 
-    The process that looks after it, if there is one, finds that out by itself.
+    A process that watches it notices the end.
     """
     from launcher.rental.lease.renter import open_account  # most machines are not rented
 
@@ -54,9 +55,9 @@ def end_rental(found: RentedMachine, why: str, view: View) -> Rental | None:
 
 
 def look_for(found: RentedMachine) -> RentedMachine:
-    """Ask the provider for a machine, and record the end of its rent if it is lost; return the machine as it is now.
+    """Ask the provider for a machine, and record the end of its rental if it is lost; return its present record.
 
-    A provider that does not answer, and another key than the one that it was rented with, change nothing.
+    If the provider does not answer, or the key is not the one of the rental, the record does not change.
     """
     if not found.rental.is_open:
         return found

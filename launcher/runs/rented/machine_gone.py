@@ -1,4 +1,4 @@
-"""What is said of a run whose rented machine is gone: what became of it, what it cost, and where the run goes on."""
+"""Describe a run whose rented machine is gone: its outcome, its cost, and where the run continues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def gone(mirror: Mirror) -> str | None:
-    """Return what became of a run's machine if that is rented no more, what it cost, and what can be done; else None."""
+    """Return the outcome of a run's terminated machine, its cost, and the next commands; None if it is not terminated."""
     found = records.rented_for(mirror.run)
     if found is None or not found.is_gone:
         return None
@@ -24,7 +24,7 @@ def gone(mirror: Mirror) -> str | None:
 
 
 def _after_gone(mirror: Mirror, record: records.RentalRecord) -> str:
-    """Return what to type for a run whose rented machine is gone: where it goes on, or how it can."""
+    """Return the next command for a run whose rented machine is gone: where it continues, or how it can."""
     if (moved := move_records.elsewhere(mirror)) is not None:
         return moved
     short, state, host = mirror.short, mirror.state(), record.machine.name
@@ -41,6 +41,6 @@ def _after_gone(mirror: Mirror, record: records.RentalRecord) -> str:
 
 
 def check_rented(mirror: Mirror) -> None:
-    """Raise MachineGoneError for a run whose machine was rented, and is rented no more: its address may be another's."""
+    """Raise MachineGoneError for a run whose rental has ended: the machine's address may belong to another customer."""
     if (words := gone(mirror)) is not None:
         raise MachineGoneError(mirror.host().name, words)

@@ -1,7 +1,7 @@
-"""Rent a machine for one launch: from a type of instance that is free to a plain SSH host for the run.
+"""Rent a machine for one launch: from a free instance type to a plain SSH host for the run.
 
-The run's id is drawn first, since the ledger, the instance's name and its tags carry it. Whatever fails before the run
-begins ends the rent at once, and says what was paid.
+The run's id is chosen first, because the ledger, the instance's name and its tags contain it. Any failure
+before the run begins ends the rental at once, and reports the cost.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from launcher.values.host import Host, MachineKeys
 from launcher.values.plan import Plan
 
 WAIT_S = 30.0
-"""How long to wait between two looks for a free machine."""
+"""The interval between two checks for a free machine, in seconds."""
 
 
 def rent(wanted: Wanted, choice: RentalChoice, plan: Plan, view: View) -> Lease:
-    """Rent a machine, wait until it can be logged in to, and set it up; return this process's hold on it.
+    """Rent a machine, wait until it accepts a login, and set it up; return this process's lease of it.
 
-    While none is free the offers are asked for anew until the wait is over. Raises CardBusyError if none is free, HostError,
-    and RefusedError if the ledger cannot be written. Nothing is rented then.
+    While none is free the offers are requested again until the wait is over. Raises CardBusyError if none is
+    free, HostError, and RefusedError if the ledger cannot be written; in these cases no machine is rented.
     """
     account = open_account(settings_of(wanted.host))
     try:
@@ -95,9 +95,9 @@ class _Renting:
         return lease
 
     def _not_let_in(self, failure: ServiceError, lease: Lease) -> ServiceError:
-        """Return the error of a machine that does not let us in with what was paid, and what to do."""
+        """Return the error of a machine that refuses the login, with its cost and the next command."""
         if lease.rental.is_open:
-            return failure  # what it costs, and what ends it, was said just now
+            return failure  # its cost, and how to end it, was just reported
         host, key = self._host, self._settings.key
         mend = f"again, on another machine   launch --host {host.name} …"
         if isinstance(failure.__cause__, AuthRefusedError) and key is not None:
@@ -108,7 +108,7 @@ class _Renting:
     # rent
 
     def _first_free(self, stage: Stage) -> tuple[Rented, Candidate]:
-        """Rent the first candidate that is free; wait for one if that was asked for."""
+        """Rent the first free candidate; wait for one if requested."""
         keeping = holding_key()
         try:
             return self._first_of(self._setup(), stage)
@@ -137,7 +137,7 @@ class _Renting:
             candidates = self._free_now()
 
     def _free_now(self) -> tuple[Candidate, ...]:
-        """Ask for the offers anew; nothing if none is free, or the service does not answer just now."""
+        """Request the offers again; empty if none is free, or the service does not answer at present."""
         try:
             return self._choice.renewed(self._renter.provider.offers()).free
         except ServiceError as error:
@@ -152,7 +152,7 @@ class _Renting:
         return CardBusyError(words, f"no capacity of {names}")
 
     def _refused(self, error: ServiceError) -> ServiceError:
-        """Return the error of a launch that says too that nothing is rented, where that is known."""
+        """Return the error of a launch, with a note that no machine is rented, if that is certain."""
         own = (one for one in self._renter.ledger.rentals() if one.intent.run == self._run)
         if isinstance(error, UnsettledError) or any(one.is_open for one in own):
             return error
@@ -160,7 +160,7 @@ class _Renting:
         return type(error)(error.host, error.reason, f"{error}\n  {check}", error.retry_s)
 
     def _try(self, candidate: Candidate, setup: Setup) -> Rented:
-        """Launch one candidate. If this is interrupted, what it may have made is ended."""
+        """Launch one candidate. On an interrupt, end any instance that it may have created."""
         deadline = self._clock.now() + candidate.priced.limit_s
         before = {rental.nonce for rental in self._renter.ledger.rentals()}
         try:
@@ -172,7 +172,7 @@ class _Renting:
             raise
 
     def _end_new_ones(self, before: set[str]) -> None:
-        """End what a launch that was interrupted may have made, and say so; raise UnsettledError if it cannot be seen yet."""
+        """End the instance of an interrupted launch, and report it; raise UnsettledError if it cannot be seen yet."""
         for rental in self._renter.ledger.rentals():
             if rental.nonce in before or rental.intent.run != self._run or not rental.is_open:
                 continue
@@ -193,7 +193,7 @@ class _Renting:
         self._view.note(f"{self._host.name}: nothing was rented")
 
     def _setup(self) -> Setup:
-        """Return what an instance is made with; our login key is in the account from here on."""
+        """Return the settings for creating an instance; launcher's login key is in the account from here on."""
         settings = self._settings
         records.remember_service(settings)
         name = settings.key or registered_key(self._renter.provider).name
@@ -257,7 +257,7 @@ class _Renting:
     # the machine
 
     def _prepare(self, lease: Lease, until: float) -> None:
-        """Log in, replace the host key, say until when the machine is rented, and set up what the job needs."""
+        """Log in, replace the host key, tell the machine the end of its rental, and set up the job's needs."""
         place = self._renter.ledger.place(lease.nonce)
         self._expect(place, lease.host, self._host_key.public)
         make_runs_folder(Path(lease.record.runs))
@@ -274,7 +274,7 @@ class _Renting:
                 rental_setup.set_up(login, place / records.SETUP_LOG, stage)
 
     def _log_in(self, lease: Lease, until: float, stage: Stage) -> InstanceLogin:
-        """Log in to the machine; its host key must be ours, unless the user accepts a new one."""
+        """Log in to the machine. Its host key must be launcher's, unless the user accepts a new one."""
         try:
             return log_in(lease.host, self._clock, until, stage.progress)
         except HostKeyError as error:
@@ -290,14 +290,14 @@ class _Renting:
         return log_in(lease.host, self._clock, until, stage.progress)
 
     def _expect(self, place: Path, machine: Host, key: str) -> None:
-        """Let the machine's known_hosts file hold this key and no other."""
+        """Write the machine's known_hosts file with only this key."""
         name = machine.address if machine.port in (None, 22) else f"[{machine.address}]:{machine.port}"
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_durably(place / records.KNOWN_HOSTS, f"{name} {key}\n".encode())
 
 
 def _show_wait(stage: Stage, words: str, wait_s: float) -> None:
-    """Say that a launch waits for the pace that the service asks for, and then that it waits no more."""
+    """Show that a launch waits for the service's rate limit, and then that it no longer waits."""
     if wait_s > 0:
         words += f": waits for its turn, {wait_s:.0f} s at least: all commands here share the service's pace of a launch in 12 s"
     stage.progress(words)

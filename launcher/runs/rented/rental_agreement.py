@@ -1,7 +1,7 @@
-"""Agree on a rent: by what is expected of the machine the plan is made and checked, its price is said, and a person asked.
+"""Agree on a rental: make and check the plan for the expected machine, show the price, and ask the user.
 
-All of this comes before anything is rented, and costs nothing. Of a preview the same is shown, and nobody is asked. The plan
-that counts is made from a probe of the machine.
+All of this happens before the rental, and costs nothing. A preview shows the same without asking. The final
+plan is made from a probe of the machine.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from launcher.values.plan import Finding, Plan
 
 
 def agree(wanted: Wanted, view: View) -> tuple[RentalChoice, Plan]:
-    """Return what will do for a launch, and the plan that is expected there, once that has passed the gate and the cost is agreed to.
+    """Return the suitable offers for a launch, and the expected plan, once it passes the gate and the cost is accepted.
 
-    Raises RefusedError for a plan that cannot work, a limit that is missing or too small, and for no; UsageError for a job that
-    would take this person's key along; HostError if the service does not answer. Nothing is rented then.
+    Raises RefusedError for a plan that cannot work, a limit that is missing or too small, and a declined
+    price; UsageError for a job that contains the user's provider key; HostError if the service does not
+    answer. No machine is rented in these cases.
     """
     host = wanted.host
     check_limited(host)
@@ -70,7 +71,10 @@ def agree(wanted: Wanted, view: View) -> tuple[RentalChoice, Plan]:
 
 
 def _confirm(choice: RentalChoice, view: View) -> None:
-    """Ask whether the largest cost is agreed to. Raises RefusedError for no; an interrupt is told too that nothing was rented."""
+    """Ask the user to accept the largest cost.
+
+    Raises RefusedError for no; an interrupt also reports that none was rented.
+    """
     try:
         choice.cost.confirm(view.agrees, "nothing was rented")
     except RefusedError:
@@ -81,9 +85,9 @@ def _confirm(choice: RentalChoice, view: View) -> None:
 
 
 def preview_rental(resolved: Resolved, *, is_sure: bool) -> tuple[RentalChoice | None, tuple[Finding, ...]]:
-    """Return what would be rented, and what speaks against it; None if nothing can be for the one profile that is named.
+    """Return the rental that a launch would make, and its findings; None if impossible for the one named profile.
 
-    Raises HostError, and RefusedError if the profile hangs on the account.
+    Raises HostError, and RefusedError if the profile depends on the account.
     """
     host = resolved.host
     try:
@@ -105,6 +109,6 @@ def preview_rental(resolved: Resolved, *, is_sure: bool) -> tuple[RentalChoice |
 
 
 def choice_for(resolved: Resolved) -> RentalChoice:
-    """Return what would be rented for a request. Raises HostError or RefusedError."""
+    """Return the rental that a request would make. Raises HostError or RefusedError."""
     check_limited(resolved.host)
     return choose(resolved.host, resolved.profiles, resolved.gpus, resolved.job, offers(resolved.host))

@@ -1,6 +1,7 @@
-"""Check the names in a host's table that only its account knows: a region, an image, a file system, an SSH key, a firewall.
+"""Check the names in a host's table that only its account knows: region, image, file system, SSH key, firewall.
 
-A wrong one is found before anything is rented. What the account does not tell just now is left for the launch to refuse.
+A wrong name is found before any rental. If the account does not answer at present, the check is left to the
+launch.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
     from launcher.values.host import Host
 
 ANY_ADDRESS = "192.0.2.1"
-"""Stands for a machine's address, which nobody knows before it is rented; it is in a range for documents."""
+"""A placeholder for a machine's address, which is unknown before its rental, from the range for documentation."""
 
 
 def name_findings(host: Host, settings: RentalSettings, offered: Iterable[InstanceOffer]) -> list[Finding]:
-    """Return what is wrong with the names in a host's table. The account is asked only for what the table names.
+    """Return the findings about the names in a host's table.
 
-    Raises BadFileError and ServiceAuthError.
+    Only names in the table are looked up in the account. Raises BadFileError and ServiceAuthError.
     """
     free = {region for offer in offered for region in offer.regions}
     odd_regions = [name for name in settings.region if name not in free]
@@ -81,7 +82,7 @@ def _may_log_in(host: Host, usual_user: str, public_key: str) -> bool:
 
 
 def _unknown(host: Host, key: str, name: str | None, known: Iterable[str]) -> Iterator[Finding]:
-    """Yield what is wrong with a name, if there is one, which is none of those that the account has."""
+    """Yield a refusal of a name, if given, that the account does not have."""
     names, noun = sorted({*known}), key.replace("_", " ")
     if name is None or name in names:
         return

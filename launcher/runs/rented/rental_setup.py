@@ -1,7 +1,8 @@
-"""Set up a rented machine for containers: Docker, and NVIDIA's runtime where there is a card. Done twice, it changes nothing.
+"""Set up a rented machine for containers: Docker, and NVIDIA's runtime if it has a card.
 
-The order is that of dstack for Lambda's images, which have Docker: the toolkit, the engine's settings, a restart. Containers
-lose their card when systemd is reloaded unless the engine uses cgroupfs. Nothing was tried against a real machine.
+The setup can be repeated. The order is dstack's for Lambda's images, which include Docker: the toolkit, the
+engine's settings, a restart. Containers lose their card when systemd is reloaded unless the engine uses
+cgroupfs. Untested on a real machine.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ fi
 docker version --format 'docker {{.Server.Version}}'
 echo "done:" ${changed:-nothing to do}
 """
-"""No option of apt's waits for the lock of its lists, which a fresh machine's own updates hold for a while."""
+"""apt has no option to wait for the lock of its lists, which a fresh machine's own updates hold for a while."""
 
 
 def set_up(login: InstanceLogin, log: Path, stage: Stage) -> None:

@@ -1,6 +1,7 @@
-"""A run that goes on from the checkpoint of one that has ended, on a machine that is rented for it, or that was kept.
+"""Resume an ended run on a machine that is rented for it, or was kept.
 
-The checkpoint, the code and the data of the earlier run come from its host, or from here if its machine is gone.
+The checkpoint, the code and the data of the earlier run come from its host, or from here if its machine is
+gone.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class _Source(NamedTuple):
-    """The host whose word a run's plan is, its checkpoint, which is here, and what puts all of it in place."""
+    """The host that sent a run's plan, the run's local checkpoint, and the function that puts its files in place."""
 
     host: str
     home: HomeCheckpoint
@@ -61,7 +62,10 @@ class _Source(NamedTuple):
 
 
 def resume_on_rented(parent: Mirror, target: Host, request: ResumeRequest, view: View) -> Started:
-    """Rent a machine, and start a run there that goes on where a run has ended. Raises what `resume` and a launch raise."""
+    """Rent a machine, and start a run on it that resumes an ended run.
+
+    Raises the errors of `resume` and of a launch.
+    """
     check_limited(target)
     check_settings(request.settings, target)
     name = None if request.name is None else resolve.checked_name(request.name)
@@ -80,7 +84,7 @@ def resume_on_rented(parent: Mirror, target: Host, request: ResumeRequest, view:
 
 
 def _source(parent: Mirror, target: Host, request: ResumeRequest, view: View) -> _Source:
-    """Have all at hand that a run left: on its host, or here. Raises what `resume` raises for a run."""
+    """Gather a run's files from its host, or from here. Raises the errors of `resume`."""
     try:
         desk = connected(view, functools.partial(reach, parent.host(), parent))
     except MachineGoneError as error:
@@ -98,7 +102,7 @@ def _source(parent: Mirror, target: Host, request: ResumeRequest, view: View) ->
 
 
 def _source_here(parent: Mirror, target: Host, request: ResumeRequest, why: MachineGoneError) -> _Source:
-    """Find what a run left whose machine is gone. Raises `why` if it had not ended."""
+    """Find the local files of a run whose machine is gone. Raises `why` if it had not ended."""
     if words := move_records.elsewhere(parent):
         raise UsageError(words)
     summary = remembered(parent)
@@ -142,9 +146,9 @@ def _begin(
 
 
 def resume_on_kept(found: RentedMachine, parent: Mirror, start: Callable[[Lease], Started]) -> Started:
-    """Start a run on the kept machine of the one that it goes on with; the rent is the new run's from then on.
+    """Start a run on its parent's kept machine; the rental belongs to the new run from then on.
 
-    Raises RunError for a machine that is not kept, UsageError if another process looks after it.
+    Raises RunError for a machine that is not kept, UsageError if another process watches it.
     """
     again = f"on another machine   launch resume {parent.short} --host …     once this one is gone"
     if not found.record.keeps:
@@ -163,7 +167,7 @@ def resume_on_kept(found: RentedMachine, parent: Mirror, start: Callable[[Lease]
         if (mirror := mirror_of(lease.record)) is not None and mirror.run != former:
             hand_over(lease)  # it may have begun
         else:
-            with contextlib.suppress(RefusedError):  # what it had is here by now
+            with contextlib.suppress(RefusedError):  # its files are here by now
                 pass_on(lease, former)
             _keep(lease)
         raise
@@ -171,7 +175,7 @@ def resume_on_kept(found: RentedMachine, parent: Mirror, start: Callable[[Lease]
 
 
 def _refuse_without_checkpoint(found: RentedMachine, parent: Mirror) -> None:
-    """Raise RunError for a run that has ended without a checkpoint of launcher's: its kept machine goes on costing."""
+    """Raise RunError for an ended run without a checkpoint of launcher's, because its kept machine continues to cost money."""
     state, cost = parent.state(), rent_cost(parent.run)
     if state is None or not is_terminal(state.state) or state.checkpoint is not None:
         return
@@ -184,7 +188,7 @@ def _refuse_without_checkpoint(found: RentedMachine, parent: Mirror) -> None:
 
 
 def _keep(lease: Lease) -> None:
-    """Leave a kept machine to a process in the background again, until its limit."""
+    """Leave a kept machine to a background process again, until its limit."""
     if mirror_of(lease.record) is not None:
         hand_over(lease)
     else:

@@ -1,4 +1,4 @@
-"""Runs on rented machines: the lease of a run's machine, and what is known of it here."""
+"""Runs on rented machines: the lease of a run's machine, and its local records."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def mirror_of(record: RentalRecord) -> Mirror | None:
-    """Return the mirror of a rental's run; None if its folder is gone, or the run never began."""
+    """Return the local copy of a rental's run; None if its folder is gone, or the run never began."""
     mirror = Mirror(record.run, Path(record.runs))
     return mirror if index.knows(record.run) and mirror.files.is_folder() else None
 
 
 def lease_for(mirror: Mirror, view: View) -> Lease | None:
-    """Look after the rented machine of a run from now on; None if it has none, or another process looks after it.
+    """Take the lease of a run's rented machine; None if it has none, or another process holds it.
 
     Raises BadFileError or ServiceAuthError without a key for its account.
     """
@@ -45,7 +45,7 @@ def lease_for(mirror: Mirror, view: View) -> Lease | None:
 
 
 def leave_to_keeper(mirror: Mirror) -> None:
-    """Have a process in the background end the rent of a run's machine, unless one looks after it, or it is not rented.
+    """Have a background process end the rental of a run's machine, unless one already does, or it is not rented.
 
     Raises BadFileError or ServiceAuthError without a key for its account.
     """
@@ -59,7 +59,7 @@ def leave_to_keeper(mirror: Mirror) -> None:
 
 
 def end_rent_later(mirror: Mirror, view: View) -> None:
-    """Do the same for a run that has ended there. What fails is only said."""
+    """Have a background process end the rental of an ended run's machine. A failure is only noted."""
     try:
         leave_to_keeper(mirror)
     except (HostError, LaunchError, OSError) as error:
@@ -69,7 +69,7 @@ def end_rent_later(mirror: Mirror, view: View) -> None:
 
 
 def _rented_here(mirror: Mirror) -> RentedMachine | None:
-    """Return the machine that is rented for a run; its mirror may have been moved since."""
+    """Return the machine that is rented for a run; the local copy may have been moved since."""
     found = records.open_for(mirror.run)
     if found is None:
         return None
@@ -77,7 +77,7 @@ def _rented_here(mirror: Mirror) -> RentedMachine | None:
 
 
 def pass_on(lease: Lease, run: str) -> None:
-    """Have a machine be for another run of this folder from now on. Raises RefusedError if that cannot be recorded."""
+    """Assign a machine to another run of this folder. Raises RefusedError if that cannot be recorded."""
     try:
         make_runs_folder(runs_folder())
     except OSError as error:
@@ -88,7 +88,7 @@ def pass_on(lease: Lease, run: str) -> None:
 
 
 def leave(lease: Lease, view: View) -> None:
-    """End the rent of a launch that failed, unless its run may have begun: then it is looked after."""
+    """End the rental of a failed launch; if its run may have begun, leave it to a background process."""
     if mirror_of(lease.record) is None:
         lease.give_up(view)
         return
@@ -101,7 +101,7 @@ def leave(lease: Lease, view: View) -> None:
 
 
 def unattended(runs: Collection[str]) -> list[Mirror]:
-    """Return those of some runs whose machine is rented though no process looks after it."""
+    """Return the runs among some whose rented machine no process watches."""
     own = (
         one for one in records.rented() if one.rental.is_open and one.record.run in runs and not one.is_held
     )
@@ -109,7 +109,7 @@ def unattended(runs: Collection[str]) -> list[Mirror]:
 
 
 def still_rented(mirror: Mirror) -> str | None:
-    """Return what a run's machine has cost that is still rented, and the command that ends it; None if none is."""
+    """Return the cost of a run's machine that is still rented, and the command that ends it; None if none is."""
     found, cost = records.open_for(mirror.run), records.rent_cost(mirror.run)
     if found is None or cost is None or found.rental.instance is None:
         return None
@@ -119,14 +119,14 @@ def still_rented(mirror: Mirror) -> str | None:
 
 
 def is_ending(mirror: Mirror) -> bool:
-    """Whether a run has ended, and its rented machine just goes back: it does not answer any more."""
+    """Return whether a run has ended and its rented machine is being terminated, so that it no longer answers."""
     found, state = records.rented_for(mirror.run), mirror.state()
     is_over = state is not None and is_terminal(state.state)
     return is_over and found is not None and found.rental.state is RentalState.ENDING
 
 
 def kept_idle(host_name: str) -> list[str]:
-    """Return what is said of the machines of a host that are kept though their runs have ended, where another one is rented."""
+    """Return notes about a host's machines that are kept after their runs' end, before another one is rented."""
     found = []
     for one in records.rented():
         mirror = mirror_of(one.record) if one.record.keeps and one.rental.is_open else None

@@ -1,4 +1,7 @@
-"""Recover: give a waiting run what it waits for, and go on with an interrupted one. The run stays the same run."""
+"""Recover: give a waiting run the missing input, and continue an interrupted one.
+
+The run stays the same run.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +42,11 @@ if TYPE_CHECKING:
     from launcher.values.software.image import BuildOptions
 
 TO_RECOVER = (State.INTERRUPTED, State.WAITING)
-"""The states of a run that goes on only if a client has it go on."""
+"""The states in which a run continues only if a client recovers it."""
 
 
 class RecoveryOutcome(StrEnum):
-    """What became of a run that was to be recovered."""
+    """The outcome of recovering a run."""
 
     RECOVERED = "recovered"
     BY_ANOTHER = "by-another"
@@ -54,7 +57,7 @@ class RecoveryOutcome(StrEnum):
 
 
 class Recovery(NamedTuple):
-    """What became of a run, its state now, and more in words; what would be rented for it, if it was only looked at."""
+    """The outcome for a run, its present state and a message; for a preview, also the machine that would be rented."""
 
     run: str
     host: str
@@ -65,7 +68,10 @@ class Recovery(NamedTuple):
 
 
 class RecoverRequest(NamedTuple):
-    """Files with secrets, and whether a plan that the host sent may name some. `is_dry`: only say what would be done."""
+    """Secret files, and consent to secrets in a plan from the host.
+
+    `is_dry`: only report the intended action.
+    """
 
     env_files: Sequence[str] = ()
     is_sure: bool = False
@@ -73,7 +79,7 @@ class RecoverRequest(NamedTuple):
 
 
 def recover(word: str, host_name: str | None, request: RecoverRequest, view: View) -> Recovery:
-    """Go on with the run that a word means, or say why there is nothing to do.
+    """Recover the run that a word means, or report that recovery is not needed.
 
     Raises UsageError for a run that has ended or a secret that is not set here, HostError, and RunError.
     """
@@ -90,15 +96,15 @@ def recover(word: str, host_name: str | None, request: RecoverRequest, view: Vie
 
 
 def _is_rented(host: str) -> bool:
-    """Whether machines are rented for the runs of a host: of one that is gone, only this client knows its runs."""
+    """Return whether a host rents machines for its runs: once one is gone, only this client knows its runs."""
     found = resolve.host(host)
     return backend_of(found).running.rental(found) is not None
 
 
 def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> list[Recovery]:
-    """Go on with all runs of this client, or of one host, that wait or were interrupted; one that fails stops no other.
+    """Recover all waiting or interrupted runs of this client, or of one host; a failure does not stop the others.
 
-    A run whose host does not answer has failed to, whatever it was when it was last seen.
+    A run whose host does not answer counts as failed, whatever its last known state was.
     """
     found = []
     gone = records.gone_machines()
@@ -106,7 +112,7 @@ def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> l
     for row in listing(host_name, TO_RECOVER if asks_few else (), here=host_name is None):
         run, state = row.summary.run, row.summary.state
         if row.goes_on is not None:
-            continue  # its successor is a row of its own
+            continue  # its successor has a row of its own
         if run in gone and not is_terminal(state):
             words = machine_gone.gone(Mirror(run, runs_folder())) or ""
             found.append(Recovery(run, row.host, RecoveryOutcome.FAILED, state, words))
@@ -124,12 +130,15 @@ def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> l
 
 
 def recover_to_follow(desk: HostClient, mirror: Mirror, view: View) -> RecoveryOutcome:
-    """Recover a run that is about to be followed, if it needs that; return what became of it."""
+    """Recover a run that is about to be followed, if necessary; return the outcome."""
     return _recover_to_follow(desk, mirror, known_summary(desk, mirror.run), view)
 
 
 def show_and_recover(desk: HostClient, mirror: Mirror, view: View) -> RecoveryOutcome:
-    """Do the same for a run that is not shown yet: one that goes on is shown as it is now, before its history is read."""
+    """Recover a run that is not shown yet, if necessary.
+
+    A live run's present state is shown before its history is read.
+    """
     summary = known_summary(desk, mirror.run)
     if summary.state not in TO_RECOVER and not is_terminal(summary.state):
         view.ahead(summary, mirror.record.plan())
@@ -143,7 +152,7 @@ def _recover_to_follow(desk: HostClient, mirror: Mirror, summary: Summary, view:
 
 
 def recover_on(desk: HostClient, mirror: Mirror, request: RecoverRequest, view: View) -> Recovery:
-    """Do the same over an open desk for one run."""
+    """Recover one run over an open host client. Raises the errors of `recover`."""
     summary = known_summary(desk, mirror.run)
     run, host = mirror.run, desk.host
     if is_terminal(summary.state):
@@ -161,17 +170,17 @@ def recover_on(desk: HostClient, mirror: Mirror, request: RecoverRequest, view: 
 
 
 def _new_run(desk: HostClient, mirror: Mirror) -> str:
-    """Return the command for a new run after one that has ended: from its last checkpoint, if it has saved any."""
+    """Return the command for a new run after an ended one: from its last checkpoint, if it has any."""
     refresh(desk, mirror)
     if any(event.kind == "checkpoint" for event in mirror.record.events()):
         return f"a new run from its last checkpoint   launch resume {mirror.short}"
-    from launcher.copy.request import new_launch  # it loads planning, and few commands ask for this
+    from launcher.copy.request import new_launch  # it loads planning, and few commands need this
 
     return f"it left no checkpoint: a new run from its start   {new_launch(mirror)}"
 
 
 def _note_unread(run: str, request: RecoverRequest, view: View) -> None:
-    """Say that the run goes on with the secrets that it had, where a file with others was given."""
+    """Note that a secret file was not needed, because the run keeps the secrets that it had."""
     if request.env_files:
         view.note(f"{run}: --env-file was not read: its host has the run's secrets, and did not ask for them")
 
@@ -179,7 +188,7 @@ def _note_unread(run: str, request: RecoverRequest, view: View) -> None:
 def _recover(
     desk: HostClient, mirror: Mirror, summary: Summary, request: RecoverRequest, view: View
 ) -> Recovery:
-    """Go on with a run that waits or was interrupted; return what became of it."""
+    """Continue a waiting or interrupted run; return the outcome."""
     run, host = mirror.run, desk.host
     resumed = _resume(desk, mirror, summary, request, view)
     if resumed.state in TO_RECOVER and resumed.is_ours:
@@ -187,7 +196,7 @@ def _recover(
     if not resumed.is_ours:
         by = f"by {resumed.by}" if resumed.by is not None else ""
         return Recovery(run, host, RecoveryOutcome.BY_ANOTHER, resumed.state, by)
-    if resumed.state in (State.FAILED, State.STOPPED):  # it cannot go on, and has ended as that
+    if resumed.state in (State.FAILED, State.STOPPED):  # it cannot continue, and has ended in this state
         return Recovery(run, host, RecoveryOutcome.FAILED, resumed.state, _why_ended(summary_of(desk, run)))
     return Recovery(run, host, RecoveryOutcome.RECOVERED, resumed.state)
 
@@ -195,7 +204,7 @@ def _recover(
 def _resume(
     desk: HostClient, mirror: Mirror, summary: Summary, request: RecoverRequest, view: View
 ) -> ResumedRun:
-    """Have the host go on with a run. What takes long, an image or the proof of a death, is shown as a stage."""
+    """Have the host continue a run. Slow steps, an image or the proof of a death, are shown as stages."""
 
     def plan() -> Plan:
         refresh(desk, mirror)
@@ -209,7 +218,7 @@ def _resume(
         nonlocal is_asked
         is_asked = True
         job = job_of(plan())
-        if not request.is_sure:  # to all that is sent, whatever the host says that it lacks
+        if not request.is_sure:  # consent covers all secrets, whichever the host says that it lacks
             check_consent(job.secrets, mirror, desk.host, view, "recover")
         values = secret_values.values(job, env_file.read_all(request.env_files))
         if records.rented_for(mirror.run) is not None:
@@ -223,7 +232,7 @@ def _resume(
         stages: dict[str, Stage] = {}
 
         def stage(name: str) -> Stage:
-            if name not in stages:  # something is shown only if it takes time
+            if name not in stages:  # a stage is shown only for a step that takes time
                 stages[name] = shown.enter_context(view.stage(name))
             return stages[name]
 
@@ -244,7 +253,7 @@ def _resume(
 
 
 def _client() -> str:
-    """Name this client for others: its user and its machine."""
+    """Return a name of this client for others: its user and its machine."""
     try:
         return f"{getpass.getuser()}@{platform.node()}"
     except (OSError, KeyError):  # no name for this user
@@ -252,7 +261,7 @@ def _client() -> str:
 
 
 def _why_ended(summary: Summary | None) -> str:
-    """Say why a run has ended instead of going on."""
+    """Return why a run has ended instead of continuing."""
     if summary is None:
         return ""
     why = why_failed(summary.evidence)
@@ -260,7 +269,7 @@ def _why_ended(summary: Summary | None) -> str:
 
 
 def _needs(summary: Summary | None) -> str:
-    """Say what a run still waits for, and how to come by it."""
+    """Return what a run still waits for, and how to provide it."""
     if summary is None:
         return ""
     mend = diagnosis(summary.evidence).get("mend")

@@ -1,4 +1,4 @@
-"""The plan of a run that goes on with one that has ended: which keys may change, and whether the run's state allows it."""
+"""The plan of a resumed run: the keys that may change, and the states that allow a resume."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _KEPT = {
     "batch.global": "the global batch, on which its data's order and its schedule hang",
     "secrets": "its parent's secrets",
 }
-"""The keys of a job that a resumed run always keeps from its parent, with what each stands for."""
+"""The keys of a job that a resumed run always keeps from its parent, with their meaning."""
 _NAMED = ("settings", "variables", *OF_ONE_KIND)
 _TABLES = {
     "batch": ("global", "micro"),
@@ -48,10 +48,10 @@ _TABLES = {
 
 
 class ResumeRequest(NamedTuple):
-    """What a command line asks for: changes KEY=VALUE, the run's name, how long it may wait, and files with its secrets.
+    """The options of a command line: changes KEY=VALUE, the run's name, the maximum wait, and files with secrets.
 
-    `is_sure`: a plan that the host sent may name secrets, and what is rented may cost much. `profile` is the card of a machine
-    that is rented.
+    `is_sure`: consent to secrets in a plan from the host, and to a high rental cost. `profile` is the card of
+    a machine to rent.
     """
 
     settings: Sequence[str] = ()
@@ -63,7 +63,7 @@ class ResumeRequest(NamedTuple):
 
 
 def check_settings(settings: Sequence[str], host: Host) -> None:
-    """Raise UsageError for a change of what a resumed run keeps, BadFileError for a key or a value that no job has."""
+    """Raise UsageError for a change of a key that a resumed run keeps, BadFileError for an invalid key or value of a job."""
     data: TomlTable = {"name": "a", "command": ["a"]}
     for setting in settings:
         for key in keys_of(setting):
@@ -97,7 +97,7 @@ def _check_key(key: str, setting: str, host: Host) -> None:
 
 
 def keys_of(setting: str) -> list[str]:
-    """Return the keys that a change touches: those of a table where one is given whole."""
+    """Return the keys that a change touches: all keys of a table that is given whole."""
     table: TomlTable = {}
     key = resolve.change(table, setting)
     value = table.get(key)
@@ -105,20 +105,20 @@ def keys_of(setting: str) -> list[str]:
 
 
 def changed_plan(parent: Plan, settings: Sequence[str], name: str | None, host: Host) -> Plan:
-    """Return the plan of the run that goes on. Raises BadFileError that names key and value."""
+    """Return the plan of the resumed run. Raises BadFileError that names key and value."""
     data = job_of(parent).model_dump(mode="json", by_alias=True, exclude_none=True)
     for setting in settings:
         resolve.change(data, setting)
     job = build(Job, {**data, "name": name or parent.job}, file=FILE)
     keys = {key for setting in settings for key in keys_of(setting)}
-    if "on_end" in keys:  # its address may be a secret that the parent did not have
+    if "on_end" in keys:  # its address may contain a secret that the parent did not have
         named = secret_values.with_names(job, ()).secrets
         job, keys = job.model_copy(update={"secrets": tuple(sorted(named))}), keys | {"secrets"}
     return backend_of(host).planning.changed(changed(parent, job, keys, host.name), job)
 
 
 def check_ended(summary: Summary, parent: Mirror, request: ResumeRequest) -> None:
-    """Raise InterruptedRunError, RunError or UsageError for a run whose state does not allow it to be resumed."""
+    """Raise InterruptedRunError, RunError or UsageError for a run whose state does not allow a resume."""
     short = parent.short
     state = summary.state
     if state in (State.INTERRUPTED, State.WAITING):
@@ -139,7 +139,7 @@ def check_ended(summary: Summary, parent: Mirror, request: ResumeRequest) -> Non
 
 
 def refuse_moved(desk: HostClient, parent: Mirror) -> None:
-    """Raise UsageError for a run that goes on elsewhere: it would be trained twice from there."""
+    """Raise UsageError for a run that continues elsewhere: a resume would train it twice."""
     if words := move_records.elsewhere(parent):
         raise UsageError(words)
     if (moved := desk.runs.outlook(parent.run).moved) is not None:

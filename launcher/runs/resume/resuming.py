@@ -1,4 +1,4 @@
-"""A run that goes on from the newest checkpoint of one that has ended, on the same host, with some keys of its job changed."""
+"""Resume: start a new run from the newest checkpoint of an ended one, on the same host, with some keys of its job changed."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 
 
 def resume(word: str, host_name: str | None, request: ResumeRequest, view: View) -> Started:
-    """Start a run that goes on where the run that a word means has ended.
+    """Start a run that continues from the end of the run that a word means.
 
-    Raises UsageError for a key that such a run cannot have, RunError or InterruptedRunError for a run that cannot be
-    gone on with, RefusedError by the gate. When it raises, nothing is left on the host, as for a launch.
+    Raises UsageError for a key that a resumed run cannot have, RunError or InterruptedRunError for a run that
+    cannot be resumed, RefusedError by the gate. If it raises, no data is left on the host, as for a launch.
     """
     target = None if host_name is None else resolve.host(host_name)
     if target is not None and backend_of(target).running.rental(target) is None:
@@ -85,7 +85,10 @@ def _is_kept_at(found: RentedMachine | None, target: Host) -> bool:
 def _resume(
     host: Host, parent: Mirror, request: ResumeRequest, view: View, lease: Lease | None = None
 ) -> Started:
-    """Resume a run on its own host. A kept machine's `lease` is the new run's before that is there."""
+    """Resume a run on its own host.
+
+    The `lease` of a kept machine passes to the new run before that exists.
+    """
     check_settings(request.settings, host)
     name = None if request.name is None else resolve.checked_name(request.name)
     given = env_file.read_all(request.env_files)
@@ -100,7 +103,7 @@ def _resume(
         if lease is not None:
             from launcher.runs.rented.bringing_home import bring_home  # few runs are on a rented machine
 
-            bring_home(desk, parent, view)  # whoever ends the rent will look after the new run alone
+            bring_home(desk, parent, view)  # the process that later ends the rental serves only the new run
         before = parent.whole_plan()
         refuse_verification(before, parent)
         plan = changed_plan(before, request.settings, name, host)
@@ -143,7 +146,10 @@ def _resume(
 def _inherit(
     desk: HostClient, parent: Mirror, host: Host, view: View, keys: Sequence[str], child: Mirror
 ) -> str:
-    """Have the host give a run what its parent left; return what that is, in words. `keys` are those that were set."""
+    """Have the host give a run its parent's files and state; return a summary.
+
+    `keys` are those that were set.
+    """
     try:
         inheritance = desk.preparation.inherit(child.run, parent.run, keys)
     except AgentError as error:
@@ -162,7 +168,7 @@ def _inherit(
 
 
 def _explained(error: AgentError, parent: Mirror) -> LaunchError:
-    """Return what the agent said against a parent as the error that it is, with what to do."""
+    """Convert the agent's objection to a parent into the right error, with the command to use."""
     words, short = str(error), parent.short
     if error.code == "steps":
         return UsageError(f"{words}\n  train on   launch resume {short} --set steps=…")

@@ -1,4 +1,4 @@
-"""Whether this user's secrets may go to a host whose own word it is that a run needs them."""
+"""Consent to send this user's secrets to a host, if only that host's plan requests them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def check_consent(names: Sequence[str], mirror: Mirror, host: str, view: View, verb: str) -> None:
-    """Ask whether variables of this user may go to a host that sent a run's plan, unless this client has the plan itself.
+    """Ask whether to send this user's variables to a host that sent the run's plan, unless this client made the plan.
 
-    Raises RefusedError if they may not, or without a terminal.
+    Raises RefusedError without consent, or without a terminal.
     """
     if mirror.has_own_plan or not names:
         return
