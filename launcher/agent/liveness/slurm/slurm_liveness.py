@@ -276,7 +276,7 @@ class SlurmLiveness(LivenessProbe):
         }
         if not fresh or now < self._accounts_silent_until_s:
             return
-        # Ask for their names too: a controller that has lost its state gives numbers again.
+        # Ask for their names too: a controller that has lost its state reuses job numbers.
         names = "--name=" + ",".join(name for run in fresh for name in slurm_jobs.names_of(run))
         try:
             answer = ask([*slurm_jobs.HISTORY, ",".join(fresh.values()), names])
@@ -358,8 +358,8 @@ class _AccountingAnswer(NamedTuple):
 def _own(run: Run, job: Optional[SlurmJob]) -> Optional[SlurmJob]:
     """Return the job if it is the run's: by its comment, its name or its folder; otherwise None.
 
-    A controller that has lost its state gives each number again, so the number may belong to another job of
-    the user. Raises SlurmSilentError.
+    A controller that has lost its state reuses job numbers, so the number may belong to another job of the
+    user. Raises SlurmSilentError.
     """
     if job is None or job.run_id == run.id:
         return job

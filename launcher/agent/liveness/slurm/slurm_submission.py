@@ -256,7 +256,7 @@ def told_s(grace_s: float, time_s: Optional[float]) -> int:
 def _partition_limit_s(settings: SlurmRecord) -> Optional[int]:
     """Return the time limit in seconds of a job that requests none; None if it has none or it is unknown.
 
-    A job warned earlier than its own time limit would be warned as it begins, each time.
+    If the warning came longer before the end than this limit, each job would be warned as it begins.
     """
     named = (flag for flag in settings.get("flags") or () if flag.startswith("--partition="))
     partition = next(named, "").partition("=")[2] or variables().get("SBATCH_PARTITION", "")
