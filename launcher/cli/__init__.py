@@ -1,4 +1,4 @@
-"""The command line: one file per verb, with its arguments and its output."""
+"""The command line: one file per command, with its arguments and its output."""
 
 import sys
 

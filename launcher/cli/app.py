@@ -155,7 +155,7 @@ def _root(
 
 
 def _app_of(names: Container[str], *, is_overview: bool = False) -> typer.Typer:
-    """Return the root command with the commands in `names`. An overview has only their help, not their arguments."""
+    """Return the root command with the commands in `names`. In an overview, only the default command has arguments."""
     root = typer.Typer(
         cls=RootGroup,
         pretty_exceptions_enable=False,

@@ -83,7 +83,7 @@ class QuickCommand(TyperCommand):
         return usage(self.get_params(ctx), command=self.command_words)
 
     command_words = ""
-    """The usage line's text for a command after `--`; empty if the verb takes none."""
+    """The usage line's text for the words after `--`; empty if none may follow."""
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
         """Write the description and the examples, each example on a separate line."""

@@ -55,7 +55,7 @@ def explain(
 
     The ladder comes first, in the order of trial, then the excluded precisions.
 
-    For a run, the precision that ran is shown beside the one that suits the card, with the remedy if they differ.
+    For a run, the precision that ran is shown beside the one that suits the card, with advice if they differ.
 
     Examples:
         launch explain --profile titan_rtx --job sft

@@ -221,7 +221,7 @@ def _cells(row: ListedRun) -> tuple[str, ...]:
 
 
 def _remarks(row: ListedRun) -> str:
-    """Return the text of a run's last column. It is empty for most runs, so the common case is a short path."""
+    """Return the text of a run's last column. It is empty for most runs, which therefore return early."""
     first = _unreached(row) if row.problem else _why(row)
     if not (row.goes_on or row.beside or row.kept_age_s or row.rent or row.folder):
         return first
