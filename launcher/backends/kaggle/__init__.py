@@ -1,1 +1,1 @@
-"""An account of Kaggle's."""
+"""A Kaggle account."""

@@ -1,7 +1,8 @@
-"""Kaggle as a place for runs: each segment of a run is a kernel, and what it prints and leaves grows into a spool.
+"""Kaggle as a service for a spool: a segment of a run is a kernel, whose log and outputs go into the spool.
 
-All that is Kaggle's own of it is here and in the `kaggle_*` modules: names, machines, what a push carries, quota. Nothing
-has been tried against the real service; the stand-in of our tests answers as its own client expects.
+All code specific to Kaggle is here and in the `kaggle_*` modules: names, machines, the content of a push, the
+quota. Nothing was tested against the real service. The tests use a fake service that answers as Kaggle's own
+client expects.
 """
 
 from __future__ import annotations
@@ -63,22 +64,26 @@ STATUSES: dict[str, SegmentStatus] = {
     "ERROR": "over",
     "CANCEL_ACKNOWLEDGED": "over",
 }
-"""Ours for each status of a session. Any other leaves it running: a later version's word is no end."""
+"""The segment status for each session status.
+
+Any other counts as running: an unknown word does not prove an end.
+"""
 WORDS = {"COMPLETE": "its session has ended", "ERROR": "its session ended in an error"}
 OUTPUT_ROOT = "launch/runs"
-"""Where a kernel keeps runs, below its working folder, which is its output."""
+"""The folder of runs in a kernel's working folder, which is the kernel's output."""
 BESIDE = "work/working"
-"""Where a run's folder has what its job wrote into the working folder itself, as scripts for Kaggle do."""
+"""The folder in a run for files that its job wrote directly into the working folder, as Kaggle scripts do."""
 TREE = "tree.json"
 SEGMENT_DIGITS = 3
 LEAST_S = 600.0
-"""A session on a GPU is not begun with less than this left of the quota: it would end before it has saved anything."""
+"""Seconds of quota needed to begin a session on a GPU. A shorter one would end before it has saved anything.
+"""
 DATASET_S, DATASET_POLL_S = 1800.0, 3.0
 MISSING = (Reason.NOT_FOUND, Reason.FORBIDDEN)
 
 
 def open_account(host: Host, settings: KaggleSettings) -> SpooledClient:
-    """Return the desk of an account: its spool, and the service behind it, which is not asked yet.
+    """Return the client of an account: its spool, and the service, which is not contacted yet.
 
     Raises ServiceAuthError without credentials, HostError.
     """
@@ -86,9 +91,9 @@ def open_account(host: Host, settings: KaggleSettings) -> SpooledClient:
 
 
 def open_account_line(host: Host, settings: KaggleSettings) -> SharedConnection:
-    """Return a line to an account: its desks share the spool's agents, the login and the records of what it runs.
+    """Return a shared connection to an account. Its clients share the spool's agents, login and segments.
 
-    Its first desk raises ServiceAuthError without credentials, HostError.
+    The first client raises ServiceAuthError without credentials, HostError.
     """
     account = functools.cache(lambda: _account(settings))
     return SharedConnection(
@@ -103,19 +108,19 @@ def _account(settings: KaggleSettings) -> Account:
 
 
 class Account:
-    """An account of Kaggle's, as the service behind its spool."""
+    """A Kaggle account, as the service of its spool."""
 
     name = HOST
 
     def __init__(self, settings: KaggleSettings, name: str) -> None:
-        """Nothing is asked of the service yet."""
+        """Store the arguments. The service is not contacted."""
         self._settings = settings
         self._service: KaggleService | None = None
         self.user = name
         self.place = f"{HOST}-{name}{_suffix(settings.api)}"
 
     def desk(self, host: Host) -> SpooledClient:
-        """Return the desk of the account's spool, with an agent of its own. Raises HostError."""
+        """Return a client of the account's spool, with an agent for it alone. Raises HostError."""
         link = self.connection(host).open_link()
         return SpooledClient(AgentChannel(host.name, link), self.segments)
 
@@ -125,19 +130,20 @@ class Account:
 
     @functools.cached_property
     def segments(self) -> Segments:
-        """What the account runs, and has run."""
+        """The segments of the account's runs."""
         return Segments(self, self.spool, keeps_kernels=self._settings.keep_kernels)
 
     @property
     def spool(self) -> Path:
-        """The folder of the spool, in this user's data."""
+        """The spool's folder, in this user's data."""
         return _spools() / self.place
 
     @property
     def service(self) -> KaggleService:
-        """The service, logged in: again if the login expires soon, as a run may be followed for days.
+        """The service with a valid login.
 
-        Raises ServiceAuthError, BadFileError or ServiceUnreachableError.
+        A run may be followed for days, so a login that expires soon is replaced. Raises ServiceAuthError,
+        BadFileError or ServiceUnreachableError.
         """
         if self._service is None or self._service.is_out_of_date:
             self._service = self._logged_in()
@@ -158,15 +164,16 @@ class Account:
 
     @property
     def about(self) -> str:
-        """The account, and what is left of the week's hours on a GPU. Raises ServiceError."""
+        """The account, and its remaining GPU hours of the week. Raises ServiceError."""
         return f"Kaggle as {self.user}, {self.service.quota().title}"
 
-    # what a run works on
+    # a run's work files
 
     def send_tree(self, run: Run, say: Callable[[str], None]) -> str:
-        """Make sure that a segment can be packed: what is too large for a script becomes a dataset, named by its content.
+        """Prepare a run's work files for packing.
 
-        Return what was done. Raises ServiceError.
+        If they are too large for a script, upload them as a dataset. The dataset is named by its content.
+        Return a description. Raises ServiceError.
         """
         say("the agent, code and data into one script")
         work = [*work_files(run, only_shipped=False)]
@@ -179,7 +186,10 @@ class Account:
     def _send_archive(
         self, work: Sequence[Member], record: Path, say: Callable[[str], None]
     ) -> tuple[SegmentTree, str]:
-        """Make sure that a dataset holds an archive of these files, and record it; return it, and what was done."""
+        """Provide a dataset with an archive of these files, and record it.
+
+        Return the archive and a description.
+        """
         part = record.with_name(".tree")
         archive = part
         try:
@@ -215,11 +225,11 @@ class Account:
         return False
 
     def trees(self) -> list[KeptTree]:
-        """Return the datasets that were made from this spool."""
+        """Return the datasets made from this spool."""
         return self._trees.kept()
 
     def delete_tree(self, slug: str) -> bool:
-        """Delete a dataset that was made from this spool, unless a run needs it; return whether it is gone."""
+        """Delete a dataset made from this spool, unless a run needs it. Return whether it is gone."""
         with self._trees.unneeded(slug) as is_unneeded:
             if is_unneeded:
                 with _missing_is_no_error():
@@ -233,14 +243,14 @@ class Account:
     # segments
 
     def reference(self, run: str, segment: int) -> str:
-        """Return `account/launch-RUN-SEGMENT`; the name in a run's id is cut where that would be too long for Kaggle."""
+        """Return `account/launch-RUN-SEGMENT`. The name in the run's id is cut if it is too long for Kaggle."""
         return str(KernelRef(self.user, f"launch-{_in_slug(run)}-{segment}"))
 
     def pack(self, run: Run, record: SegmentRecord) -> Packed:
-        """Return a segment's script: the agent, the run's record, and what it works on unless that is in a dataset.
+        """Return a segment's script: the agent, the run's record, and its work files if no dataset has them.
 
-        Without the outputs of an earlier segment it takes all that is in the spool. Raises ServiceError, also if too little
-        of the quota is left.
+        Without an earlier segment's outputs, it takes all work files of the spool. Raises ServiceError, also
+        if too little of the quota is left.
         """
         plan = self._plan_of(run)
         machine = NO_ACCELERATOR if plan.session is None else plan.session.machine
@@ -250,7 +260,7 @@ class Account:
         )
         shipped = [*work_files(run, only_shipped=True)]
         tree = self._tree_of(run)
-        if tree is not None and not self._has_dataset(tree.dataset):  # somebody has deleted it
+        if tree is not None and not self._has_dataset(tree.dataset):  # it was deleted
             tree, _ = self._send_archive(shipped, Path(run.control) / TREE, _unheard)
         everything = shipped if has_earlier else [*work_files(run, only_shipped=False)]
         in_tree = {member.path for member in shipped} if tree is not None else set[str]()
@@ -263,7 +273,7 @@ class Account:
         return Packed(text, machine, session_s, () if tree is None else (tree.dataset,))
 
     def _script(self, run: Run, work: Iterable[Member], *, session_s: float, **told: Any) -> str:
-        """Return a segment's script; `told` are other settings of it."""
+        """Return a segment's script; `told` are more of its settings."""
         plan, internet = self._plan_of(run), self._settings.internet
         settings = segment_settings(
             plan, run=run.id, place=self.place, internet=internet, session_s=session_s, **told
@@ -271,7 +281,7 @@ class Account:
         return script(payload(agent_file().data, settings, [*record_files(run), *work]))
 
     def _tree_of(self, run: Run) -> SegmentTree | None:
-        """Return the archive of what was sent for a run; None if its scripts hold that."""
+        """Return the archive of a run's uploaded files; None if its scripts carry them."""
         try:
             return SegmentTree.model_validate_json(Path(run.control, TREE).read_bytes())
         except FileNotFoundError:
@@ -282,7 +292,7 @@ class Account:
         return Plan.model_validate_json(Path(run.plan).read_bytes())
 
     def _session_s(self, machine: str) -> float:
-        """Return how long a session may last: as the host says, but no longer than what is left of the quota."""
+        """Return a session's time limit: the host's setting, but at most the remaining quota."""
         limit_s = self._settings.session_hours * 3600
         if machine == NO_ACCELERATOR:
             return limit_s
@@ -308,7 +318,7 @@ class Account:
         pushed = self.service.push(kernel)
         if pushed.landed != kernel.ref:
             words = f"{HOST}: {kernel.ref} was pushed, and landed at {pushed.landed}"
-            if pushed.landed is not None and pushed.version_number == 1:  # so it was not there before
+            if pushed.landed is not None and pushed.version_number == 1:  # so it did not exist before
                 self._undo(pushed.landed)
             raise ServiceError(HOST, Reason.CONFLICT, words)
         if pushed.dropped:
@@ -321,22 +331,25 @@ class Account:
             )
 
     def _undo(self, ref: KernelRef) -> None:
-        with contextlib.suppress(ServiceError):  # it is on record, and deleted at the next opportunity
+        with contextlib.suppress(ServiceError):  # it stays on record and is deleted later
             self.delete(str(ref))
 
     def is_full(self, error: ServiceError) -> bool:
-        """Whether a push was refused for now only: too many sessions run, or too many calls were made."""
+        """Whether a push was refused only temporarily: too many sessions run, or too many calls were made."""
         return error.reason in (Reason.SESSION_LIMIT, Reason.RATE_LIMIT)
 
     def exists(self, ref: str) -> bool:
-        """Whether the account has a kernel: it shows it, or lists it. Kaggle answers 403 for one that it does not show yet, too."""
+        """Whether the account has a kernel, by showing or listing it.
+
+        Kaggle answers 403 also for a kernel that it does not show yet.
+        """
         if self.service.find(_ref(ref)) is not None:
             return True
         words = _ref(ref).slug.removeprefix("launch-").rpartition("-")[0]
         return ref in self.names(words)
 
     def look(self, ref: str) -> SegmentLook:
-        """Return what the service says of a kernel's session."""
+        """Return the service's status of a kernel's session."""
         try:
             said = self.service.status(_ref(ref))
         except ServiceError as error:
@@ -353,7 +366,7 @@ class Account:
         return SegmentLook(STATUSES.get(said.status, "running"), words)
 
     def now(self) -> float:
-        """Return the time by Kaggle's clock, as its last answer has told it."""
+        """Return the time by Kaggle's clock, from its last answer."""
         return self.service.now()
 
     def follow(self, ref: str, position: int) -> Iterator[LogPiece | None]:
@@ -361,7 +374,7 @@ class Account:
         return kaggle_log.follow(self.service, _ref(ref), position)
 
     def outputs(self, ref: str, run: str) -> Iterator[SegmentOutput]:
-        """Yield the files of a run's folder that a session has left, and those that its job has put beside it."""
+        """Yield the output files of a session: those of the run's folder, and others that its job wrote."""
         prefix = f"{OUTPUT_ROOT}/{run}/"
         for file in self.service.outputs(_ref(ref)):
             path = file.file_name.removeprefix(prefix)
@@ -371,7 +384,7 @@ class Account:
                 yield SegmentOutput(f"{BESIDE}/{path}", self._pieces(ref, file))
 
     def _pieces(self, ref: str, file: OutputFile) -> Iterator[bytes]:
-        """Yield the bytes of a file; a link that has expired by its turn is asked for again."""
+        """Yield the bytes of a file. If its link has expired, request a new one."""
         try:
             yield from self.service.download(file)
         except ServiceError as error:
@@ -381,7 +394,7 @@ class Account:
             yield from self.service.download(next(listed, file))
 
     def delete(self, ref: str) -> None:
-        """Delete a kernel with its outputs. One that is gone is no error."""
+        """Delete a kernel with its outputs. A missing one is accepted."""
         try:
             self.service.delete(_ref(ref))
         except ServiceError as error:
@@ -389,12 +402,12 @@ class Account:
                 raise
 
     def names(self, words: str) -> list[str]:
-        """Return the names of all kernels of launch that have some words in their names."""
+        """Return the names of launcher's kernels whose names contain some words."""
         found = self.service.kernels(_in_slug(words) or "launch")
         return [str(ref) for ref in found if ref.slug.startswith("launch-")]
 
     def unpack(self, ref: str, folder: Path) -> SegmentRecord | None:
-        """Unpack what a kernel's script carries of its run into a folder; None if it is no script of ours."""
+        """Unpack the run in a kernel's script into a folder; None if the script is not launcher's."""
         kernel = self.service.find(_ref(ref))
         if kernel is None:
             return None
@@ -402,7 +415,7 @@ class Account:
             carried = payload_of(kernel.blob.source or "")
             settings = SegmentSettings.model_validate_json(unpacked(carried)[SETTINGS])
             if not RUN_ID.fullmatch(settings.run) or self.reference(settings.run, settings.segment) != ref:
-                return None  # a copy of one, perhaps
+                return None  # perhaps a copy of one
             extract_run(carried, folder)
         except (BadFileError, KeyError, ValidationError):
             return None
@@ -435,7 +448,7 @@ def _unheard(_words: str) -> None:
 
 
 def _in_slug(run: str) -> str:
-    """Return the id of a run, or a part of it, as it stands in the names of its kernels."""
+    """Return a run's id, or a part of it, in the form used in the names of its kernels."""
     room = SLUG_CHARACTERS.stop - 1 - len("launch--") - SEGMENT_DIGITS
     if len(run) > room:
         head, _, tail = run.rpartition("-")
@@ -449,10 +462,10 @@ def _ref(text: str) -> KernelRef:
 
 
 def _account_here(settings: KaggleSettings) -> str:
-    """Return the account of the credentials here, which only the service knows for an access token.
+    """Return the account of the local credentials. For an access token, only the service knows it.
 
-    Where they cannot be used, it is the account of the only spool there is: what has come home can be read without Kaggle.
-    Raises ServiceAuthError, ServiceUnreachableError or BadFileError.
+    If the credentials cannot be used, return the account of the only local spool: its files can be read
+    without Kaggle. Raises ServiceAuthError, ServiceUnreachableError or BadFileError.
     """
     try:
         first = next(logins(os.environ, Path.home()), None)
@@ -482,7 +495,7 @@ def _spools() -> Path:
 
 
 def _suffix(api: str) -> str:
-    """Return what tells the places of other services from those of Kaggle itself."""
+    """Return the suffix that separates the spools of other services from Kaggle's."""
     return "" if api == API else "-" + hashlib.sha256(api.encode()).hexdigest()[:8]
 
 

@@ -1,4 +1,4 @@
-"""An account of Kaggle's: its runs are kernels, and what is known of them is in a spool on this machine."""
+"""A Kaggle account: its runs are kernels, and their files are in a spool on this machine."""
 
 from __future__ import annotations
 
@@ -44,46 +44,46 @@ LACKS = {
 
 
 class KaggleBackend(Backend):
-    """An account."""
+    """The backend of Kaggle accounts."""
 
     lacks = LACKS
 
     def connect(self, host: Host) -> HostClient:
-        """Return a desk on the account's spool. Raises ServiceError for credentials that are of no use."""
+        """Return a client of the account's spool. Raises ServiceError for unusable credentials."""
         from launcher.backends.kaggle.kaggle import open_account
 
         return open_account(host, settings_of(host))
 
     def open_line(self, host: Host) -> SharedConnection:
-        """Return the same for many desks."""
+        """Return a shared connection to the account's spool."""
         from launcher.backends.kaggle.kaggle import open_account_line
 
         return open_account_line(host, settings_of(host))
 
     @property
     def probing(self) -> KaggleProbing:
-        """Its cards."""
+        """The probing of an account."""
         from launcher.backends.kaggle.kaggle_probing import KaggleProbing
 
         return KaggleProbing()
 
     @property
     def planning(self) -> KagglePlanning:
-        """Plans for it."""
+        """The planning for an account."""
         from launcher.backends.kaggle.kaggle_planning import KagglePlanning
 
         return KagglePlanning()
 
     @property
     def running(self) -> KaggleRunning:
-        """Runs there."""
+        """The running part for an account."""
         from launcher.backends.kaggle.kaggle_running import KaggleRunning
 
         return KaggleRunning()
 
     @property
     def upkeep(self) -> KaggleUpkeep:
-        """What is beside its runs."""
+        """The upkeep of an account."""
         from launcher.backends.kaggle.kaggle_upkeep import KaggleUpkeep
 
         return KaggleUpkeep()

@@ -1,4 +1,4 @@
-"""A person's credentials for Kaggle, found in Kaggle's own order. Their values are in no repr, error or record.
+"""Find a user's credentials for Kaggle, in Kaggle's own order. Their values are in no repr, error or record.
 
 Order and files are those of kaggle 2.2.4, read in its source: an access token, a legacy key, OAuth.
 """
@@ -23,10 +23,10 @@ MARGIN = timedelta(minutes=5)
 
 
 class KaggleLogin:
-    """One way to log in: `kind` is `token`, `key` or `oauth`; `origin` says where it was found.
+    """One way to log in: `kind` is `token`, `key` or `oauth`; `origin` is the place where it was found.
 
-    `user` is empty if only the service knows it. An `oauth` login holds a refresh token if `needs_renewal`, or else an
-    access token that expires at `until`.
+    `user` is empty if only the service knows it. An `oauth` login has a refresh token if `needs_renewal`, or
+    else an access token that expires at `until`.
     """
 
     __slots__ = ("_secret", "kind", "needs_renewal", "origin", "until", "user")
@@ -41,7 +41,7 @@ class KaggleLogin:
         needs_renewal: bool = False,
         until: datetime | None = None,
     ) -> None:
-        """Raises BadFileError if the secret could not stand in a header, or the user in a path."""
+        """Raises BadFileError if the secret is not valid in a header, or the user not in a path."""
         if not secret.isascii() or not secret.isprintable() or " " in secret:
             raise BadFileError(f"kaggle: what {origin} holds is not a token or key: it has other characters")
         if user and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", user):
@@ -55,7 +55,7 @@ class KaggleLogin:
         return self.until is not None and datetime.now(UTC) + MARGIN > self.until
 
     def of(self, user: str) -> KaggleLogin:
-        """Return the login with the user that the service has named."""
+        """Return the login with the user name from the service."""
         return KaggleLogin(self.kind, self._secret, self.origin, user)
 
     def header(self) -> str:
@@ -65,11 +65,14 @@ class KaggleLogin:
         return f"Bearer {self._secret}"
 
     def secret(self) -> str:
-        """Return the secret itself: two calls, which tell a token's owner or renew it, have it in their bodies."""
+        """Return the secret.
+
+        Two calls have it in their bodies: asking for a token's owner, and renewing a token.
+        """
         return self._secret
 
     def redact(self, text: str) -> str:
-        """Return a text without the secret, in case that the service repeats it."""
+        """Return a text without the secret, in case the service repeats it."""
         return text.replace(self.header().partition(" ")[2], "***").replace(self._secret, "***")
 
     def __repr__(self) -> str:
@@ -80,19 +83,19 @@ class KaggleLogin:
 
 
 def logins(variables: Mapping[str, str], home: Path) -> Iterator[KaggleLogin]:
-    """Yield the logins that this person has, the first one first. Raises BadFileError."""
+    """Yield the user's logins in order. Raises BadFileError."""
     yield from _tokens(variables, home)
     yield from _keys(variables, home)
     yield from _oauth(home)
 
 
 def has_credentials() -> bool:
-    """Whether this person has credentials for Kaggle; whether they are valid only the service knows."""
+    """Whether the user has credentials for Kaggle. Only the service knows whether they are valid."""
     return next(logins(os.environ, Path.home()), None) is not None
 
 
 def _tokens(variables: Mapping[str, str], home: Path) -> Iterator[KaggleLogin]:
-    """Yield the first access token: KAGGLE_API_TOKEN, which holds it or names its file, else a file of the home."""
+    """Yield the first access token: KAGGLE_API_TOKEN, a token or a file's path, else a file in the home."""
     value = variables.get("KAGGLE_API_TOKEN", "").strip()
     if value:
         file = _file(value)
@@ -108,7 +111,10 @@ def _tokens(variables: Mapping[str, str], home: Path) -> Iterator[KaggleLogin]:
 
 
 def _keys(variables: Mapping[str, str], home: Path) -> Iterator[KaggleLogin]:
-    """Yield the legacy key. A variable goes before the same value in the file, as in Kaggle's own client."""
+    """Yield the legacy key.
+
+    A variable takes precedence over the same value in the file, as in Kaggle's own client.
+    """
     user, key = variables.get("KAGGLE_USERNAME", ""), variables.get("KAGGLE_KEY", "")
     origin = "KAGGLE_USERNAME and KAGGLE_KEY"
     if not (user and key):
@@ -120,7 +126,7 @@ def _keys(variables: Mapping[str, str], home: Path) -> Iterator[KaggleLogin]:
 
 
 def _oauth(home: Path) -> Iterator[KaggleLogin]:
-    """Yield what `kaggle auth login` has left: its access token, or the refresh token if that is out of date."""
+    """Yield the login of `kaggle auth login`: its access token, or the refresh token if that has expired."""
     path = home / ".kaggle" / "credentials.json"
     data = _json(path)
     refresh, access, user = (_word(data, key) for key in ("refresh_token", "access_token", "username"))
@@ -143,7 +149,7 @@ def _settings_folder(variables: Mapping[str, str], home: Path) -> Path:
 
 
 def _file(value: str) -> Path | None:
-    """Return the file that a value names; None if it names none. A token may be longer than a file's name."""
+    """Return the file that a value names; None if it names none. A token may be longer than a file name."""
     try:
         return Path(value) if os.path.isfile(value) else None
     except ValueError:

@@ -1,4 +1,7 @@
-"""What speaks against a plan for Kaggle besides its cards, and what its user must know: nothing there can be probed before."""
+"""Check a plan for Kaggle apart from its cards, and add notes for its user.
+
+Nothing can be probed before a session.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _INPUT = "/kaggle/input/"
 
 
 def kaggle_findings(plan: Plan, settings: KaggleSettings, facts: Facts | None) -> list[Finding]:
-    """Return the findings of a plan for an account of Kaggle's; `facts` are what is expected there."""
+    """Return the findings of a plan for a Kaggle account; `facts` are the expected ones."""
     found = [
         *no_secrets(plan.host, plan.secrets),
         *_places(plan, settings),
@@ -40,7 +43,7 @@ def no_secrets(host: str, names: Sequence[str]) -> tuple[Finding, ...]:
 
 
 def _places(plan: Plan, settings: KaggleSettings) -> list[Finding]:
-    """Refuse files of the host, but for those of its datasets and models: a session begins with what its script carries."""
+    """Refuse files of the host except its datasets and models: a session has only the files in its script."""
     sources = {
         "model": plan.model,
         "teacher": plan.teacher,
@@ -83,7 +86,7 @@ def _expectation(plan: Plan, facts: Facts) -> Finding:
 
 
 def _packages(plan: Plan, settings: KaggleSettings, facts: Facts) -> list[Finding]:
-    """Note what is installed in each session, or cannot be without the internet."""
+    """Note packages that each session installs, or cannot install without the internet."""
     found = []
     if differing := unmet(plan.requirements, facts).differing:
         message = f"{plan.host}: its image is expected to have {'; '.join(differing)}"

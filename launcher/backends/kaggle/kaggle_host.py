@@ -1,4 +1,4 @@
-"""The table of a Kaggle account."""
+"""The configuration table of a Kaggle account."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CONTAINER = "a kernel is Kaggle's own container, and starts no other"
 
 
 class _Table(KaggleSettings):
-    """A table as it is written: the settings stand beside what all kinds of host have."""
+    """A table as written in the file: the settings beside the keys common to all kinds of host."""
 
     kind: Literal["kaggle"]
     profile: str | None = None
@@ -24,7 +24,7 @@ class _Table(KaggleSettings):
 
 
 class KaggleHost(Host):
-    """An account."""
+    """A Kaggle account."""
 
     why_own_runtime = "a kernel is Kaggle's own container"
     has_login = False
@@ -34,7 +34,7 @@ class KaggleHost(Host):
 
     @property
     def way(self) -> tuple[object, ...]:
-        """The account that is asked, too."""
+        """The values that a connection to the host depends on, including the account's settings."""
         return (*super().way, self.kaggle)
 
     @model_validator(mode="after")
@@ -45,16 +45,16 @@ class KaggleHost(Host):
 
 
 def settings_of(host: Host) -> KaggleSettings:
-    """Return the settings of an account; the usual ones of a host that is none."""
+    """Return the settings of an account; the default settings for any other host."""
     return host.kaggle if isinstance(host, KaggleHost) else KaggleSettings()
 
 
 KAGGLE = KaggleHost(name="kaggle", kaggle=KaggleSettings())
-"""The account of this person's credentials; it needs no entry in a file."""
+"""The account of the user's credentials. It needs no table in a file."""
 
 
 class KaggleKind(HostKind):
-    """An account."""
+    """The kind of host for Kaggle accounts."""
 
     title = "an account of Kaggle's"
     host = KaggleHost
@@ -82,7 +82,7 @@ class KaggleKind(HostKind):
     implicit = KAGGLE
 
     def project_objection(self, host: Host) -> tuple[str, str] | None:
-        """Return the key `api` if a person's credentials would go elsewhere than to Kaggle."""
+        """Return the key `api` if it would send a user's credentials elsewhere than to Kaggle."""
         if settings_of(host).is_kaggles_own:
             return None
         return "api", "your credentials for Kaggle would go there"

@@ -1,6 +1,6 @@
-"""Kaggle's kernels: what is pushed, and what its service answers.
+"""Kaggle's kernels: the data of a push, and the service's answers.
 
-Names and defaults of fields are those of kagglesdk 0.1.38. Nothing here has been compared with the real service.
+Names and defaults of fields are those of kagglesdk 0.1.38. Nothing here was compared with the real service.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Count = Annotated[int, Field(ge=0, le=2**53)]
 
 
 class KaggleReason(StrEnum):
-    """Why a call to Kaggle failed, or what is wrong with its answer. It is the `reason` of a ServiceError."""
+    """Why a call to Kaggle failed, or its answer is invalid: the `reason` of a ServiceError."""
 
     BAD_REQUEST = "bad-request"
     BROKEN_OFF = "broken-off"
@@ -60,10 +60,10 @@ class KernelRef(NamedTuple):
 
 
 class NewKernel(Written):
-    """A script to push. Its title is its slug: with another title the kernel would land at another slug.
+    """A script to push. Its title is its slug: with another title the kernel would get another slug.
 
-    `machine` is Kaggle's name of the accelerator, e.g. `NvidiaTeslaT4`, which is two cards. It is always sent: without it
-    Kaggle chooses. `timeout_s` ends the session. Sources are refs: `owner/slug`.
+    `machine` is Kaggle's name of the accelerator, e.g. `NvidiaTeslaT4`, which is two cards. It is always
+    sent; without it Kaggle chooses. `timeout_s` ends the session. Sources are refs: `owner/slug`.
     """
 
     ref: KernelRef
@@ -91,7 +91,7 @@ class NewKernel(Written):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The body of SaveKernel, as the official CLI sends it: empty lists are left out."""
+        """The body of SaveKernel, as the official CLI sends it: empty lists are omitted."""
         sources = {
             "datasetDataSources": list(self.datasets),
             "kernelDataSources": list(self.kernels),
@@ -114,7 +114,7 @@ class NewKernel(Written):
 
 
 class _Answer(Record):
-    """What the service answers: its names are in camelCase, and a field that has its default is left out."""
+    """An answer of the service. Its names are in camelCase, and it omits a field with the default value."""
 
     model_config = ConfigDict(alias_generator=to_camel)
 
@@ -133,13 +133,13 @@ class Pushed(_Answer):
 
     @property
     def landed(self) -> KernelRef | None:
-        """Where the kernel is now; None if the answer does not say so."""
+        """The kernel's owner and slug from the answer; None if it has none."""
         parts = self.ref.strip("/").split("/")[-2:]
         return KernelRef(*parts) if len(parts) == 2 else None
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """The sources that the session lacks. If there are any, that is KaggleReason.INVALID_SOURCES."""
+        """The sources that the session lacks. If there are any, the reason is KaggleReason.INVALID_SOURCES."""
         return (
             *self.invalid_dataset_sources,
             *self.invalid_competition_sources,
@@ -155,19 +155,19 @@ class ListedKernel(_Answer):
 
     @property
     def where(self) -> KernelRef | None:
-        """Its owner and slug; None if they cannot be read."""
+        """Its owner and slug; None if they cannot be parsed."""
         owner, _, slug = self.ref.partition("/")
         return KernelRef(owner, slug) if owner and SLUG.fullmatch(slug) else None
 
 
 class KernelPage(_Answer):
-    """Some of an account's kernels."""
+    """One page of an account's kernels."""
 
     kernels: list[ListedKernel] = []
 
 
 class KernelAbout(_Answer):
-    """What GetKernel says of a kernel. `machine_shape` is the accelerator, sources are refs."""
+    """The metadata of a kernel from GetKernel. `machine_shape` is the accelerator, sources are refs."""
 
     title: str = ""
     machine_shape: str | None = None
@@ -181,21 +181,21 @@ class KernelSource(_Answer):
 
 
 class Kernel(_Answer):
-    """A kernel that exists."""
+    """An existing kernel."""
 
     metadata: KernelAbout
     blob: KernelSource = KernelSource()
 
 
 class SessionStatus(_Answer):
-    """The status of a kernel's latest session. A status of a later version of the service is no success."""
+    """The status of a kernel's latest session. An unknown status does not count as success."""
 
-    status: str = "QUEUED"  # the service leaves a default out
+    status: str = "QUEUED"  # the service omits a default
     failure_message: str | None = None
 
 
 class OutputFile(_Answer):
-    """A file that a session has left. Its link is a credential for as long as it lasts, so it is in no `repr`."""
+    """An output file of a session. Its link is a credential while it is valid, so it is in no `repr`."""
 
     file_name: str
     url: str = Field(repr=False)
@@ -209,14 +209,14 @@ class OutputFile(_Answer):
 
 
 class OutputPage(_Answer):
-    """Some of a session's files, once it is over."""
+    """One page of a session's files, once it is over."""
 
     files: list[OutputFile] = []
     next_page_token: str | None = None
 
 
 class Hours(_Answer):
-    """The week's time on one kind of accelerator; the service writes durations as `3600s`."""
+    """The week's time on one kind of accelerator. The service writes durations as `3600s`."""
 
     time_used: str = "0s"
     time_reserved: str = "0s"
@@ -224,12 +224,12 @@ class Hours(_Answer):
 
     @property
     def used_s(self) -> float:
-        """What has been used, in seconds."""
+        """The used time in seconds."""
         return _seconds(self.time_used)
 
     @property
     def reserved_s(self) -> float:
-        """What running sessions hold, in seconds."""
+        """The time reserved by running sessions, in seconds."""
         return _seconds(self.time_reserved)
 
     @property
@@ -240,12 +240,12 @@ class Hours(_Answer):
 
     @property
     def left_s(self) -> float:
-        """What remains, in seconds."""
+        """The remaining time in seconds."""
         return max(0.0, _seconds(self.total_time_allowed) - self.used_s - self.reserved_s)
 
 
 class Quota(_Answer):
-    """An account's hours of the week, and when they are refilled."""
+    """An account's hours of the week, and the time of their refill."""
 
     quota_refresh_time: str | None = None
     gpu_quota: Hours | None = None
@@ -261,7 +261,7 @@ class Quota(_Answer):
 
     @property
     def refill(self) -> datetime | None:
-        """When they are refilled."""
+        """The time of the refill."""
         try:
             return datetime.fromisoformat(self.quota_refresh_time or "").astimezone(UTC)
         except (ValueError, OverflowError, OSError):
@@ -269,7 +269,7 @@ class Quota(_Answer):
 
 
 class LogPiece(Record):
-    """A piece of a session's log: its place in the stream, counted from 0, and what was written."""
+    """A piece of a session's log: its place in the stream, counted from 0, and its text."""
 
     position: Count
     stream: str
@@ -277,7 +277,7 @@ class LogPiece(Record):
 
     @classmethod
     def read(cls, position: int, event: object) -> Self:
-        """Return the piece of an event. Raises ValidationError if it is none."""
+        """Return the piece of an event. Raises ValidationError for any other value."""
         values = event if isinstance(event, dict) else {}
         return cls.model_validate(
             {"position": position, "stream": values.get("stream_name", "stdout"), "text": values.get("data")},
@@ -286,14 +286,14 @@ class LogPiece(Record):
 
 
 class DatasetAnswer(_Answer):
-    """What the service says to a new dataset or version."""
+    """The service's answer to a new dataset or version."""
 
     status: str | None = None
     error: str | None = None
 
 
 class DatasetStatus(_Answer):
-    """How far a dataset is; READY can be mounted."""
+    """The state of a dataset. In the state READY, a session can mount it."""
 
     status: str = "NOT_YET_PERSISTED"
 
@@ -304,21 +304,21 @@ class DatasetStatus(_Answer):
 
 
 class BlobUpload(_Answer):
-    """Where the bytes of a file of a dataset go; the link is a credential for as long as it lasts."""
+    """Where to send the bytes of a dataset's file. The link is a credential while it is valid."""
 
     token: str = Field(repr=False)
     create_url: str = Field(repr=False)
 
 
 class TokenOwner(_Answer):
-    """Whose access token it is, if it is valid."""
+    """The owner of an access token, if it is valid."""
 
     active: bool = False
     username: str = ""
 
 
 class FreshToken(_Answer):
-    """An access token that a refresh token gave, and for how many seconds it is valid."""
+    """An access token made from a refresh token. `expires_in` is in seconds."""
 
     token: str = Field(repr=False)
     user_name: str = ""

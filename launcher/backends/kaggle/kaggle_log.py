@@ -1,8 +1,8 @@
-"""A kernel's log, as one stream that outlives cuts.
+"""A kernel's log, as one stream that continues after a cut.
 
-Kaggle replays a stream from its beginning at each connection, by its own client's words; so what was seen is skipped by its
-count. After a session the log is JSON. That it then consists of the same pieces is not known: a reader that must not lose or
-repeat anything has to tell by the pieces' contents.
+According to its own client, Kaggle replays a stream from its beginning at each connection, so pieces already
+seen are skipped by their count. After a session the log is JSON. Whether it then has the same pieces is
+unknown: a reader that must not lose or repeat anything has to compare the pieces' contents.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ SILENCE_S = 60.0
 FAILURES = 5
 PAUSE_S = 1.0
 EVENT_BYTES = 32_000_000
-"""The largest event, e.g. a line that a training prints. A larger one is left out, and that is said."""
+"""The largest event, e.g. a line that a training prints. A larger one is replaced by a note."""
 _LEFT_OUT = b'data: {"data": "launch leaves out %d bytes that were printed at once\\n"}'
 LOG_BYTES = 64_000_000
-"""The largest log that is read after a session; of a larger one, the session's outputs have the record."""
+"""The largest log that is read after a session.
+
+The record of a session with a larger one comes from its outputs.
+"""
 
 
 def follow(
@@ -37,10 +40,11 @@ def follow(
     pause_s: float = PAUSE_S,
     silence_s: float = SILENCE_S,
 ) -> Iterator[LogPiece | None]:
-    """Yield the pieces of a session's log from a position on, until its end; None at each cut, so that a caller may stop.
+    """Yield the pieces of a session's log from a position to its end.
 
-    A stream that is cut or silent is opened again. Raises ServiceUnreachableError after FAILURES cuts in a row that brought
-    nothing new, and ServiceError with LOG_REWRITTEN if the log ends before the position.
+    At each cut, yield None, so that the caller may stop. A stream that is cut or silent is opened again.
+    Raises ServiceUnreachableError after FAILURES cuts in a row without new pieces, and ServiceError with
+    LOG_REWRITTEN if the log ends before the position.
     """
     failures = 0
     while True:
@@ -79,7 +83,7 @@ def _piece(position: int, event: object, ref: KernelRef) -> LogPiece:
 
 
 def _events(download: Download, ref: KernelRef) -> Iterator[object]:
-    """Yield the events of a log from its first one, and END_OF_LOG if it is whole."""
+    """Yield the events of a log from its first one, and END_OF_LOG if it is complete."""
     if not download.kind.startswith("text/event-stream"):
         yield from _items(download, ref)
         yield END_OF_LOG
@@ -97,11 +101,11 @@ def _event(text: str) -> object:
     try:
         return strict_json.decode(text)
     except ValueError:
-        return {"data": text}  # as Kaggle's own client takes it
+        return {"data": text}  # as Kaggle's own client does
 
 
 def _lines(download: Download) -> Iterator[bytes]:
-    """Yield the whole lines of a stream; what is cut in the middle is none. Each byte is looked at once."""
+    """Yield the complete lines of a stream, and drop one that is cut. Each byte is examined once."""
     held, size = bytearray(), 0
     for piece in download.pieces():
         first, *more = piece.split(b"\n")
@@ -113,7 +117,7 @@ def _lines(download: Download) -> Iterator[bytes]:
 
 
 def _items(download: Download, ref: KernelRef) -> list[object]:
-    """Return the items of a log that is a JSON array, as it is after a session."""
+    """Return the items of a log in the form of a JSON array, as after a session."""
     text = bytearray()
     for piece in download.pieces():
         text += piece

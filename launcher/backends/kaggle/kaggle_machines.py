@@ -1,7 +1,7 @@
-"""Kaggle's machines: which accelerator the service gives for which name, and what is expected there before a session.
+"""Kaggle's machines: the cards for each accelerator name, and the facts expected before a session.
 
-Nothing can be probed before a session runs: what stands here is what was read on DATE, and the kernel checks the card that
-came. Example: `NvidiaTeslaT4` is two T4, the profile t4x2; `NvidiaTeslaP100` is retired, and gives two T4.
+Nothing can be probed before a session. The facts are those read on DATE, and the kernel checks the card that
+it gets. Example: `NvidiaTeslaT4` is two T4, the profile t4x2; `NvidiaTeslaP100` is retired, and gives two T4.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ DEFAULT = "NvidiaTeslaT4"
 
 
 class Machine(NamedTuple):
-    """What the service gives for a `machineShape`: how many cards, and the names by which nvidia-smi reports them.
+    """The cards of a `machineShape`: their number, and their names as nvidia-smi reports them.
 
-    `profiles` are ours for all its cards, the smallest first: more than one if the size of its memory is not known. Memory
-    is that of one card in GB, None if unknown. `open_to` says who gets it.
+    `profiles` are launcher's for all its cards, the smallest first: more than one if the size of its memory
+    is unknown. Memory is that of one card in GB, None if unknown. `open_to` says which accounts get it.
     """
 
     shape: str
@@ -41,7 +41,7 @@ class Machine(NamedTuple):
 
 
 class Retired(NamedTuple):
-    """A name that the service still accepts, and what it gives instead without a word."""
+    """A name that the service still accepts, and the machine that it gives instead without a message."""
 
     shape: str
     instead: str
@@ -53,10 +53,12 @@ _P100 = "Kaggle has retired the P100: a push that asks for it succeeds, and runs
 _TPU = "a job of launcher trains on CUDA cards or a CPU, not on a TPU"
 
 MACHINES = (
-    # kaggle-cli's docs/kernels.md of 2.2.5 ("available as of Sep 2026") and PR #1198: a single T4 is not offered.
+    # kaggle-cli's docs/kernels.md of 2.2.5 ("available as of Sep 2026") and PR #1198: a single T4 is not
+    # offered.
     Machine("NvidiaTeslaT4", ("t4x2",), ("Tesla T4",), 2, 16, "7.5", "everyone"),
-    # The same list, "only available to participants of specific competitions, and some only to Kaggle admins". How many
-    # cards those are it does not say: four L4 are recalled from competitions, one of each other is assumed.
+    # The same list, "only available to participants of specific competitions, and some only to Kaggle
+    # admins". It does not give the number of cards: four L4 are known from competitions; for the others, one
+    # is assumed.
     Machine("NvidiaL4", ("l4_24gb",), ("NVIDIA L4",), 4, 24, "8.9", "some"),
     Machine("NvidiaL4X1", ("l4_24gb",), ("NVIDIA L4",), 1, 24, "8.9", "some"),
     Machine("NvidiaTeslaA100", ("a100_40gb", "a100_80gb"), ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"), 1, None, "8.0", "some"),
@@ -77,11 +79,11 @@ _FOR_EVERYONE = (
     *(name for one in MACHINES if one.open_to == "everyone" and one.cards for name in one.profiles),
     *(name for one in RETIRED for name in one.profiles),
 )
-"""The profiles of the cards that any account may get, or could until they were retired."""
+"""The profiles of cards that any account may get, or could get until they were retired."""
 
 
 class SessionImage(NamedTuple):
-    """What is known of the image in which sessions run, and since when. None is unknown."""
+    """The known facts about the image of sessions, with their dates. None is unknown."""
 
     date: str
     python: str
@@ -93,7 +95,7 @@ class SessionImage(NamedTuple):
 
 
 IMAGE = SessionImage(
-    date="2026-08-12",  # Kaggle/docker-python@78aaa43: on Colab's runtime 20260514, whose torch it takes over
+    date="2026-08-12",  # Kaggle/docker-python@78aaa43: on Colab's runtime 20260514, with its torch
     python="3.12",
     torch="2.10.0+cu128",  # kaggle-cli#1151; its architectures are those of images/torch.toml: 7.0 and newer
     torch_date="2026-07-30",
@@ -112,12 +114,13 @@ def choose_machine(
     allow_substitute: bool = False,
     rehearses: bool = False,
 ) -> MachineChoice:
-    """Return the machine for an account's settings and the profiles that were named, of which there may be none.
+    """Return the machine for an account's settings and the named profiles, if any.
 
-    With `allow_substitute` other cards may come than those that were named: what comes instead of retired ones is planned,
-    and the profiles of all that the service gives, or gave, to everyone follow. A rehearsal gets a session without an
-    accelerator, whose hours are not counted. Raises RefusedError, with the next command, for what the service does not
-    give, UnknownNameError for an accelerator that it does not have.
+    With `allow_substitute`, the run may get other cards than the named ones. The replacement for retired
+    cards is then planned, and the profiles of all cards that the service gives or gave to everyone follow. A
+    rehearsal gets a session without an accelerator, whose hours are not counted. Raises RefusedError with the
+    next command for a machine that the service does not offer, and UnknownNameError for an unknown
+    accelerator.
     """
     if rehearses:
         return MachineChoice(NO_ACCELERATOR, (*named, known["cpu"])[:1])
@@ -152,7 +155,7 @@ def choose_machine(
 
 
 def fits(profile: Profile, machine: Machine) -> bool:
-    """Whether a profile, ours or the user's, is for all the cards of a machine."""
+    """Whether a profile, launcher's or the user's, is for all the cards of a machine."""
     if profile.kind != "cuda":
         return profile.kind == "cpu" and not machine.cards
     memory_mib = machine.memory_gb * 1024 if machine.memory_gb is not None else None
@@ -161,12 +164,12 @@ def fits(profile: Profile, machine: Machine) -> bool:
 
 
 def shape_for(profile: Profile) -> str | None:
-    """Return the accelerator to ask for so that a profile's cards come; None if the service has none."""
+    """Return the accelerator to request for a profile's cards; None if the service has none."""
     return next((machine.shape for machine in MACHINES if fits(profile, machine)), None)
 
 
 def planned_machine(plan: Plan) -> MachineChoice | None:
-    """Return the machine that the sessions of a recorded plan are given; None for a plan without sessions."""
+    """Return the machine for the sessions of a recorded plan; None for a plan without sessions."""
     if plan.session is None or plan.session.machine not in [one.shape for one in MACHINES]:
         return None
     return MachineChoice(plan.session.machine, (plan.profile,))
@@ -175,10 +178,10 @@ def planned_machine(plan: Plan) -> MachineChoice | None:
 def expected_facts(
     place: str, shape: str, profile: Profile, evidence: tuple[PrecisionEvidence, ...] = ()
 ) -> Facts:
-    """Return what a session is expected to find, for a plan and its checks; the kernel looks again.
+    """Return the facts expected in a session, for a plan and its checks. The kernel checks them again.
 
-    `place` is the id of the account's runs. The cards are those of the profile. `evidence` is what earlier runs there
-    showed about precisions.
+    `place` is the id of the account's runs. The cards are those of the profile. `evidence` has the results of
+    earlier runs there about precisions.
     """
     machine = _machine(shape)
     gpus: list[Gpu] = []
@@ -210,14 +213,14 @@ def _machine(shape: str) -> Machine:
 
 
 def _offered() -> str:
-    """Return the profiles that everyone can have."""
+    """Return the profiles that every account can get."""
     return " or ".join(
         f"--profile {machine.profiles[0]}" for machine in MACHINES if machine.open_to == "everyone"
     )
 
 
 def _by_shape(host: str, shape: str) -> tuple[Machine, Retired | None]:
-    """Return the machine of an accelerator's name, and the retired one that it comes instead of."""
+    """Return the machine of an accelerator's name, and the retired entry that it replaces, if any."""
     retired = next((one for one in RETIRED if one.shape == shape), None)
     if shape in TPUS or (retired is not None and retired.why == _TPU):
         raise RefusedError(f"{host}: accelerator {shape}: {_TPU}\n  what it offers   {_offered()}")
@@ -230,7 +233,7 @@ def _by_shape(host: str, shape: str) -> tuple[Machine, Retired | None]:
 
 
 def _by_profile(host: str, named: Sequence[Profile]) -> tuple[Machine, Retired | None]:
-    """Return the first machine that has the cards of a named profile, or that comes instead of retired ones."""
+    """Return the first machine with the cards of a named profile, or the replacement of retired ones."""
     for machine in MACHINES:
         if any(fits(profile, machine) for profile in named):
             return machine, None
@@ -254,7 +257,7 @@ def _substituted(host: str, machine: Machine, retired: Retired | None) -> tuple[
 
 
 def _profiles_of(machine: Machine, known: Iterable[Profile]) -> tuple[Profile, ...]:
-    """Return the profiles of all a machine's cards: ours in their order, else the user's own."""
+    """Return the profiles of all a machine's cards: launcher's in their order, else the user's."""
     fitting = {}
     for profile in known:
         is_one_card = profile.kind == "cuda" and profile.count == 1 and machine.cards

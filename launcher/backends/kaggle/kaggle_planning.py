@@ -1,4 +1,4 @@
-"""Plans for the sessions of an account of Kaggle's."""
+"""Planning for the sessions of a Kaggle account."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from launcher.upload.tree import CodeTree
 
 SESSION = Resources(cards="given")
-"""A session has its cards for its run alone."""
+"""The cards of a session belong to its run alone."""
 
 
 class KagglePlanning(Planning):
-    """An account's answers."""
+    """The planning for an account."""
 
     def refusals(self, job: Job, host: Host) -> tuple[Finding, ...]:
         """Return the refusal of secrets."""
         return no_secrets(host.name, job.secrets)
 
     def task_findings(self, task: Task, host: Host) -> Iterator[Finding]:
-        """Yield a note if a job that may be longer than a session cannot go on in the next one."""
+        """Yield a note if a job may be longer than a session and cannot continue in the next one."""
         job, limit = task.job, task.job.time_limit_minutes
         is_short = limit is not None and limit <= settings_of(host).session_hours * 60
         if not job.restart and not is_short and seems_to_resume(job, task.code) is False:
@@ -52,12 +52,12 @@ class KagglePlanning(Planning):
         return profile if is_chosen else super().profile(profile, request, facts)
 
     def resources(self, profile: Profile, request: Resolved, facts: Facts | None) -> Resources:
-        """Return what a session is."""
+        """Return the resources of a session."""
         del profile, request, facts
         return SESSION
 
     def complete(self, plan: Plan, request: Resolved, facts: Facts | None, plan_for: PlanFor) -> Plan:
-        """Return the plan with its sessions, and with plans for the other cards that may come."""
+        """Return the plan with its sessions, and with plans for the other possible cards."""
         chosen = request.machine
         if chosen is None or facts is None:
             return plan
@@ -71,7 +71,7 @@ class KagglePlanning(Planning):
         return plan.model_copy(update={"session": given})
 
     def gpus_refusals(self, asked: str, plan: Plan) -> Sequence[Finding]:
-        """Refuse some of a session's cards: the run has all of them."""
+        """Refuse --gpus for some of a session's cards: the run gets all of them."""
         count, named = requested_gpus(asked, plan.profile.count)
         if plan.rehearsed or (not named and count == plan.profile.count):
             return ()
@@ -82,12 +82,12 @@ class KagglePlanning(Planning):
         return [Finding(level="refuse", code="no-such-card", message=message, mend=mend)]
 
     def preview(self, plan: Plan, host: Host, place: str, tree: CodeTree) -> SessionPreview | None:
-        """Return what the first session would be."""
-        from launcher.backends.kaggle.kaggle_preview import preview_session  # a launch needs none of it
+        """Return a preview of the first session."""
+        from launcher.backends.kaggle.kaggle_preview import preview_session  # a launch does not need it
 
         return preview_session(plan, settings_of(host), place, tree)
 
     def own_checks(self, plan: Plan, facts: Facts | None, host: Host) -> HostChecks:
-        """Return what speaks against a session. What it lacks is installed there."""
+        """Return the checks of a session for the gate. A session installs the packages that it lacks."""
         found = kaggle_findings(plan, settings_of(host), facts)
         return HostChecks(tuple(found), packages="installed")

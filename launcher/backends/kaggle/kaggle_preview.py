@@ -1,4 +1,4 @@
-"""A dry run's view of a session on Kaggle: what its script would be made of, and how long it may last. Nothing is sent."""
+"""A dry run's view of a Kaggle session: the parts of its script, and its time limit. Nothing is uploaded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUN = "000000-dry-run-000000"
 def preview_session(
     plan: Plan, settings: KaggleSettings, place: str, tree: CodeTree
 ) -> SessionPreview | None:
-    """Return what the first session of a plan would be; None for a plan without sessions.
+    """Return a preview of a plan's first session; None for a plan without sessions.
 
     Raises UsageError for a file that cannot be read.
     """
@@ -43,7 +43,7 @@ def preview_session(
 
 
 def _members(tree: CodeTree) -> list[Member]:
-    """Return the files of the code and the data as they would lie in the run's folder."""
+    """Return the files of code and data at their paths in the run's folder."""
     return [
         Member(
             f"work/{entry.path}",

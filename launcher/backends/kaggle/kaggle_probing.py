@@ -1,4 +1,4 @@
-"""The cards of an account of Kaggle's: a session has the machine that is asked for, and nothing can be probed before."""
+"""The cards of a Kaggle account: a session has the requested machine, and nothing can be probed before."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class KaggleProbing(Probing):
-    """An account's answers."""
+    """The probing of an account."""
 
     is_expected_only = True
 
     def choose(self, host: Host, asked: CardRequest, lookup: Lookup) -> MachineChoice:
-        """Return the machine of an accelerator, by the account's table and the named profiles."""
+        """Return the machine of an accelerator, from the account's table and the named profiles."""
         return choose_machine(
             host.name,
             settings_of(host),
@@ -45,32 +45,32 @@ class KaggleProbing(Probing):
     def probe(
         self, desk: HostClient, host: Host, job: Job | None = None, choice: MachineChoice | None = None
     ) -> Facts:
-        """Return what is expected, with the evidence of earlier runs, which is with the account's spool."""
+        """Return the expected facts, with the precision evidence of earlier runs from the account's spool."""
         del job
         machine, profiles, _ = choice or self._by_table(host, Lookup())
         spool = desk.probe(environment=None, packages=[], engine=None, model=None, model_keys=())
         return expected_facts(spool.host_id, machine, profiles[0], spool.precision_evidence)
 
     def probe_again(self, desk: HostClient, host: Host, plan: Plan) -> Facts:
-        """Return what is expected of the plan's machine."""
+        """Return the facts expected of the plan's machine."""
         return self.probe(desk, host, choice=planned_machine(plan))
 
     def expected(self, host: Host, choice: MachineChoice | None) -> Facts | None:
-        """Return what is expected of the chosen machine; None without a choice."""
+        """Return the facts expected of the chosen machine; None without a choice."""
         if choice is None:
             return None
         account = settings_of(host).account or "unknown"
         return expected_facts(f"kaggle-{account}", choice.machine, choice.profiles[0])
 
     def best_cards(self, host: Host, job: Job, facts: Facts, lookup: Lookup) -> CardsThere:
-        """Return the cards of the machine that the account's table asks for."""
+        """Return the cards of the machine in the account's table."""
         del job
         return CardsThere(facts, self._by_table(host, lookup).profiles[0])
 
     def row(self, host: Host, ask: Callable[[], Facts], lookup: Lookup) -> Probed:
-        """Ask for an account's hours; its spool is not needed for that."""
+        """Return the row of an account, with its hours. The spool is not needed."""
         del ask
-        from launcher.backends.kaggle.kaggle_service import account_hours  # most launches ask for no hours
+        from launcher.backends.kaggle.kaggle_service import account_hours  # few launches need hours
 
         choice = self._by_table(host, lookup)
         user, quota = account_hours(settings_of(host).api)
@@ -78,13 +78,13 @@ class KaggleProbing(Probing):
         return Probed(host, facts, choice.profiles[0].name, quota=quota.title)
 
     def is_usable(self) -> bool:
-        """Whether there are credentials for Kaggle here."""
+        """Whether credentials for Kaggle exist here."""
         from launcher.backends.kaggle.kaggle_credentials import has_credentials
 
         return has_credentials()
 
     def note(self) -> str:
-        """Return that nothing was tried there."""
+        """Return that this backend was never tested against the real service."""
         return UNTRIED
 
     def quota(self, host: Host) -> str:
@@ -94,11 +94,11 @@ class KaggleProbing(Probing):
         return quota_or_why(settings_of(host).api)
 
     def titles(self, facts: Facts) -> tuple[str, str]:
-        """Return that it is an account, and the id of its spool."""
+        """Return that the host is an account, and the id of its spool."""
         return "(an account of Kaggle's)", f"place {facts.host_id}"
 
     def rows(self, facts: Facts, quota: str | None) -> Iterator[tuple[str, str]]:
-        """Yield what is expected of a machine of Kaggle's, and its account's hours."""
+        """Yield the rows of the expected machine, and of the account's hours."""
         yield "expected", f"nothing can be probed before a session: this is what was read until {DATE}"
         yield "cpus", f"{facts.cpus}, {facts.memory_gb} GB"
         yield "root", f"{facts.root}   {facts.room_title}"
@@ -117,5 +117,5 @@ class KaggleProbing(Probing):
         yield "", UNTRIED
 
     def _by_table(self, host: Host, lookup: Lookup) -> MachineChoice:
-        """Return the machine that an account's table asks for. Raises RefusedError, UnknownNameError."""
+        """Return the machine in an account's table. Raises RefusedError, UnknownNameError."""
         return self.choose(host, CardRequest(profiles_named(host, lookup)), lookup)

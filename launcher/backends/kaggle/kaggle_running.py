@@ -1,4 +1,4 @@
-"""Runs at Kaggle: a first one is told what was never tried, and a stop deletes the session."""
+"""Runs on Kaggle: warn that this backend is untested, and that a stop deletes the session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ UNTRIED = "launcher's way to Kaggle was never tried against the real service, on
 
 
 class KaggleRunning(Running):
-    """An account's answers."""
+    """The running part for an account."""
 
     stop_loses = (
         "Kaggle ends a session only by deleting it: what it has printed is here and stays, "
@@ -18,5 +18,5 @@ class KaggleRunning(Running):
     )
 
     def first_note(self) -> str | None:
-        """Return that nothing was tried there, until a run of an account is in the index."""
+        """Return the warning that this backend is untested, until a run of an account is in the index."""
         return None if any(isinstance(entry.host, KaggleHost) for entry in index.entries()) else UNTRIED

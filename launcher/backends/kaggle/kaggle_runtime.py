@@ -1,4 +1,4 @@
-"""Kaggle: each segment of a run is a kernel of its own, a script that starts the agent and prints what it records."""
+"""Kaggle: each segment of a run is a separate kernel, a script that starts the agent and prints its record."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from launcher.values.reported.answers import ResumedRun
 
 LAST_WORDS_S = 5.0
 FIRST_S = 60.0
-"""How long a client waits at most before it pushes a segment after one that another client has pushed."""
+"""Seconds that a client waits at most before it pushes a segment after one of another client."""
 LOOK_S = 3.0
 
 
 class KaggleRuntime(Runtime):
-    """Runs as kernels of an account. The host's desk is a spool's."""
+    """Runs as kernels of an account. The host client is that of a spool."""
 
     name = "kaggle"
     has_sessions = True
 
     @classmethod
     def record_on(cls, host: Host, facts: Facts) -> RuntimeRecord | None:
-        """Return a record for an account of Kaggle; `None` for a machine."""
+        """Return a record for a Kaggle account; `None` for any other host."""
         del facts
         return RuntimeRecord(kind=cls.name) if host.kind == "kaggle" else None
 
     def needs(self, plan: Plan) -> str | None:
-        """Return `pack`: code and data travel in the script, or in a dataset."""
+        """Return `pack`: code and data are sent in the script, or in a dataset."""
         del plan
         return "pack"
 
@@ -49,12 +49,12 @@ class KaggleRuntime(Runtime):
         any_of: Sequence[str] = (),
         queues: bool = False,
     ) -> tuple[str, ...]:
-        """Make the run's folder in the spool; its cards are given, and no card is leased."""
+        """Make the run's folder in the spool. A session has its own cards, so none is leased."""
         self._run = run
         return super().create(run, plan, gpus, count, any_of=any_of, queues=queues)
 
     def provide(self, plan: Plan, say: Say) -> str:
-        """Pack what the run works on; what is too large for a script is uploaded."""
+        """Pack the run's work files. Files too large for a script are uploaded."""
         del plan
         return self._spool.segments.service.send_tree(self._spool.segments.run(self._run), say)
 
@@ -65,9 +65,10 @@ class KaggleRuntime(Runtime):
         return None
 
     def resume(self, run: str, needs: Resumption) -> ResumedRun:
-        """Push the next kernel of a run whose last one is over, and whose outputs are at home, unless another client has.
+        """Push a run's next kernel, unless another client has.
 
-        The service has no lock: two pushes at once would both begin. So the client that pushed the last one goes first.
+        The last one must be over and its outputs downloaded. The service has no lock: two pushes at once
+        would both begin. So the client that pushed the last kernel goes first.
         """
         needs.wait(f"until what its last session has left is here; {self._spool.about}")
         self._spool.bring_home(run, lambda _count: None)
@@ -81,12 +82,18 @@ class KaggleRuntime(Runtime):
         return resumed
 
     def _push(self, run: str) -> None:
-        """Push the next kernel; from then on the service says how the run is, not the lock of its folder here."""
+        """Push the next kernel.
+
+        After that, the run's liveness comes from the service, not from the lock of its local folder.
+        """
         self._spool.segments.push(run)
         self.desk.runs.await_agent(run, 0.0)
 
     def _is_continued(self, run: str, needs: Resumption) -> bool:
-        """Whether another client has pushed the next kernel. The one that pushed the last is given time to do so."""
+        """Whether another client has pushed the next kernel.
+
+        The client that pushed the last one gets time to do so.
+        """
         segments = self._spool.segments
         record = segments.advance(run)
         first_s = 0.0
@@ -103,10 +110,11 @@ class KaggleRuntime(Runtime):
         return record is not None and record.status != "waiting"
 
     def stop(self, run: str, grace_s: float) -> bool:
-        """Delete the run's kernel, which is the only way to end it. What it has printed by now is kept.
+        """Delete the run's kernel, which is the only way to end it. Output printed so far is kept.
 
-        The kernel of a run that has ended is not deleted: what it has left may still be there alone. Where only a session
-        has, its outputs come home first; then the run's kernels go, lest another client goes on from them.
+        The kernel of a run that has succeeded or failed is kept, because its outputs may exist only there. If
+        the run was stopped or only its session has ended, the outputs are downloaded and the kernels deleted,
+        so that no other client continues them.
         """
         feeder = self._spool.feeder(run)
         if feeder is not None:
@@ -130,7 +138,10 @@ class KaggleRuntime(Runtime):
             ) from error
 
     def remove(self, run: str) -> str | None:
-        """Delete the kernels of a run that was removed from the spool; return why not, and what to do."""
+        """Delete the kernels of a run that was removed from the spool.
+
+        Return a message if that fails, with the next step.
+        """
         try:
             self._spool.segments.clear_away(run)
         except ServiceError as error:
@@ -138,7 +149,7 @@ class KaggleRuntime(Runtime):
             return f"its kernels stay for now: {str(error).splitlines()[0]}   launch gc --host {host}"
         return None
 
-    # everything that it keeps in the account
+    # all objects of the runtime in the account
 
     def holdings(self) -> list[Holding]:
         """Return the kernels that this spool has pushed and does not need."""
@@ -148,14 +159,14 @@ class KaggleRuntime(Runtime):
 
     def supplies(self, root: str | None = None) -> list[Supply]:
         """Return the datasets that this spool has made, each with the number of its runs that need it."""
-        del root  # another spool's are not known here
+        del root  # the datasets of other spools are unknown here
         return [
             Supply("dataset", name, size, 0.0, users)
             for name, size, users in self._spool.segments.service.trees()
         ]
 
     def discard(self, thing: Holding | Supply) -> bool:
-        """Delete a kernel or a dataset; return whether it is gone."""
+        """Delete a kernel or a dataset. Return whether it is gone."""
         segments = self._spool.segments
         if isinstance(thing, Supply):
             return segments.service.delete_tree(thing.name)

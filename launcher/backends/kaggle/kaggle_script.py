@@ -1,7 +1,7 @@
-"""The script of a segment: a short stub, and as text a payload with the agent, the segment's settings and the run's folder.
+"""The script of a segment: a short stub, and a payload with the agent, the settings and the run's folder.
 
-Pure: the same inputs give the same bytes. What a script cannot hold goes into an archive of its own, for a dataset. Kaggle's
-service gives a script back, so that a client without any files of the run finds in it what the run was started with.
+Pure: the same inputs give the same bytes. Files that do not fit go into a separate archive, for a dataset.
+Kaggle's service returns a script, so a client without the run's files can read there how the run was started.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from launcher.errors import BadFileError
 MOST_BYTES = SOURCE_BYTES
 """The largest text of a script."""
 MOST_RAW_BYTES = 32 * MOST_BYTES
-"""A run's folder that is larger is not even tried: code compresses to a tenth, and models hardly at all."""
+"""The largest folder of a run that is tried: code compresses to a tenth, models hardly at all."""
 AGENT, SETTINGS, RUN, TREE = "agent.pyz", "segment.json", "run/", "work/"
 LINE = 120
 MOST_UNPACKED_BYTES = 4 * MOST_RAW_BYTES
-"""What a script that the service gives back may hold: a few bytes may stand for very many."""
+"""The largest unpacked payload of a script that the service returns: a few bytes may expand to very many."""
 _PIECE = 1 << 20
 
 _STUB = '''\
@@ -77,7 +77,10 @@ _TEXT = re.compile(r'^PAYLOAD = """\s*\n(.*?)\n"""\s*$', re.MULTILINE | re.DOTAL
 
 
 class Member(NamedTuple):
-    """A file of a run's folder, a link or an empty folder: its path, its size in bytes, and a way to open its contents."""
+    """A member of a run's folder: a file, a link or an empty folder.
+
+    `size` is in bytes; `open` opens its contents.
+    """
 
     path: str
     size: int
@@ -88,12 +91,12 @@ class Member(NamedTuple):
 
     @classmethod
     def of(cls, path: str, data: bytes, *, is_executable: bool = False) -> Member:
-        """Return the member of contents that are in memory."""
+        """Return the member for contents in memory."""
         return cls(path, len(data), lambda: io.BytesIO(data), is_executable)
 
     @property
     def is_in_tree(self) -> bool:
-        """Whether it lies in the run's work/, which may travel in an archive of its own."""
+        """Whether it is in the run's work/, which may be sent in a separate archive."""
         return self.path.startswith(TREE)
 
 
@@ -115,14 +118,14 @@ def _compressed(members: Iterable[Member]) -> bytes:
 
 
 def script(payload: bytes, title: str = "A session of a run of launcher.") -> str:
-    """Return the text of the script that carries a payload."""
+    """Return the text of the script with a payload."""
     text = base64.b85encode(payload).decode()
     lines = "\n".join(text[at : at + LINE] for at in range(0, len(text), LINE))
     return _STUB.format(title=title, digest=hashlib.sha256(payload).hexdigest(), text=lines)
 
 
 def payload_of(text: str) -> bytes:
-    """Return the payload of a script's text, as a service gives it back: its ends of lines may be others.
+    """Return the payload of a script's text as the service returns it, perhaps with other line ends.
 
     Raises BadFileError for another script, or for one that was changed.
     """
@@ -139,7 +142,7 @@ def payload_of(text: str) -> bytes:
 
 
 def unpacked(payload: bytes) -> Mapping[str, bytes]:
-    """Return the files of a payload by their paths, e.g. `segment.json` and `run/control/plan.json`; links are left out.
+    """Return the files of a payload by path, e.g. `segment.json` and `run/control/plan.json`, without links.
 
     Raises BadFileError as `opened` does.
     """
@@ -152,7 +155,8 @@ def unpacked(payload: bytes) -> Mapping[str, bytes]:
 def opened(payload: bytes) -> Iterator[tarfile.TarFile]:
     """Open the archive of a payload.
 
-    Raises BadFileError for what is none, holds a path that leads out of it, or is larger unpacked than any that we push.
+    Raises BadFileError if it is no archive, has a path that leads out of it, or is larger unpacked than any
+    that launcher pushes.
     """
     try:
         unpacking = lzma.LZMADecompressor()
@@ -167,27 +171,30 @@ def opened(payload: bytes) -> Iterator[tarfile.TarFile]:
 
 
 def _check(archive: tarfile.TarFile) -> None:
-    """Raise BadFileError unless an archive may be unpacked. A sparse file may be larger than the archive itself."""
+    """Raise BadFileError unless an archive is safe to unpack.
+
+    A sparse file may be larger than the archive itself.
+    """
     for member in archive:
         if member.name.startswith("/") or ".." in member.name.split("/") or member.issparse():
             raise BadFileError(f"the payload of a kernel's script holds {member.name!r}")
 
 
-# what is too large for a script
+# files too large for a script
 
 
 def may_fit(run: Iterable[Member]) -> bool:
-    """Whether a run's folder is small enough to try to put it into a script."""
+    """Whether a run's folder is small enough to try packing it into a script."""
     return sum(member.size for member in run) <= MOST_RAW_BYTES
 
 
 def fits(text: str) -> bool:
-    """Whether a script may be pushed."""
+    """Whether a script is small enough to push."""
     return len(text.encode()) <= MOST_BYTES
 
 
 def write_tree(target: IO[bytes], run: Iterable[Member]) -> SegmentTree:
-    """Write the archive of a run's work/, whose name and digest are those of its contents; return them."""
+    """Write the archive of a run's work/. Return its name and digest, which depend only on the contents."""
     members = (member._replace(path=member.path.removeprefix(TREE)) for member in run if member.is_in_tree)
     hashing = _Hashing(target)
     with gzip.GzipFile(filename="", mode="wb", fileobj=hashing, mtime=0, compresslevel=6) as file:
@@ -197,7 +204,7 @@ def write_tree(target: IO[bytes], run: Iterable[Member]) -> SegmentTree:
 
 
 def parts(agent: bytes, settings: SegmentSettings, run: Iterable[Member]) -> ScriptParts:
-    """Return the sizes of a script's parts. A tree that would make it too large is in an archive of its own."""
+    """Return the sizes of a script's parts. A tree that would make it too large is in a separate archive."""
     members = list(run)
     records = [member for member in members if not member.is_in_tree]
     tree = [member for member in members if member.is_in_tree]
@@ -214,12 +221,12 @@ def parts(agent: bytes, settings: SegmentSettings, run: Iterable[Member]) -> Scr
 
 
 def _text_bytes(members: Iterable[Member]) -> int:
-    """Return how many bytes of text some files take by themselves."""
+    """Return the number of bytes of text that some files take if packed alone."""
     return len(base64.b85encode(_compressed(members)))
 
 
 class _Hashing:
-    """Passes on what is written, and hashes it."""
+    """Writes to a target and hashes the data."""
 
     def __init__(self, target: IO[bytes]) -> None:
         self._target = target
@@ -234,7 +241,7 @@ class _Hashing:
 
 
 def _write_tar(target: IO[bytes] | gzip.GzipFile, members: Iterable[Member]) -> None:
-    """Write an archive in which nothing hangs on when, where and by whom it was made. Paths are in order."""
+    """Write an archive that does not depend on the time, place and user of its making. Paths are sorted."""
     with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT, bufsize=_PIECE) as archive:
         for member in sorted(members, key=lambda member: member.path):
             entry = tarfile.TarInfo(member.path)

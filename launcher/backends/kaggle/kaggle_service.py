@@ -1,11 +1,11 @@
-"""Kaggle's service: a typed method for each call that we make, and a named reason for each way to fail.
+"""Kaggle's service: a typed method for each call, and a named reason for each failure.
 
-Routes and bodies are those of kaggle 2.2.4 (kagglesdk 0.1.38), which also completes against the stand-in of our tests.
-Nothing has been tried against the real service. No call is repeated here: a push is never made twice, and for the others
-the caller knows how long it may wait.
+Routes and bodies are those of kaggle 2.2.4 (kagglesdk 0.1.38), which also works against the fake service of
+the tests. Nothing was tested against the real service. No call is repeated here: a push must not be made
+twice, and for the other calls the caller knows how long it may wait.
 
-A push goes in two calls, since an answer may be lost: `push`, and if that raises UnsettledError, `find`. Whoever pushes has
-to record its intent before, and to use a slug of its own for each session.
+A push takes two calls, because an answer may be lost: `push`, and if that raises UnsettledError, `find`. The
+caller has to record its intent before, and to use a different slug for each session.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ SETTINGS = "https://www.kaggle.com/settings"
 PAGE = 200
 LIST_PAGE, MOST_PAGES = 100, 10
 MOST_SAID = 300
-"""Characters of the service's own words in a message."""
+"""The number of characters of the service's text in a message."""
 SKEW_S = 300.0
-"""A clock that differs more than this from the service's is named when a call is refused."""
+"""The clock difference in seconds above which the error of a refused call mentions the clock."""
 EXPIRED = (400, 401, 403, 404, 410)
-"""How a store answers to a link of no use."""
+"""The status codes of a store for an unusable link."""
 TOKEN_LIFE_S = 43_200
 """12 hours, as Kaggle's own client asks for."""
 STATUS = {
@@ -66,7 +66,7 @@ STATUS = {
     429: Reason.RATE_LIMIT,
 }
 PHRASES = (("session count", Reason.SESSION_LIMIT), ("quota", Reason.QUOTA))
-"""Words in the error of a push that was answered with 200: the first from kaggle-cli#185, the second is a guess."""
+"""Words in the error of a push answered with 200: the first from kaggle-cli#185, the second is a guess."""
 MENDS = {
     Reason.UNAUTHORIZED: f"make a new token at {SETTINGS}, and set KAGGLE_API_TOKEN",
     Reason.FORBIDDEN: "is it your own? Kaggle also says so of what does not exist",
@@ -79,10 +79,10 @@ A = TypeVar("A", bound=Record)
 
 
 def log_in(variables: Mapping[str, str], home: Path, base: str = BASE) -> KaggleService:
-    """Return the service for this person, with the first credentials that are valid, in Kaggle's own order.
+    """Return the service for this user, with the first valid credentials in Kaggle's own order.
 
-    A token of no use falls through to the next credentials, as with Kaggle's own client; if nothing is left, the error names
-    it. Raises BadFileError, ServiceAuthError, ServiceUnreachableError or ServiceError.
+    An unusable token is skipped, as in Kaggle's own client; if no credentials remain, the error names it.
+    Raises BadFileError, ServiceAuthError, ServiceUnreachableError or ServiceError.
     """
     wire, useless = ServiceWire(base), []
     for login in logins(variables, home):
@@ -102,7 +102,7 @@ def log_in(variables: Mapping[str, str], home: Path, base: str = BASE) -> Kaggle
 
 
 def account_hours(api: str) -> tuple[str, Quota]:
-    """Return the account that this person's credentials are for, and its hours of the week; raises as `log_in` does."""
+    """Return the account of this user's credentials, and its hours of the week. Raises as `log_in` does."""
     service = log_in(os.environ, Path.home(), api)
     try:
         return service.user, service.quota()
@@ -111,7 +111,7 @@ def account_hours(api: str) -> tuple[str, Quota]:
 
 
 def quota_or_why(api: str) -> str:
-    """Return an account's hours in one line, or why they cannot be had."""
+    """Return an account's hours in one line, or why they are unknown."""
     try:
         return account_hours(api)[1].title
     except HostError as error:
@@ -122,7 +122,7 @@ class KaggleService:
     """Kaggle's service for one account."""
 
     def __init__(self, login: KaggleLogin, wire: ServiceWire) -> None:
-        """Use these credentials over this wire."""
+        """Use these credentials for these HTTP calls."""
         self._login = login
         self._wire = wire
         self._ahead_s = 0.0
@@ -138,15 +138,16 @@ class KaggleService:
         return self._login.is_out_of_date
 
     def now(self) -> float:
-        """Return the time by the service's clock, as its last answer has told it."""
+        """Return the time by the service's clock, from its last answer."""
         return time.time() + self._ahead_s
 
     # kernels
 
     def push(self, kernel: NewKernel) -> Pushed:
-        """Push a script, which starts its session at once. Call it once for a kernel, whatever comes back.
+        """Push a script, which starts its session at once.
 
-        Raises UnsettledError if it may have been accepted: `find` tells. Other errors say that it was not.
+        Call it only once for a kernel, whatever the result. Raises UnsettledError if it may have been
+        accepted: `find` shows that. Any other error means that it was not.
         """
         try:
             reply = self._post("kernels.KernelsApiService/SaveKernel", kernel.body)
@@ -169,11 +170,11 @@ class KaggleService:
         return pushed
 
     def find(self, ref: KernelRef) -> Kernel | None:
-        """Return a kernel of this account; None if there is none.
+        """Return a kernel of this account; None if it does not exist.
 
-        After a push without an answer, one None settles nothing: the call may still be under way. Ask for a while.
-        Kaggle's own client says that a wrong slug is answered with 403, as if it were someone else's. So the credentials are
-        tried with another call before that counts as "none".
+        After a push without an answer, a single None proves nothing: the call may still be in progress.
+        Repeat it for a while. According to Kaggle's own client, a wrong slug is answered with 403, like a
+        kernel of another user. So the credentials are checked with another call before a 403 counts as None.
         """
         try:
             return self._ask(Kernel, "kernels.KernelsApiService/GetKernel", _of(ref), f"looking for {ref}")
@@ -185,7 +186,7 @@ class KaggleService:
             return None
 
     def kernels(self, words: str) -> Iterator[KernelRef]:
-        """Yield the kernels of this account whose titles have some words, as Kaggle searches for them."""
+        """Yield the kernels of this account whose titles match some words in Kaggle's search."""
         for number in range(1, MOST_PAGES + 1):
             body = {"group": "PROFILE", "search": words, "page": number, "pageSize": LIST_PAGE}
             page = self._ask(KernelPage, "kernels.KernelsApiService/ListKernels", body, "listing kernels")
@@ -201,7 +202,10 @@ class KaggleService:
         return self._ask(SessionStatus, route, _of(ref), f"the status of {ref}")
 
     def outputs(self, ref: KernelRef) -> Iterator[OutputFile]:
-        """Yield the files that a session has left, with links that last a while. Whether a failed one leaves any is unknown."""
+        """Yield the output files of a session, with links that expire.
+
+        Whether a failed one has any is unknown.
+        """
         token, seen = "", set[str]()
         while True:
             body = {**_of(ref), "pageSize": PAGE, "pageToken": token}
@@ -216,7 +220,7 @@ class KaggleService:
             seen.add(token)
 
     def download(self, file: OutputFile) -> Iterator[bytes]:
-        """Yield the bytes of a file. Raises ServiceError with LINK_EXPIRED: `outputs` has fresh links."""
+        """Yield the bytes of a file. Raises ServiceError with LINK_EXPIRED: `outputs` returns new links."""
         what = f"the output '{file.file_name}'"
         with self._opened(file.url, what) as download:
             if download.status in EXPIRED:
@@ -237,21 +241,21 @@ class KaggleService:
             yield download
 
     def delete(self, ref: KernelRef) -> None:
-        """Delete a kernel, with its outputs; whatever runs of it is ended. One that does not exist is an error."""
+        """Delete a kernel with its outputs, and end its session. Raises an error if it does not exist."""
         reply = self._answer("kernels.KernelsApiService/DeleteKernel", _of(ref), f"deleting {ref}")
         self._check_words(reply, "errorMessage", f"deleting {ref}")
 
     def quota(self) -> Quota:
-        """Return what is left of the week's hours."""
+        """Return the account's hours of the week."""
         return self._ask(Quota, "kernels.KernelsApiService/GetAcceleratorQuotaStatistics", {}, "the quota")
 
     # datasets
 
     def upload(self, path: Path) -> str:
-        """Send a file of a dataset that is to be made; return its token."""
+        """Upload a file for a new dataset. Return its token."""
         about, name = path.stat(), path.name
         sizes = {"contentLength": about.st_size, "lastModifiedEpochSeconds": int(about.st_mtime)}
-        # A field that has its default is left out, here and in every answer.
+        # A field with the default value is omitted, here and in every answer.
         body = {"type": "DATASET", "name": name, **{key: value for key, value in sizes.items() if value}}
         begun = self._ask(BlobUpload, "blobs.BlobApiService/StartBlobUpload", body, f"uploading {name}")
         try:
@@ -281,7 +285,7 @@ class KaggleService:
             raise self._error(Reason.REFUSED, f"{what}: {words}")
 
     def dataset_status(self, slug: str) -> DatasetStatus:
-        """Return how far a dataset of this account is."""
+        """Return the state of a dataset of this account."""
         what = f"the dataset {self.user}/{slug}"
         return self._ask(
             DatasetStatus, "datasets.DatasetApiService/GetDatasetStatus", self._dataset(slug), what
@@ -296,7 +300,7 @@ class KaggleService:
     # credentials
 
     def owner(self) -> str:
-        """Return whose access token this is; empty if it is of no use."""
+        """Return the owner of this access token; empty if it is unusable."""
         try:
             body = {"token": self._login.secret()}
             found = self._ask(TokenOwner, "security.OAuthService/IntrospectToken", body, "logging in")
@@ -307,7 +311,7 @@ class KaggleService:
         return found.username if found.active else ""
 
     def renewed(self) -> Self:
-        """Return the service with a fresh access token for this login's refresh token. No file is changed."""
+        """Return the service with a new access token from this login's refresh token. No file is changed."""
         body = {
             "refreshToken": self._login.secret(),
             "apiVersion": "API_VERSION_V1",
@@ -339,7 +343,7 @@ class KaggleService:
         return self._read(kind, self._answer(route, body, what), what)
 
     def _answer(self, route: str, body: Mapping[str, Any], what: str) -> ServiceReply:
-        """Make a call that may be repeated; return its good answer."""
+        """Make a call that may be repeated. Return its successful answer."""
         try:
             reply = self._post(route, body)
         except WireError as error:
@@ -351,9 +355,9 @@ class KaggleService:
         return self._wire.post(route, body, self._login.header())
 
     def _read(self, kind: type[A], reply: ServiceReply, what: str) -> A:
-        """Read an answer strictly: what a wrong field would default to may be the opposite of what it says."""
+        """Parse an answer strictly: the default of an invalid field may be the opposite of the answer."""
         said = reply.json()
-        if said is None:  # a page of something before the service, which is not the service's word
+        if said is None:  # a page of a proxy before the service, not the service's answer
             words = f"{what}: its answer is no JSON ({reply.kind or 'no type'}, {len(reply.body)} bytes)"
             raise ServiceUnreachableError(HOST, Reason.MALFORMED, f"{HOST}: {words}")
         try:
@@ -364,14 +368,14 @@ class KaggleService:
             raise self._error(Reason.MALFORMED, words) from None
 
     def _check_words(self, reply: ServiceReply, key: str, what: str) -> None:
-        """Raise the error that stands in a good answer."""
+        """Raise the error in the body of a successful answer."""
         said = reply.json()
         words = said.get(key) if isinstance(said, dict) else None
         if words:
             raise self._error(Reason.REFUSED, f"{what}: {self._said(words)}")
 
     def _said(self, words: object) -> str:
-        """Return words of the service for one line of a message, without our secret."""
+        """Return text of the service for one line of a message, without the secret."""
         return printable(" ".join(self._login.redact(str(words)).split())[:MOST_SAID])
 
     def _check(self, reply: ServiceReply, what: str) -> None:
@@ -406,7 +410,7 @@ class KaggleService:
         return kind(HOST, reason, message, retry_s)
 
     def _lost(self, error: WireError) -> ServiceError:
-        """Return what a call without an answer raises."""
+        """Return the error for a call without an answer."""
         kind = ServiceError if error.failure is CallFailure.TOO_LARGE else ServiceUnreachableError
         return kind(HOST, Reason(error.failure), f"{HOST}: {error}")
 
@@ -415,7 +419,7 @@ class KaggleService:
 
     @contextmanager
     def _opened(self, url: str, what: str, read_s: float | None = None) -> Iterator[Download]:
-        """Open a link, without credentials, or one of the service's own paths, with them."""
+        """Open a link without credentials, or one of the service's own paths with them."""
         header = self._login.header() if url.startswith("/") else ""
         limit = {} if read_s is None else {"read_s": read_s}
         try:

@@ -1,4 +1,4 @@
-"""What the sessions of a run are given by Kaggle: the machine, the plans for other cards that may come, torch for each."""
+"""The plan of a run's sessions at Kaggle: the machine, plans for other possible cards, and torch for each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from launcher.values.profile import Profile
 def session(
     choice: MachineChoice, others: Sequence[Plan], requirements: Sequence[str], wheels: WheelTable
 ) -> Session:
-    """Return what a run's sessions are given: `others` are its plans for the choice's profiles after the first."""
+    """Return the sessions of a run. `others` are its plans for the choice's profiles after the first."""
     cards = choice.profiles if choice.machine != NO_ACCELERATOR else ()
     torch = (_wheel(profile, requirements, wheels) for profile in cards)
     return Session(
@@ -33,7 +33,7 @@ def session(
 
 
 def _wheel(profile: Profile, requirements: Sequence[str], wheels: WheelTable) -> TorchWheel | None:
-    """Return the torch of the table for a card and the image's Python; None if what the job pins has none."""
+    """Return the table's torch for a card and the image's Python; None if the job's pinned version has none."""
     major, minor = numbers(IMAGE.python)[:2]
     try:
         chosen = torch_for(requirements, UNKNOWN.with_card(profile, (major, minor)), wheels)
@@ -49,7 +49,7 @@ def _wheel(profile: Profile, requirements: Sequence[str], wheels: WheelTable) ->
 
 
 def segment_cards(plan: Plan) -> tuple[SegmentCards, ...]:
-    """Return the cards that may come in a segment of a plan; empty for a plan that uses none."""
+    """Return the cards possible in a segment of a plan; empty for a plan without cards."""
     if plan.rehearsed or plan.profile.kind != "cuda":
         return ()
     others = plan.session.others if plan.session is not None else ()
@@ -67,7 +67,7 @@ def segment_settings(
     tree: SegmentTree | None = None,
     has_earlier: bool = False,
 ) -> SegmentSettings:
-    """Return what a segment of a plan is told; `has_earlier`: it goes on from the outputs of an earlier one."""
+    """Return the settings of a plan's segment; `has_earlier`: it continues from an earlier one's outputs."""
     return SegmentSettings(
         run=run,
         segment=segment,

@@ -1,4 +1,4 @@
-"""How runs are kept in an account of Kaggle's: the keys of a `[hosts.NAME]` table with `kind = "kaggle"`."""
+"""The settings of a Kaggle account: the keys of a `[hosts.NAME]` table with `kind = "kaggle"`."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def _model(written: str) -> str:
 
 
 class KaggleSettings(Written):
-    """What a host of kind `kaggle` has instead of an address.
+    """The settings of a host of kind `kaggle`.
 
-    `account` None means that of the credentials. `accelerator` None leaves the choice to the profile; the text "None" is
-    Kaggle's own name for a session without one. `session_hours` is the length of one session; a longer run has several.
-    `keep_kernels`: do not delete a session's kernel once its outputs are here. `datasets` and `models` are Kaggle's, which
-    each session sees below /kaggle/input.
+    `account` None means that of the credentials. `accelerator` None leaves the choice to the profile; the
+    text "None" is Kaggle's own name for a session without one. `session_hours` is the length of one session;
+    a longer run has several. `keep_kernels`: do not delete a session's kernel once its outputs are here.
+    `datasets` and `models` are Kaggle's, which each session sees below /kaggle/input.
     """
 
     account: Annotated[str, AfterValidator(_account)] | None = None
@@ -74,5 +74,5 @@ class KaggleSettings(Written):
 
     @property
     def is_kaggles_own(self) -> bool:
-        """Whether a person's credentials go to Kaggle itself, or stay on this machine."""
+        """Whether a user's credentials go to Kaggle itself, or stay on this machine."""
         return self.api == API or urlsplit(self.api).hostname in _OWN_MACHINE

@@ -1,4 +1,4 @@
-"""Batches at Kaggle: each run gets a machine of its own, one after the other."""
+"""Batches on Kaggle: each run gets its own machine, one after the other."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from launcher.backends.base.upkeep import Upkeep
 
 
 class KaggleUpkeep(Upkeep):
-    """An account's answers."""
+    """The upkeep of an account."""
 
     preparing_looks = 1  # a session may wait for long
     is_shared = False

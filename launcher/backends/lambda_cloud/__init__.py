@@ -1,1 +1,1 @@
-"""An account at Lambda Cloud, where machines are rented."""
+"""A Lambda Cloud account, which rents machines."""

@@ -1,4 +1,4 @@
-"""An account at Lambda Cloud: a machine is rented for each launch, and is then a host of its own."""
+"""A Lambda Cloud account: each launch rents a machine, which is then used like an SSH host."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ LACKS = {
 
 
 class LambdaCloud(Backend):
-    """An account."""
+    """The backend of Lambda Cloud accounts."""
 
     lacks = LACKS
 
     def connect(self, host: Host) -> NoReturn:
-        """Raise UsageError: a machine is reached by its run."""
+        """Raise UsageError, because a machine is reached through its run."""
         raise UsageError(
             f"{host.name}: there is no machine to connect to: one is rented for each launch, and is reached by its run\n"
             f"  its runs   launch ps     what it offers   launch offers --host {host.name}"
@@ -50,28 +50,28 @@ class LambdaCloud(Backend):
 
     @property
     def probing(self) -> LambdaProbing:
-        """Its cards."""
+        """The probing of an account."""
         from launcher.backends.lambda_cloud.lambda_probing import LambdaProbing
 
         return LambdaProbing()
 
     @property
     def planning(self) -> LambdaPlanning:
-        """Plans for it."""
+        """The planning for an account."""
         from launcher.backends.lambda_cloud.lambda_planning import LambdaPlanning
 
         return LambdaPlanning()
 
     @property
     def running(self) -> LambdaRunning:
-        """Runs there."""
+        """The running part for an account."""
         from launcher.backends.lambda_cloud.lambda_running import LambdaRunning
 
         return LambdaRunning()
 
     @property
     def upkeep(self) -> RentingUpkeep:
-        """What is beside its runs."""
+        """The upkeep of an account."""
         from launcher.backends.base.renting_backend import RentingUpkeep
 
         return RentingUpkeep()

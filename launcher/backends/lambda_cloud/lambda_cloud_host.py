@@ -1,4 +1,4 @@
-"""The table of a Lambda Cloud account."""
+"""The configuration table of a Lambda Cloud account."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from launcher.values.host import Host, MachineKeys
 from launcher.values.host_kind import HostKind
 
 NAME = "lambda"
-"""The name that an account would have; without a table it is no host, since money needs a limit."""
+"""The default name of an account. Without a table it is no host, because spending needs a limit."""
 
 
 class _Table(LambdaSettings, MachineKeys):
-    """A table as it is written: the settings stand beside the keys of the machine that is rented."""
+    """A table as written in the file: the settings beside the keys of the rented machine."""
 
     kind: Literal["lambda-cloud"]
 
 
 class LambdaCloudHost(Host):
-    """An account where machines are rented: the keys of a machine are those of what is rented, whose address is known once it is."""
+    """A Lambda Cloud account.
+
+    The keys of a machine apply to each rented one, whose address is known only then.
+    """
 
     has_login = False
 
@@ -39,7 +42,7 @@ class LambdaCloudHost(Host):
 
 
 class LambdaCloudKind(HostKind):
-    """An account."""
+    """The kind of host for Lambda Cloud accounts."""
 
     title = "an account at Lambda Cloud"
     host = LambdaCloudHost
@@ -56,7 +59,10 @@ class LambdaCloudKind(HostKind):
     offering = LambdaCloudHost(name=NAME, lambda_cloud=LambdaSettings())
 
     def project_objection(self, host: Host) -> tuple[str, str] | None:
-        """Return the key `api` if a person's key would go elsewhere than to Lambda, or `confirm_above` if it is raised."""
+        """Return a key that a project's file may not set.
+
+        It is `api` if a user's key would go elsewhere than to Lambda, or `confirm_above` if it is raised.
+        """
         if not isinstance(host, LambdaCloudHost):
             return None
         cloud = host.lambda_cloud
@@ -67,7 +73,7 @@ class LambdaCloudKind(HostKind):
         return None
 
     def without_table(self, name: str, user_folder: str) -> str | None:
-        """Return the table that rents machines: what that may cost has no default."""
+        """Return a message with the table to write. Its spending limit has no default."""
         if name != NAME:
             return None
         return (

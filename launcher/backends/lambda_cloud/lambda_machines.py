@@ -1,7 +1,7 @@
-"""What is expected of a machine that is rented at Lambda Cloud, for a plan and its checks before it costs anything.
+"""The facts expected of a machine rented at Lambda Cloud, for planning and checks before it costs anything.
 
-Cards, memory and disk are those of the offer; of what its image holds only what was read until DATE is known. Once the
-machine is there it is probed like any other, and the plan is made again from what it has.
+Cards, memory and disk are those of the offer. The facts about its image are those read until DATE. Once the
+machine runs it is probed like any other, and the plan is made again from its facts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DATE = "2026-11-20"
 
 
 class MachineImage(NamedTuple):
-    """What is assumed of the image that machines boot, Lambda Stack on Ubuntu. Nothing of it was seen there."""
+    """The assumed facts about the image that machines boot, Lambda Stack on Ubuntu. None was observed there."""
 
     system: str
     driver: str
@@ -34,14 +34,14 @@ IMAGE = MachineImage(
     system="Ubuntu",
     driver="570.148.08",  # one notebook, on gpu_1x_a100_sxm4; the image's version moves
     driver_date="2026-09-20",
-    # That Docker is there is known from dstack's code only, which uses it without installing it. Its version no source
-    # says; this one stands for any that gives cards to containers.
+    # Docker is known only from dstack's code, which uses it without installing it. Its version is in no
+    # source; this one stands for any that gives cards to containers.
     docker="24.0",
 )
 
 
 def expected_facts(host: Host, offer: InstanceOffer, profile: Profile) -> Facts:
-    """Return what a rented machine is expected to have; what is unknown is None or missing."""
+    """Return the facts expected of a rented machine. Unknown ones are None or missing."""
     user = host.user or LambdaSettings.usual_user
     name = _probe_name(offer, profile)
     gpus = tuple(expected_card(profile, index, name, IMAGE.driver) for index in range(offer.cards))
@@ -67,13 +67,13 @@ def expected_facts(host: Host, offer: InstanceOffer, profile: Profile) -> Facts:
 
 
 def _probe_name(offer: InstanceOffer, profile: Profile) -> str:
-    """Return the name of a profile's card that is most like an offer's: an A100 is one for SXM4 or for PCIe."""
+    """Return the card name of a profile that is most like an offer's: an A100 is one for SXM4 or for PCIe."""
     offered = {*re.findall(r"[A-Z0-9]+", f"{offer.type} {offer.title}".upper().replace("_", " "))}
     return max(profile.probe_names, key=lambda name: len(offered & {*re.findall(r"[A-Z0-9]+", name.upper())}))
 
 
 def lambda_findings(plan: Plan, facts: Facts | None) -> list[Finding]:
-    """Return what the user of a machine that is not rented yet must know: what the plan and its checks rest on."""
+    """Return notes about the facts that a plan for a machine not rented yet depends on."""
     if facts is None:
         return []
     driver = f"driver {IMAGE.driver} (as of {IMAGE.driver_date})"

@@ -1,4 +1,4 @@
-"""Plans for a machine that is not rented yet."""
+"""Planning for a machine that is not rented yet."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from launcher.values.plan import Plan
 
 
 class LambdaPlanning(Planning):
-    """What is expected of the machine."""
+    """The planning for an account."""
 
     def own_checks(self, plan: Plan, facts: Facts | None, host: Host) -> HostChecks:
-        """Return what the plan and its checks rest on."""
+        """Return notes about the expected facts of the machine."""
         del host
         return HostChecks(tuple(lambda_findings(plan, facts)))

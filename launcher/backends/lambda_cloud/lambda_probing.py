@@ -1,4 +1,4 @@
-"""The cards of a machine that would be rented at Lambda Cloud, by what the account is offered just now."""
+"""The cards of a machine that could be rented at Lambda Cloud, from the account's current offers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 class LambdaProbing(Probing):
-    """An account's answers."""
+    """The probing of an account."""
 
     is_expected_only = True
 
     def __init__(self) -> None:
-        """Ask for nothing yet."""
+        """Send no request yet."""
         self._offered: dict[str, Future[tuple[InstanceOffer, ...]]] = {}
 
     def choose(self, host: Host, asked: CardRequest, lookup: Lookup) -> None:
@@ -40,34 +40,37 @@ class LambdaProbing(Probing):
         super().choose(host, asked, lookup)
 
     def expected_offer(self, host: Host, offer: InstanceOffer, profile: Profile) -> Facts:
-        """Return what is expected of a machine that could be rented."""
+        """Return the facts expected of a machine that could be rented."""
         return expected_facts(host, offer, profile)
 
     def ask_ahead(self, hosts: Sequence[Host]) -> None:
-        """Ask each account of some hosts for its offers: once, however many hosts are of it."""
+        """Request the offers of each account of some hosts: once per account."""
         accounts = {settings_of(host).api: host for host in hosts}
         self._offered = {api: Future() for api in accounts}
         for api, host in accounts.items():
             threading.Thread(target=_answer_offers, args=(host, self._offered[api]), daemon=True).start()
 
     def row(self, host: Host, ask: Callable[[], Facts], lookup: Lookup) -> Probed:
-        """Return what is expected of what would be rented of an account's offers, which were asked for."""
+        """Return the row of an account: the facts of the machine that it would rent.
+
+        `ask_ahead` has requested the offers.
+        """
         del ask
         offered = self._offered[settings_of(host).api].result()
         choice = choose(host, profiles_named(host, lookup), None, NO_JOB, offered)
         return Probed(host, expected(host, choice), choice.first.profile.name, quota=choice.offer_words)
 
     def cells(self, host: Host, facts: Facts) -> CardCells:
-        """Return what is expected; the driver is known once a machine is rented."""
+        """Return the expected cards and memory. The driver is unknown until a machine is rented."""
         return super().cells(host, facts)._replace(driver="-")
 
     def note(self) -> str | None:
-        """Return that nothing was tried there, until this client has rented."""
+        """Return the warning that this backend is untested, until this client has rented."""
         return LambdaRunning().first_note()
 
 
 def _answer_offers(host: Host, answer: Future[tuple[InstanceOffer, ...]]) -> None:
     try:
         answer.set_result(offers(host))
-    except BaseException as error:  # noqa: BLE001 - whoever waits for it raises it
+    except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for the result
         answer.set_exception(error)

@@ -1,4 +1,4 @@
-"""Runs at Lambda Cloud: a machine is rented for each."""
+"""Runs on Lambda Cloud: each rents a machine."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ UNTRIED = (
 
 
 class LambdaRunning(RentingRunning):
-    """An account's answers."""
+    """The running part for an account."""
 
     def rental(self, host: Host) -> RentalSettings | None:
         """Return the settings of the host's table."""
         return host.lambda_cloud if isinstance(host, LambdaCloudHost) else None
 
     def first_note(self) -> str | None:
-        """Return that nothing was tried there, until this client has rented."""
+        """Return the warning that this backend is untested, until this client has rented."""
         return None if ledger().rentals() else UNTRIED
