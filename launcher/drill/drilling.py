@@ -197,7 +197,7 @@ def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> Fault
         row = _judged(ready.desk, planned, started.mirror, place, state, problems, folder)
     except LaunchError as error:
         row = _without(planned, DrillResult.FAILED, str(error).splitlines()[0], started.mirror.run)
-    except BaseException as error:  # Ctrl-C: the note tells the caller about things left behind
+    except BaseException as error:  # Ctrl-C: the note names a run that could not be removed
         if (problem := _clear_away(started, place, keeps_mirror=False)) is not None:
             error.add_note(problem)
         raise

@@ -157,10 +157,7 @@ class Runtime(ABC):
         return made.gpus or ()
 
     def needs(self, plan: Plan) -> str | None:
-        """Return a name for the object that `provide` provides for a plan, e.g.
-
-        `image`; `None` if nothing is needed.
-        """
+        """Return the kind of object that `provide` provides, e.g. `image`; `None` if a plan needs none."""
         del plan
         return None
 

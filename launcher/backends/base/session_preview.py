@@ -21,7 +21,7 @@ class ScriptParts(NamedTuple):
 
 
 class SessionPreview(NamedTuple):
-    """The request to a service, and the upload.
+    """A session's request and upload, as the dry run shows them.
 
     `machine` is the service's name of the machine and `title` its description. `hours` is the longest
     session, `parts` the sizes of the script, and `quota` the account's remaining hours in words.

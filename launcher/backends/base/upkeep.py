@@ -28,6 +28,9 @@ class Upkeep:
         return f"waits for another launch on {host}" if is_launching else None
 
     def others(self, host: Host) -> list[str]:
-        """Return lines about things at a host without runs of this user; empty if only runs are kept there."""
+        """Return lines about an account's machines if no run of this user is known there.
+
+        Empty for other hosts.
+        """
         del host
         return []

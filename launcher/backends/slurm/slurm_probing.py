@@ -90,7 +90,7 @@ class SlurmProbing(Probing):
         return f"{_title(_cluster(facts))}, {facts.cards or 'no card'} expected, {of_software(facts)}"
 
     def row(self, host: Host, ask: Callable[[], Facts], lookup: Lookup) -> Probed:
-        """Return a cluster's row, with the cards of a job by the host's table if they are clear."""
+        """Return a cluster's row. It has the cards of a job if the host's table settles them."""
         facts = ask()
         words = _words(_cluster(facts))
         try:

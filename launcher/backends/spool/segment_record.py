@@ -61,9 +61,7 @@ class SegmentRecord(Record):
     @model_validator(mode="before")
     @classmethod
     def _without_flags(cls, values: Any) -> Any:
-        """Convert a record from before 2026-11-29, which had four flags besides a status up to `over` or
-        `deleted`.
-        """
+        """Convert a record from before 2026-11-29, with four flags beside a status up to `over` or `deleted`."""
         if not isinstance(values, dict) or "is_home" not in values:
             return values
         found = dict(values)

@@ -54,7 +54,7 @@ SAVE_S = 0.5
 CHATTER_BYTES = 1_000_000
 """Bytes of other text that are kept: the newest."""
 MOST_FOLDERS = 1000
-"""The numbered folders that one segment may make."""
+"""The largest number of numbered folders that one segment may make."""
 MOST_MISSING = 100_000
 """Frames that may be missing in a row; a larger gap means a forged number."""
 MOST_LIVE_BYTES = 128 << 20

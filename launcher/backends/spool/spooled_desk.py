@@ -169,7 +169,7 @@ class _SpooledRuns(_Runs):
         return super().summaries(*runs) if runs else []
 
     def _has_adopted(self, found: Sequence[Summary], runs: Sequence[str], like: str | None) -> bool:
-        """Look at the service for runs that other clients began. Return whether any were found.
+        """Take runs that other clients began from the service into the spool. Return whether any were found.
 
         A list of runs that have all ended does not need the service.
         """

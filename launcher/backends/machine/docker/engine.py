@@ -380,7 +380,7 @@ class DockerEngine:
             raise EngineError(self.host, f"{words}\n  look   {self.by_hand('version')}") from error
 
     def by_hand(self, *words: str) -> str:
-        """Return the command line for asking this engine by hand."""
+        """Return a command line that the user can type to ask this engine."""
         settings = ["env", f"DOCKER_HOST=unix://{self.way.socket}"] if self.way.socket not in USUAL else []
         sudo = ["sudo"] if self.way.sudo else []
         return self._desk.by_hand(shlex.join([*sudo, *settings, self.way.name, *words]))
