@@ -400,9 +400,9 @@ def _on_record(mirror: Mirror) -> tuple[str | None, str | None]:
 
 
 def _clear_away(started: Started, place: DrillPlace | None, *, keeps_mirror: bool) -> str | None:
-    """End a run, and remove it and its ledger from the host and its local copy from here.
+    """End a run. Remove it and its ledger from the host, and its local copy here. Return the problem, if any.
 
-    Return the problem, if any. Ctrl-C and SIGTERM are held until it is done, and are raised afterwards.
+    Ctrl-C and SIGTERM are held until it is done, and are raised afterwards.
     """
     held = HeldInterrupts()
     try:

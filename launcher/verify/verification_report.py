@@ -54,7 +54,7 @@ class RungReport(NamedTuple):
     def works(self) -> bool:
         """Whether a launch may use it.
 
-        It trains, its gradient is that of fp32, and its dtypes are those of the plan.
+        True if it trains, its gradient is that of fp32, and its dtypes are those of the plan.
         """
         return self.is_relied_on and not self.differs
 

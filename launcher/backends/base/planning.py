@@ -96,9 +96,9 @@ class Planning:
         return plan
 
     def preview(self, plan: Plan, host: Host, place: str, tree: CodeTree) -> SessionPreview | None:
-        """Return a preview of a plan's first session, for the run id `place`.
+        """Return a preview of a plan's first session; None for a host without sessions.
 
-        Return None for a host without sessions. Raises UsageError for a file that cannot be read.
+        `place` is the id of the host. Raises UsageError for a file that cannot be read.
         """
         del plan, host, place, tree
         return None

@@ -30,7 +30,7 @@ class Upkeep:
     def others(self, host: Host) -> list[str]:
         """Return lines about an account's machines if no run of this user is known there.
 
-        Empty for other hosts.
+        The list is empty for other hosts.
         """
         del host
         return []

@@ -76,7 +76,9 @@ BESIDE = "work/working"
 TREE = "tree.json"
 SEGMENT_DIGITS = 3
 LEAST_S = 600.0
-"""Seconds of quota needed to begin a session on a GPU. A shorter one would end before it has saved anything.
+"""Seconds of quota needed to begin a session on a GPU.
+
+A session shorter than this would end before it has saved anything.
 """
 DATASET_S, DATASET_POLL_S = 1800.0, 3.0
 MISSING = (Reason.NOT_FOUND, Reason.FORBIDDEN)
@@ -339,7 +341,7 @@ class Account:
         return error.reason in (Reason.SESSION_LIMIT, Reason.RATE_LIMIT)
 
     def exists(self, ref: str) -> bool:
-        """Whether the account has a kernel, by showing or listing it.
+        """Whether the account shows or lists a kernel.
 
         Kaggle answers 403 also for a kernel that it does not show yet.
         """

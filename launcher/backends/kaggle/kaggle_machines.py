@@ -57,7 +57,7 @@ MACHINES = (
     # offered.
     Machine("NvidiaTeslaT4", ("t4x2",), ("Tesla T4",), 2, 16, "7.5", "everyone"),
     # The same list, "only available to participants of specific competitions, and some only to Kaggle
-    # admins". It does not give the number of cards: four L4 are known from competitions; for the others, one
+    # admins". It does not give the number of cards. Four L4 are a memory of competitions; for the others, one
     # is assumed.
     Machine("NvidiaL4", ("l4_24gb",), ("NVIDIA L4",), 4, 24, "8.9", "some"),
     Machine("NvidiaL4X1", ("l4_24gb",), ("NVIDIA L4",), 1, 24, "8.9", "some"),

@@ -190,7 +190,7 @@ class Docker(Runtime):
     def inside(self, run: str) -> Iterator[HostClient]:
         """Yield a client of an agent in the run's container, or in a new one like it if it is not running.
 
-        Raises EngineError with another way if there is no usable container.
+        Raises EngineError with an alternative if no container can be used.
         """
         host, place = self.desk.host, self.desk.runs.location(run)
         container = self.engine.find(run, place.root)

@@ -126,10 +126,9 @@ class SlurmRuntime(Native):
         return f"what the cluster has   launch probe --host {error.host}"
 
     def stop(self, run: str, grace_s: float) -> bool:
-        """Wait for the end of a run that was asked to stop.
+        """Wait for the end of a run that was asked to stop. With a grace, cancel its job if it lasts longer.
 
-        If it had a grace, its job is cancelled after that. Raises HostError if Slurm does not answer, because
-        the run's end is unknown then.
+        Raises HostError if Slurm does not answer, because the run's end is unknown then.
         """
         began = asked = time.monotonic()
         while time.monotonic() < began + ENDING_S + grace_s:
@@ -158,7 +157,7 @@ class SlurmRuntime(Native):
     def inside(self, run: str) -> Iterator[HostClient]:
         """Yield a client of an agent on the first node of the run's job.
 
-        Raises HostError with another way if none runs.
+        Raises HostError with an alternative if the job is not running.
         """
         host = self.desk.host
         link = Inside(host, self._open_inside(run), "job")

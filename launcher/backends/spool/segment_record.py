@@ -14,11 +14,12 @@ from launcher.values.base import Record
 SegmentStatus = Literal[
     "unsettled", "waiting", "sent", "queued", "running", "ended", "over", "home", "gone", "deleted"
 ]
-"""`unsettled`: the push may have been accepted or not.
+"""The status of a segment.
 
-`waiting`: the service had no room, and the segment will be pushed again. `ended`: the service reports its
-end, and its record is being downloaded. `over`: its record is here, its other files are not. `home`: they are
-too. `gone`: they are lost. `deleted`: they are lost because another client or a person deleted the segment.
+`unsettled`: the push may have been accepted or not. `waiting`: the service had no room, and the segment will
+be pushed again. `ended`: the service reports its end, and its record is being downloaded. `over`: its record
+is here, its other files are not. `home`: they are too. `gone`: they are lost. `deleted`: they are lost
+because another client or a person deleted the segment.
 """
 _OVER = ("over", "home", "gone", "deleted")
 

@@ -264,7 +264,7 @@ class DockerEngine:
             "Cmd": [],
             "WorkingDir": "/",
             "User": seen.user,
-            # With NVIDIA's as its default runtime, an engine would pass on cards, and refuse with an old
+            # An engine whose default runtime is NVIDIA's would pass on its cards, and refuse with an old
             # driver.
             "Env": ["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_DISABLE_REQUIRE=1", *seen.variables],
             "NetworkDisabled": True,
