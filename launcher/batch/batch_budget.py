@@ -53,7 +53,7 @@ def spending(items: Sequence[Sequence[str]], max_cost: float | None, command: st
     names = ", ".join(host.name for host, _ in rentals)
     if max_cost is None:
         raise UsageError(
-            f"{names}: machines are rented there, and nothing limits what all {len(items)} items cost together\n"
+            f"{names}: its machines are rented, and the {len(items)} items have no common cost limit\n"
             "  in dollars   --max-cost 20     or   max_cost = 20   in the file"
         )
     above = min(settings.confirm_above for _, settings in rentals)
@@ -110,7 +110,7 @@ class Budget:
     def _check(self, host: str, cents: int) -> None:
         mend = f"with another limit   launch batch resume {self._queue.name} --failed --max-cost N"
         if self._most is None:  # the host rented no machines when the batch was created
-            raise RefusedError(f"{host}: machines are rented there, and the batch has no max_cost\n  {mend}")
+            raise RefusedError(f"{host}: its machines are rented, and the batch has no max_cost\n  {mend}")
         spent, open_cents, launched = 0, 0, set[int]()
         for number, rental in rentals_for(self._queue.runs()):
             if rental.is_open:

@@ -158,7 +158,9 @@ def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
     except UnreachableError as error:
         return _failed(lane.queue, item, error)  # a run not bound to a host has not begun there
     except _PreparingError:
-        return Attempt(item, BeginResult.UNSETTLED, f"{host.name} clears away what a launch had prepared")
+        return Attempt(
+            item, BeginResult.UNSETTLED, f"{host.name} removes the remains of an interrupted launch"
+        )
     if is_there:
         _note_batch(lane, mirror)
         return Attempt(lane.queue.step(item, ItemState.CONFIRMED), BeginResult.BEGAN)

@@ -180,7 +180,7 @@ class BatchQueue:
                 found = list(entries)
             for entry in found:
                 if not (entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)):
-                    raise self._stranger(f"'{entry.name}' is no regular file")
+                    raise self._stranger(f"'{entry.name}' is not a regular file")
                 if entry.name == f"{FILE}-journal":
                     raise self._stranger(f"'{entry.name}' is not written by launch")
                 if not entry.name.startswith(FILE):
@@ -432,7 +432,7 @@ class BatchQueue:
             }
             said = words.get(str(error), str(error))
             raise RunError(
-                f"{file}: {said}\n  nothing was begun that is not on record there; mend that, then   launch batch resume {self.name}"
+                f"{file}: {said}\n  every started run is recorded in it; repair it, then   launch batch resume {self.name}"
             ) from error
         except (sqlite3.DatabaseError, ValueError, TypeError, LookupError, OverflowError) as error:
             raise RunError(
@@ -484,7 +484,7 @@ def _texts(written: str) -> tuple[str, ...]:
 def _run_id(run: object) -> str:
     """Return a run id, which becomes a part of paths. Raises ValueError for anything else."""
     if not isinstance(run, str) or not RUN_ID.fullmatch(run):
-        raise ValueError(f"{str(run)[:60]!r} is no id of a run")
+        raise ValueError(f"{str(run)[:60]!r} is not a run id")
     return run
 
 
@@ -557,7 +557,7 @@ def make_queue(name: str, rules: Rules, entries: Iterable[NewItem]) -> BatchQueu
         raise UsageError(
             f"a batch '{name}' is here already; it has its file as that was then\n"
             f"  how far it is      launch batch status {name}\n"
-            f"  go on with it      launch batch resume {name}\n"
+            f"  continue it        launch batch resume {name}\n"
             f"  beside it          the same command with   --name NAME\n"
             f"  in its place       launch batch rm {name}   then the same command; its runs stay"
         )

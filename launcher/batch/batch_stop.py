@@ -93,7 +93,9 @@ def _after_launches(queue: BatchQueue, tell: Callable[[str], None]) -> Work | No
             return None
         again = f"launch batch stop {queue.name}"
         if not queue.wishes(BatchRequest.STOP):
-            raise UsageError(f"{queue.name}: another command has resumed it meanwhile\n  again   {again}")
+            raise UsageError(
+                f"{queue.name}: another command has resumed it in the meantime\n  again   {again}"
+            )
         if queued != left:  # the worker ends them one by one
             deadline, left = time.monotonic() + ANSWERS_S, queued
         worker, words = worker_of(queue), worker_words(queue)
@@ -101,7 +103,7 @@ def _after_launches(queue: BatchQueue, tell: Callable[[str], None]) -> Work | No
             pid = "PID" if worker is None else worker.pid
             raise UsageError(
                 f"{queue.name}: {words} holds it and does nothing: it may be stopped, as by Ctrl-Z\n"
-                f"  let it go on   kill -CONT {pid}     or end it   kill -9 {pid}     then   {again}"
+                f"  let it continue   kill -CONT {pid}     or end it   kill -9 {pid}     then   {again}"
             )
         tell(f"{words} {f'has {launches(beginning)} on the way' if beginning else 'ends what is queued'}")
         time.sleep(LOOK_S)
@@ -115,7 +117,7 @@ def _wait_for_worker(queue: BatchQueue, tell: Callable[[str], None]) -> None:
         worker = worker_of(queue)
         if worker is None or worker.is_stopped:
             return
-        tell(f"{worker.words} brings home what its runs have left")
+        tell(f"{worker.words} downloads the remaining files of its runs")
         time.sleep(LOOK_S)
 
 

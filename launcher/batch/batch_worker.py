@@ -318,7 +318,7 @@ class BatchWorker:
             self._view.note(f"waits for {launches(count)} on the way; Ctrl-C again leaves them")
         self._let_go(held)
         if left := self._with_rented():
-            words = "a machine that is rented for it is still billed, and nobody ends it"
+            words = "its rented machine is still billed, and no process will terminate it"
             self._view.note(f"{', '.join(left)}: {words}   launch reconcile")
         return BatchOutcome.LEFT
 

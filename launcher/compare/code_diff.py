@@ -110,7 +110,7 @@ class _Side:
             raise ValueError("larger than 1 MB")
         data = self._contents.get(str(entry["sha256"]))
         if data is None:
-            raise ValueError(f"what was sent for {self.mirror.short} is not at hand")
+            raise ValueError(f"the files sent for {self.mirror.short} are not available")
         if b"\0" in data:
             raise ValueError("not text")
         try:

@@ -120,7 +120,7 @@ def check_free(files: RunFiles, name: str) -> None:
         ) from error
     if MADE_BY.encode() not in head:
         raise RunError(
-            f"{path} is there, and was not drawn by launch compare\n  another place   launch compare RUN RUN -o FILE.png"
+            f"{path} exists and was not drawn by launch compare\n  another place   launch compare RUN RUN -o FILE.png"
         )
 
 

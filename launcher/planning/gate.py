@@ -172,7 +172,7 @@ def _native_half(plan: Plan) -> list[Finding]:
     if plan.ladder[0].mode != "fp16-native":
         return []
     message = "the plan is an older version's, with float16 weights: Adam's steps are up to 55 times too large there"
-    mend = f"launch rerun RUN --host {plan.host}     begins anew, with what the card does best"
+    mend = f"launch rerun RUN --host {plan.host}     starts again with the card's best precision"
     return [Finding(level="note", code="float16-weights", message=message, mend=mend)]
 
 
@@ -257,7 +257,7 @@ def _card(plan: Plan, facts: Facts) -> list[Finding]:
     elif profile.kind == "cpu" and facts.other_gpus and not facts.gpus:
         message = f"{plan.host} has {facts.other_gpus[0]}: plans are made for GPUs of NVIDIA and Apple, and this one is for the CPU"
         message += "\n  a script that decides its own precision can use it; runs, checkpoints and restarts work as anywhere"
-        message += "\n  not there: leases, who holds it, precision, memory, and a torch for it"
+        message += "\n  not supported for such a card: leases, a report of its holders, precision, memory estimates, and a matching torch"
         mend = f'set environment = "…" for {plan.host}: a venv whose torch is for this GPU'
         return [Finding(level="note", code="gpu-not-planned", message=message, mend=mend)]
     else:
@@ -267,9 +267,9 @@ def _card(plan: Plan, facts: Facts) -> list[Finding]:
         message = f"{plan.host} has {has}, not {wanted}"
         there = len(choose_gpus(profile, facts, profile.count))
         mend = (
-            f"{verb} --host {plan.host} --gpus {there}     takes what is there"
+            f"{verb} --host {plan.host} --gpus {there}     uses the host's own cards"
             if there
-            else f"{verb} --host {plan.host}     takes the card that is there"
+            else f"{verb} --host {plan.host}     uses the host's own card"
         )
     else:
         message = f"{plan.host} has no GPU that launcher sees; this plan is for {wanted}"
@@ -322,7 +322,7 @@ def _contexts(plan: Plan, facts: Facts) -> list[Finding]:
     if started is None or started <= ranks:
         return []
     cards = "card" if ranks == 1 else "cards"
-    message = f"'{plan.command[0]}' is to start {started} processes on {ranks} {cards}"
+    message = f"'{plan.command[0]}' would start {started} processes on {ranks} {cards}"
     if not exclusive:
         message += ": a process that takes its card by its rank finds none"
         has_enough = len(cards_of(plan.profile, facts)) >= started
@@ -365,7 +365,7 @@ def _environment(plan: Plan, facts: Facts) -> list[Finding]:
     if interpreter.error:
         there = ", ".join(f"{one.path} {one.version}" for one in facts.pythons or ())
         message = f"{plan.host}: {interpreter.path}: {interpreter.error}"
-        message += f"\n  found there: {there}" if there else ""
+        message += f"\n  found on the host: {there}" if there else ""
         return [Finding(level="refuse", code="no-interpreter", message=message, mend=mend)]
     found: list[Finding] = []
     found += quantizer_findings(plan, facts)
@@ -442,7 +442,7 @@ def _logout(plan: Plan, facts: Facts) -> list[Finding]:
     if not facts.ends_with_logout:
         return []
     message = f"{plan.host}: logind ends what {facts.user} leaves running at logout (KillUserProcesses=yes): a run may end with your connection"
-    mend = f"KillExcludeUsers=root {facts.user} in /etc/systemd/logind.conf there, by its administrator (lingering does not help); or --runtime docker"
+    mend = f"its administrator sets KillExcludeUsers=root {facts.user} in /etc/systemd/logind.conf (lingering does not help); or --runtime docker"
     return [Finding(level="note", code="ends-with-logout", message=message, mend=mend)]
 
 
@@ -466,7 +466,7 @@ def _how(plan: Plan, facts: Facts, host: Host, own: HostChecks) -> list[Finding]
 
 def _engine(plan: Plan, facts: Facts, host: Host) -> list[Finding]:
     if engine(host, facts) is not None:
-        message = f"the container runs as root, as you are on {plan.host}: what it writes will be root's"
+        message = f"the container runs as root, as you are on {plan.host}: its files will belong to root"
         return [Finding(level="note", code="container-root", message=message)] if facts.user == "root" else []
     candidates = requested_engines(host, facts)
     wanted = f"no engine {host.engine}" if host.engine else "no container engine"
@@ -475,7 +475,9 @@ def _engine(plan: Plan, facts: Facts, host: Host) -> list[Finding]:
         + (why_unusable(one, host) or f"it can, but {plan.host} says engine = {host.engine}")
         for one in facts.engines
     ]
-    message = "\n  ".join([f"{plan.host}: {wanted} that can be used", *(lines or ["found there: none"])])
+    message = "\n  ".join(
+        [f"{plan.host}: {wanted} that can be used", *(lines or ["found on the host: none"])]
+    )
     native = f"launch --host {plan.host} --runtime native     runs without one"
     mend = native
     if closed := [candidate.name for candidate in candidates if is_closed(candidate)]:

@@ -87,7 +87,7 @@ def release_advice(holder: Holder, facts: Facts) -> str:
             return f"run {holder.run}   launch attach {short} · launch stop {short}"
         return f"left over from run {holder.run}"
     if holder.state == "D":
-        return "nobody can end it before what it waits for answers"
+        return "it cannot be killed until its pending I/O ends"
     if holder.user is not None and holder.user == facts.user:
         return (
             f"yours, of no run; to end it   kill {'-KILL ' if holder.state in ('T', 't') else ''}{holder.pid}"
@@ -169,7 +169,7 @@ def match_profile(facts: Facts, profiles: Iterable[Profile]) -> Profile:
     lacks = "memory" if gpu.capability else "capability"
     driver = f"driver {gpu.driver}" if gpu.driver else "its driver"
     raise UnknownNameError(
-        f"GPU {gpu.index} is a '{gpu.name}', which no profile names, and {driver} does not tell its {lacks}\n"
+        f"GPU {gpu.index} is a '{gpu.name}', which no profile names, and {driver} does not report its {lacks}\n"
         f'  write profiles/NAME.toml with probe_names = ["{gpu.name}"]; it begins as   launch profile show l40s --toml'
     )
 
@@ -247,7 +247,7 @@ def why_unusable(engine: Engine, host: Host) -> str | None:
         return None if host.sudo and is_closed(engine) else engine.error
     version = re.match(r"(\d{1,9})\.(\d{1,9})", engine.version or "")
     if version is None:
-        return "it does not tell its version"
+        return "it does not report its version"
     if (int(version[1]), int(version[2])) < OLDEST_ENGINE:
         return f"version {engine.version} is too old: {OLDEST_ENGINE[0]}.{OLDEST_ENGINE[1]:02} is the first with API 1.40"
     return None

@@ -33,7 +33,7 @@ def verification(plan: Plan, job: Job) -> Plan:
         if workload_of(plan, {**plan.settings, name: value}) != workload:
             raise BadFileError(
                 f"job '{plan.job}': [verify] {name} = {value}: a launch would take other memory and time than was measured\n"
-                f"  leave it out there, or change the job   --set settings.{name}={value}"
+                f"  remove it from the request, or change the job   --set settings.{name}={value}"
             )
     digest = workload_digest(job, plan.split.ranks, plan.model_facts, workload, plan.data)
     steps, held = (REHEARSED_STEPS, REHEARSED_HELD) if plan.rehearsed else (STEPS, HELD)

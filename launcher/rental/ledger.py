@@ -107,7 +107,7 @@ class RentalLedger:
     def words(self, error: Exception) -> str:
         """Return the message for a failed read or write of the ledger."""
         why = (error.strerror if isinstance(error, OSError) else None) or str(error).splitlines()[0]
-        return f"{self._folder}: what is rented is recorded here first, and that failed: {why}"
+        return f"{self._folder}: cannot write the rental ledger, so nothing is rented: {why}"
 
     def take(self, nonce: str) -> RentalLock | None:
         """Take over the management of a rental. Return None if another running process manages it.
@@ -355,7 +355,9 @@ def _read(path: Path) -> Rental | None:
                 rental = _after(rental, line)
         return Rental.model_validate(dict(rental))
     except (LookupError, TypeError, ValidationError):
-        raise BadFileError(f"{path}: a line of it is damaged: what it records may be billed") from None
+        raise BadFileError(
+            f"{path}: a line is damaged: the rental that it records may still be billed"
+        ) from None
 
 
 def _read_or_none(path: Path) -> Rental | None:

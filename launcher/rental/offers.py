@@ -38,7 +38,7 @@ Source: skypilot-catalog, 2026-08.
 ARM_TYPES = ("gh200", "gb200")
 """Substrings in the names of types with an Arm processor (NVIDIA Grace)."""
 FOR_ARM = (
-    "its processor is an Arm: what is built for x86 does not run there, and launcher was never tried on one"
+    "its processor is an Arm: programs built for x86 do not run on it, and launcher was never tried on one"
 )
 
 
@@ -150,7 +150,9 @@ def _unfit(host: str, listed: Sequence[InstanceOffer], wish: OfferFilter) -> Ref
         else:
             counts = ", ".join(map(str, sorted(alike)))
             mend = (
-                f"it has {counts} of them   --gpus {min(alike)}" if alike else "what it has   launch offers"
+                f"it has {counts} of them   --gpus {min(alike)}"
+                if alike
+                else "available types   launch offers"
             )
         words = f"{shown} is not {asked}" if wish.types else f"no type has {asked}"
         return RefusedError(f"{host}: {words}\n  {mend}{_arm_words(listed, wish)}")
@@ -165,7 +167,9 @@ def _unfit(host: str, listed: Sequence[InstanceOffer], wish: OfferFilter) -> Ref
             f'  write profiles/NAME.toml with probe_names = ["NVIDIA {card}"], which begins as   launch profile show l40s --toml{_arm_words(listed, wish)}'
         )
     cards = "cards" if wish.cards is None else f"{wish.cards} cards"
-    return RefusedError(f"{host}: no type has {cards} that a profile names\n  what it has   launch offers")
+    return RefusedError(
+        f"{host}: no type has {cards} that a profile names\n  available types   launch offers"
+    )
 
 
 def _arm_words(listed: Sequence[InstanceOffer], wish: OfferFilter) -> str:

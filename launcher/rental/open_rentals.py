@@ -118,7 +118,10 @@ class OpenRentals(NamedTuple):
             for one in self.rentals
             if one.problem is not None
         ]
-        return lines + [f"{path}: cannot be read; what it records may be billed" for path in self.unreadable]
+        return lines + [
+            f"{path}: cannot be read; the rentals that it records may still be billed"
+            for path in self.unreadable
+        ]
 
 
 def open_rentals() -> OpenRentals:

@@ -141,7 +141,7 @@ class RentalChoice(NamedTuple):
         others = sorted({name for one in self.found for name in one.offer.regions})
         elsewhere = f"; free in {', '.join(others)}" if regions and others else ""
         raise CardBusyError(
-            f"{self.host}: none free of {names}{where}{elsewhere}\n  what is free   launch offers     or wait for one   --wait 30m",
+            f"{self.host}: none free of {names}{where}{elsewhere}\n  free types   launch offers     or wait for one   --wait 30m",
             f"no capacity of {names}",
         )
 

@@ -36,7 +36,7 @@ ENDING_S = 120.0
 """How many seconds after that time the termination may still be in progress."""
 ENDED_WITH_RUN = "the run has ended: "
 """The start of the reason text for a rental terminated because its run had ended."""
-NO_CHECKPOINT = "no checkpoint that launcher can go on from is here; from its start"
+NO_CHECKPOINT = "launcher has no checkpoint of it to continue from; it starts again"
 
 
 class RentalRecord(Record):

@@ -252,7 +252,7 @@ def _agree_to_end(renter: Renter, adopted: Sequence[str], view: Asker) -> None:
     lines = [
         f"{one.id}: {', '.join(filter(None, (one.type, one.region, one.word, one.name)))}" for one in others
     ]
-    words = "\n".join([*lines, "not rented on this machine: what is only there is lost with it"])
+    words = "\n".join([*lines, "not rented from this computer: files that are only on it are lost with it"])
     answer = view.agrees(words)
     if answer is None:
         ids = " ".join(f"--adopt {one.id}" for one in others)
@@ -285,7 +285,7 @@ def _bring_named_home(found: RentedMachine, run_of: RunOf, view: Teller, *, is_d
         end_named(lease, run, view, is_due=is_due)
     elif not is_due:
         raise RunError(
-            f"{record.run}: its machine is not ended: a process here looks after it, and ends it once all has come home\n"
+            f"{record.run}: its machine is not terminated: a process on this computer manages it, and terminates it after the last download\n"
             f"  have the run end   launch stop {record.short}\n  {lose_words(found.rental.instance)}"
         )
 
@@ -308,7 +308,7 @@ def _downloading(found: Sequence[RentedMachine], renter: Renter, run_of: RunOf, 
                 downloading.add(nonce)
                 break
             if time.monotonic() >= until:
-                words = "what it had not brought home by then may be lost"
+                words = "files that it had not downloaded by then may be lost"
                 records.note_lost(nonce, words)
                 view.note(
                     f"{rental.intent.run}: the process here that looks after its machine does nothing, and its time is up; {words}"
@@ -331,7 +331,7 @@ def _ended_of(
 
 def _still_listed(renter: Renter, ending: Termination) -> str:
     whose = "" if ending.rental is None else f", {renter.cost(ending.rental)} so far"
-    return f"{ending.instance} was to be ended, and is still listed{whose}: try again   launch reconcile     or end it at   {renter.page}"
+    return f"{ending.instance} is still listed after its termination{whose}: try again   launch reconcile     or end it at   {renter.page}"
 
 
 def _with_its_boot(renter: Renter, found: RentedMachine, run_of: RunOf) -> RentedMachine:
@@ -398,11 +398,11 @@ def _would_go_on(found: RentedMachine, run_of: RunOf, view: Teller) -> bool:
         view.note(f"{record.run}: {str(error).splitlines()[0]}")
         return True
     if state is None:
-        view.note(f"{record.run} goes on: a process here would look after it")
+        view.note(f"{record.run} continues: a process on this computer would manage its machine")
         return True
     if record.keeps:
         return True
-    view.note(f"{record.run} is {state}: its files would come home before the end of its machine")
+    view.note(f"{record.run} is {state}: its files would be downloaded before its machine is terminated")
     return False
 
 
@@ -419,7 +419,7 @@ def _goes_on(found: RentedMachine, run_of: RunOf, view: Teller) -> bool:
         if is_wanted and not lease.is_released:
             keeper = hand_over(lease)
             view.note(
-                f"{found.record.run} goes on: process {keeper.pid} looks after it from now on   {keeper.log}"
+                f"{found.record.run} continues: process {keeper.pid} manages its machine from now on   {keeper.log}"
             )
     except ServiceError as error:
         view.note(str(error))

@@ -50,9 +50,9 @@ class RentalVerdict(StrEnum):
     ELSEWHERE = "elsewhere"
 
 
-UNMARKED = "the answer to a launch of ours named it, and it carries no mark of launcher's"
+UNMARKED = "the answer to a launch request of this computer named it, but it has no mark of launcher"
 """Why an instance is left alone although the ledger has its id."""
-LOST_THERE = f"{NAMED}; no run is on record here, so what is only there is lost"
+LOST_THERE = f"{NAMED}; this computer has no record of a run, so files that are only on it are lost"
 """The same reason, for an instance that was not rented here."""
 ENDED = (RentalVerdict.DUE, RentalVerdict.ORPHAN, RentalVerdict.ADOPTED)
 """The verdicts whose instances are terminated."""

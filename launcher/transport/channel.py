@@ -482,7 +482,7 @@ class AgentChannel(Passing):
         raise self._flooded()
 
     def _flooded(self) -> ConnectionLostError:
-        return ConnectionLostError(self.host, f"{self.host}: the agent sends answers that nobody asked for")
+        return ConnectionLostError(self.host, f"{self.host}: the agent sends unrequested answers")
 
     def _unwrap(self, message: AgentMessage, payload: bytes) -> AgentReply:
         if message.get("id") != self._next_id:

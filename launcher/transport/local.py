@@ -203,4 +203,4 @@ def _port(host: str, port: int) -> socket.socket:
     try:
         return socket.create_connection(("localhost", port), LEAVE_S)
     except OSError as error:
-        raise NobodyListensError(host, f"{host}: nobody listens on port {port}") from error
+        raise NobodyListensError(host, f"{host}: no process listens on port {port}") from error

@@ -196,7 +196,9 @@ class _Circuit:
         if self.root_id not in (None, channel.root_id):
             channel.close()
             self.connection.sever()
-            raise ConnectionLostError(self.host, f"{self.host}: its folder for runs was replaced meanwhile")
+            raise ConnectionLostError(
+                self.host, f"{self.host}: its folder for runs was replaced during the connection"
+            )
         return channel
 
 

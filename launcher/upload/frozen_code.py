@@ -102,7 +102,7 @@ class FrozenCode:
             return
         self._told |= changed
         self._tell(
-            f"changed since {self.batch} began: {first_of(sorted(changed))}; its items go on with the code of then"
+            f"changed since {self.batch} began: {first_of(sorted(changed))}; its items use the code of that time"
             f"   else leave it, then   launch batch resume {self.batch} --new-code"
         )
 

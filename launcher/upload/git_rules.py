@@ -63,7 +63,7 @@ def ignored_by_git(folder: Path) -> frozenset[str] | None:
         words = errors.decode(errors="replace").strip() or f"exit {listing.returncode}"
         if "not a git repository" in words and _top_of(folder) is None:
             return None
-        mend = "what it ignores would be sent: repair the repository, or remove its .git"
+        mend = "files that it ignores would be sent: repair the repository, or remove its .git"
         raise UsageError(f"git does not list {folder}: {words}\n  {mend}")
     return frozenset(_without_parents(sorted(map(os.fsdecode, filter(None, names.split(b"\0"))))))
 

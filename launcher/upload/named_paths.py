@@ -32,7 +32,7 @@ def refusals(
     if found is not None:
         yield found
     for key, path in local.items():
-        mend = f"copy what the run needs into the project's folder   --set {key}=./COPY"
+        mend = f"copy the needed files into the project's folder   --set {key}=./COPY"
         found = refusal(path, key, mend) or _secret(task, key, path, hidden, digests)
         found = found or _link_out(task, key, path)
         if found is not None:
@@ -52,7 +52,7 @@ def _secret(task: Task, key: str, path: Path, hidden: Mapping[str, Why], digests
     folder, name = os.path.split(real)
     mend = (
         f"a job gets a secret as a variable   launch --secret NAME …\n"
-        f"  if it is no secret   echo {shlex.quote(f'!/{_escaped(name)}')} >> {shlex.quote(os.path.join(folder, FILE))}"
+        f"  if it is not a secret   echo {shlex.quote(f'!/{_escaped(name)}')} >> {shlex.quote(os.path.join(folder, FILE))}"
     )
     return _finding("secret-named", f"{key} is {_to(path, real)}, which is not sent ({why.value})", mend)
 

@@ -22,7 +22,7 @@ _SYSTEM_TREES = (
 )  # fmt: skip
 """Folders that are refused with everything in them."""
 _MEND = "cd into the project's folder"
-_MEND_OF_HOME = f"{_MEND}, or name what it needs in {FILE}: `*`, then `!train.py`"
+_MEND_OF_HOME = f"{_MEND}, or list the needed files in {FILE}: `*`, then `!train.py`"
 
 
 def refusal(folder: Path, what: str, mend: str = _MEND) -> Finding | None:

@@ -183,7 +183,7 @@ def test_a_file_of_yours_is_not_drawn_over(client, grid):
     client.script("mine", "mine.png")
     done = client.run("compare", *runs, "-o", "mine.png")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "mine.png is there, and was not drawn by launch compare" in done.stderr
+    assert "mine.png exists and was not drawn by launch compare" in done.stderr
     assert (client.project / "mine.png").read_text() == "mine"
     for _ in range(2):
         assert client.ok("compare", *runs, "-o", "new/curves.png").endswith("\nnew/curves.png\n")

@@ -511,7 +511,9 @@ def test_a_machine_of_another_computer_is_not_ended_unasked(person, service, ans
         assert service.alive() == [one]
     with Screen([*LAUNCH, *words], {**person.env, "TERM": "xterm-256color"}, person.project, 120) as screen:
         lines = screen.until(lambda lines: lines[-1].startswith("go on?"))
-        assert any("not rented on this machine: what is only there is lost" in line for line in lines)
+        assert any(
+            "not rented from this computer: files that are only on it are lost" in line for line in lines
+        )
         screen.type(f"{answer}\n")
         screen.to_the_end()
         assert screen.process.returncode == (0 if answer == "y" else 3)

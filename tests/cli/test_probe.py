@@ -226,7 +226,7 @@ def test_a_probe_tells_whose_a_holder_is_and_what_its_state_means():
     assert shown == [
         "NVIDIA L40S, capability 8.9, 45,372 MiB, driver 580, exclusive-process, MIG, 2 uncorrected ECC errors, Xid 79: held",
         "  pid 7 (eve, python x.py, container 0123456789ab, 1.3 GB, for 2 h) holds GPU 0: ask eve to end it",
-        "  pid 8 (eve, python x.py, 1.3 GB, for 2 h) holds GPU 0: nobody can end it before what it waits for answers",
+        "  pid 8 (eve, python x.py, 1.3 GB, for 2 h) holds GPU 0: it cannot be killed until its pending I/O ends",
         "    waits",
         "the processes on them are unknown: silence",
         "NVIDIA's MPS daemon is running: processes of one user share an exclusive card",

@@ -63,7 +63,7 @@ def clock(monkeypatch):
 
 
 SHORT = {
-    "answers that nobody asked for": "while True: say(message(id=None, ok={}))",
+    "unrequested answers": "while True: say(message(id=None, ok={}))",
     "the same with bytes": "while True: say(message(b'x' * (1 << 20), id=None, ok={}))",
     "a line a byte at a time": "drip(b'{' + b' ' * 100000)",
     "bytes behind a line, one at a time": 'say(b\'{"id": 1, "ok": {}, "size": 100000}\\n\'); drip(b\'x\' * 100000)',

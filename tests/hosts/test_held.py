@@ -683,7 +683,7 @@ def test_what_refuses_a_stream_refuses_it_through_a_holder_too(desk):
     """With the error's own type and words."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    with pytest.raises(NobodyListensError, match=f"A: nobody listens on port {port}"):
+    with pytest.raises(NobodyListensError, match=f"A: no process listens on port {port}"):
         desk.open_port(port)
     with pytest.raises(RefusedStreamError, match="nothing listens there"):
         desk.open_socket("/nowhere")

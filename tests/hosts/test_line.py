@@ -302,7 +302,7 @@ def test_a_root_that_was_replaced_is_another_host(line, place):
     with line.desk() as desk:
         before = desk.root_id
         (place[1] / "root-id").unlink()
-        with pytest.raises(ConnectionLostError, match="was replaced meanwhile"):
+        with pytest.raises(ConnectionLostError, match="was replaced during the connection"):
             desk.runs.summaries()
         with line.desk() as again:
             assert again.root_id not in (before, "")

@@ -414,7 +414,9 @@ LOGINS = {
     "a certificate for another user": Case(
         config="IdentityFile {folder}/anothers", says="anothers-cert.pub: it is for root, not for "
     ),
-    "a host's certificate": Case(config="IdentityFile {folder}/hosts", says="it is no certificate for users"),
+    "a host's certificate": Case(
+        config="IdentityFile {folder}/hosts", says="it is not a certificate for users"
+    ),
     "a certificate in a file of its own": Case(
         config="IdentityFile {folder}/bare\nCertificateFile {folder}/bare-signed.pub"
     ),

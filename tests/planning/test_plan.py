@@ -334,7 +334,7 @@ def test_an_installed_torch_that_cannot_run_on_the_card_is_refused_before_an_upl
         ({"user": None, "uid": None}, "another user", "ask its owner to end it"),
         ({"user": "u"}, "u", "yours, of no run; to end it   kill 50213"),
         ({"user": "u", "state": "T"}, "u", "yours, of no run; to end it   kill -KILL 50213"),
-        ({"user": "u", "state": "D"}, "u", "nobody can end it before what it waits for answers"),
+        ({"user": "u", "state": "D"}, "u", "it cannot be killed until its pending I/O ends"),
     ],
 )
 def test_a_refusal_names_the_holder_and_whom_to_ask(more, who, ask):
@@ -479,7 +479,7 @@ def test_an_interpreter_that_is_not_there_is_refused_with_those_that_are():
     (found,) = check(
         one, facts(interpreter=told, pythons=[{"path": "/usr/bin/python3", "version": "3.11.2"}])
     )
-    assert found.message.endswith("found there: /usr/bin/python3 3.11.2")
+    assert found.message.endswith("found on the host: /usr/bin/python3 3.11.2")
 
 
 def test_packages_that_a_probe_was_not_asked_for_are_noted():
@@ -532,7 +532,7 @@ def test_a_card_that_no_profile_names_is_said():
         "capability": gpu("Quadro K1", capability=None),
         "memory": gpu("Quadro K1", None),
     }.items():
-        with pytest.raises(UnknownNameError, match=f"'Quadro K1', .* does not tell its {lacks}\n"):
+        with pytest.raises(UnknownNameError, match=f"'Quadro K1', .* does not report its {lacks}\n"):
             match_profile(facts(gpus=[one]), profiles().values())
 
 
@@ -639,12 +639,12 @@ def contained(**more):
 @pytest.mark.parametrize(
     ("engines", "says", "message", "mend"),
     [
-        ([], {}, "found there: none", "--runtime native"),
+        ([], {}, "found on the host: none", "--runtime native"),
         ([CLOSED], {}, "docker at /var/run/docker.sock: Permission denied", "usermod -aG docker u "),
         ([CLOSED], {}, "there: no container engine that can be used", "sudo = true for there in launch.toml"),
         ([engine_at(version="18.9.1")], {}, "version 18.9.1 is too old: 19.03 is the first", "--runtime native"),
         ([engine_at(socket=None, error="it has no socket")], {}, "docker at /bin/docker: it has no socket", "native"),
-        ([engine_at(version=None)], {}, "does not tell its version", "native"),
+        ([engine_at(version=None)], {}, "does not report its version", "native"),
         ([PODMAN], {"engine": "docker"}, "no engine docker that can be used\n  podman at /run/podman", "native"),
         ([PODMAN], {}, "podman at /run/podman/podman.sock: launch does not speak its dialect", "native"),
     ],

@@ -268,7 +268,7 @@ SAID = [
     ("mps-unsupported-op", "/MetalPerformanceShaders/MPSNDArray/Kernels/A.mm:32: failed assertion `destination datatype must be fp32'"),
     ("missing-dependency", "RuntimeError: Distributed package doesn't have NCCL built in"),
     ("missing-dependency", "RuntimeError: operator torchvision::nms does not exist"),
-    ("missing-dependency", "compile = true needs a compiler (gcc or clang) on the host: install it there, or launch with --set compile=false"),
+    ("missing-dependency", "compile = true needs a compiler (gcc or clang) on the host: install it, or launch with --set compile=false"),
     ("nccl-error", "RuntimeError: Timed out initializing process group in store based barrier on rank: 3"),
     ("preempted", "[INFO] SIGTERM received, saving a checkpoint"),
     ("preempted", "TERM_OWNER: job killed by owner."),

@@ -234,7 +234,7 @@ def test_nothing_free_is_no_refusal_for_ever():
     [
         (wish("a100_40gb", types=["gpu_1x_a10"]), "gpu_1x_a10 .* is not A100 40 GB\n  leave `type` out"),
         (wish("a100_80gb", types=["gpu_8x_a100_80gb_sxm4"]), "is not A100 80 GB\n  all its cards   --gpus 8"),
-        (wish("l40s"), "no type has L40S 48 GB\n  what it has   launch offers"),
+        (wish("l40s"), "no type has L40S 48 GB\n  available types   launch offers"),
         (wish("cpu"), "no type has CPU"),
         (wish("a100_80gb"), "no type has A100 80 GB\n  it has 8 of them   --gpus 8"),
         (wish("a100_40gb", cards=2), "no type has 2 x A100 40 GB\n  it has 1 of them   --gpus 1"),

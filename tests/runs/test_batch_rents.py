@@ -117,7 +117,7 @@ def test_what_is_left_while_it_boots_is_named(made, lambda_cloud):
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert (
-        "i1: a machine that is rented for it is still billed, and nobody ends it   launch reconcile" in said
+        "i1: its rented machine is still billed, and no process will terminate it   launch reconcile" in said
     )
     made.client.ok("reconcile")
     assert lambda_cloud.ours() == []
@@ -176,7 +176,7 @@ def test_a_record_of_a_rental_that_was_cut_off_is_not_taken_for_none(made, lambd
     file = lambda_cloud.ledger.place(rental.nonce).with_suffix(".jsonl")
     file.write_bytes(file.read_bytes()[:kept])
     made.go_on()
-    words = f"{file.name}: cannot be read; what it records may be billed"
+    words = f"{file.name}: cannot be read; the rentals that it records may still be billed"
     assert words in made.client.ok("hosts")
     done = made.client.run("reconcile")
     assert done.returncode == 1
@@ -254,7 +254,7 @@ def test_a_host_that_became_one_where_machines_are_rented_costs_nothing_unasked(
     done = made.client.run("batch", "resume")
     assert done.returncode == 3
     more = "launch batch resume sweep --failed --max-cost N"
-    assert "gpu: machines are rented there, and the batch has no max_cost" in done.stdout
+    assert "gpu: its machines are rented, and the batch has no max_cost" in done.stdout
     assert more in done.stderr
     assert lambda_cloud.rentals() == ()
     asked = made.client.run("batch", "resume", "--failed", "--max-cost", "12")
@@ -308,7 +308,7 @@ def test_what_can_never_run_within_the_limit_rents_nothing(made, lambda_cloud):
     for words in ([], ["--yes"], ["--dry-run"]):
         done = made.client.run("batch", file, *words)
         assert done.returncode == 2
-        assert "nothing limits what all 3 items cost together" in done.stderr
+        assert "the 3 items have no common cost limit" in done.stderr
     done = made.client.run("batch", file, "--max-cost", "3", "--dry-run")
     assert done.returncode == 3
     assert done.stdout.count("max_cost = 3 of the batch, and this item may cost $7.96") == 3

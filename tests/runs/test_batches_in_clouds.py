@@ -218,7 +218,7 @@ def test_who_leaves_a_batch_hears_who_ends_its_rents(made, lambda_cloud):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, out + err
-    assert "brings its files home, then ends the rent" in err
+    assert "downloads its files, then terminates the machine" in err
     (rental,) = lambda_cloud.rentals()
     assert f"launch reconcile --adopt {rental.instance}" in err
     assert "crontab" in err
@@ -243,7 +243,7 @@ def test_a_disk_that_fills_up_as_a_rented_run_begins_leaves_no_rent(made, lambda
     done = made.client.run("batch", file, "--yes", timeout=120)
     made.living()
     assert done.returncode == 5, done.stderr + done.stdout
-    assert "brings its files home, then ends the rent" in done.stderr
+    assert "downloads its files, then terminates the machine" in done.stderr
     lambda_cloud.until_gone()
     assert made.client.run("batch", "resume", timeout=120).returncode == 0
     assert made.noted("begin") == {"i1": 1}

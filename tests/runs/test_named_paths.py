@@ -133,7 +133,7 @@ def test_a_credential_that_is_named_outright_is_refused(folder, tmp_path, name, 
     for key in ("model", "teacher", "data.train", "data.eval"):
         finding = refused(f"{key}={written}")
         assert finding.message.startswith(f"{key} is ")
-        assert "launch --secret" in finding.mend or "copy what the run needs" in finding.mend
+        assert "launch --secret" in finding.mend or "copy the needed files" in finding.mend
 
 
 @pytest.mark.parametrize("name", ["/etc/shadow", "/etc/passwd", "/proc/self/environ"])

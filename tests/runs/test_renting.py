@@ -140,7 +140,7 @@ def test_ctrl_c_detaches_to_a_keeper(project):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
-    assert "brings its files home, then ends the rent" in said
+    assert "downloads its files, then terminates the machine" in said
     (rental,) = project.rentals()
     assert project.ledger.is_held(rental.nonce)
     project.go()

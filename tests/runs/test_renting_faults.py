@@ -129,19 +129,19 @@ def test_launches_without_an_answer(project):
 
 @pytest.mark.long
 def test_an_end_that_never_comes(project):
-    """The run's files are here; what goes on to be paid is said with its cost so far, and a process goes on trying."""
+    """The run's files are here; what goes on to be paid is said with its cost so far, and a process keeps trying."""
     with_instance(lies=10_000)(project.service)
     done = project.client.run(*LAUNCH)
     (rental,) = project.rentals()
     said = done.stdout + done.stderr
-    cost = re.search(rf"{rental.instance} was to be ended, and is still listed: (\$\d\.\d\d) so far", said)
+    cost = re.search(rf"{rental.instance} is still listed after its termination: (\$\d\.\d\d) so far", said)
     assert cost is not None, said
     assert "$0.00" < cost[1] <= paid(project)
     assert "try again   launch reconcile" in said
     assert (project.client.runs / rental.intent.run / "outputs" / "out" / "weights").exists()
     assert rental.state == "ending"
     assert done.returncode != 0
-    assert "goes on trying" in said
+    assert "keeps trying" in said
     assert project.ledger.is_held(rental.nonce)
     assert len(project.ours()) == 1
     with_instance(lies=0)(project.service)

@@ -134,7 +134,7 @@ def test_files_that_cannot_come_home_are_tried_again_until_the_limit(project):
     )
     done = project.client.run(*ON_RENTED, "--", "python3", "train.py")
     assert "not all is here" in done.stderr, done.stderr
-    assert "goes on trying" in done.stderr
+    assert "keeps trying" in done.stderr
     assert len(project.ours()) == 1
     project.clock.sleep(1800)
     project.until_gone()
@@ -356,7 +356,7 @@ def test_a_disk_that_fills_up_while_a_run_is_followed(project, small_disk):
     project.go()
     _, said = process.communicate(timeout=90)
     assert "Traceback" not in said
-    assert re.search(r"goes on trying .* \$0\.\d\d so far", said), said
+    assert re.search(r"keeps trying .* \$0\.\d\d so far", said), said
     assert len(project.ours()) == 1
     filler.unlink()
     project.clock.sleep(400)
@@ -459,7 +459,7 @@ def test_the_newest_of_each_series_of_checkpoints_comes_home(monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("why", ["refuses every key", "requires a key, and there is none to offer"])
+@pytest.mark.parametrize("why", ["refuses every key", "requires a key, and none is available"])
 def test_a_machine_that_does_not_let_us_in_is_not_paid_for_long(project, why):
     """It has another key than the account said, or we have none: it is ended soon, with what it cost and what to write."""
     file = project.client.home / "key"

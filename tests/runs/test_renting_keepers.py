@@ -322,7 +322,7 @@ def test_a_bug_while_a_person_follows_leaves_the_rent_to_a_process_or_says_that_
         assert not is_held(project)
         assert project.client.run("reconcile").returncode == 0
     else:
-        assert "goes on trying to bring home what is missing" in said
+        assert "keeps trying to download the missing files" in said
     project.until_gone()
     project.until_left()
     (rental,) = project.rentals()

@@ -165,6 +165,6 @@ def test_the_line_for_cron_ends_the_rent_after_its_limit_and_removes_itself(proj
     project.clock.sleep(5 * 3600)
     code, said = hour()
     assert code == 0, said
-    assert "what is only there is lost" in said
+    assert "files that are only on it are lost" in said
     assert project.ours() == []
     assert (other / "table").read_text() == "0 4 * * * backup\n"

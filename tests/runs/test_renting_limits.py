@@ -73,7 +73,7 @@ def test_a_slow_link_does_not_decide_what_a_rent_costs(project, link, who):
     late = rental.ended - rental.intent.deadline
     assert -120 < late < 600
     assert not has_come(project, "weights")
-    lost = r"not all came home by the end of its machine's time: out/weights \(60.0 MB\)"
+    lost = r"not everything was downloaded before the end of the rental: out/weights \(60.0 MB\)"
     if who == "follower":
         _, said = process.communicate(timeout=60)
         assert process.returncode == 4

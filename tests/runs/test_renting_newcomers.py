@@ -124,7 +124,7 @@ def test_what_reconcile_would_do_is_what_it_does(project):
     done = project.client.run("reconcile", "--dry-run")
     assert done.returncode == 1
     assert "orphan" in done.stdout
-    assert "would come home" in done.stderr
+    assert "would be downloaded" in done.stderr
     assert len(project.ours()) == 1
     assert project.client.run("reconcile").returncode == 0
     over(project)
@@ -281,5 +281,5 @@ def test_a_machine_with_another_card_than_was_offered_is_given_back(project):
     assert done.returncode == 3
     assert "not a H100 80 GB, which its offer promised" in done.stderr
     assert "launch offers --host rented" in done.stderr
-    assert "takes the card that is there" not in done.stderr
+    assert "uses the host's own card" not in done.stderr
     over(project)

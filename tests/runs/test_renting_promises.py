@@ -58,7 +58,7 @@ def test_what_fits_comes_home_the_smallest_first(project, small_disk):
     assert len(project.ours()) == 1
     project.clock.sleep(5 * 3600)
     judge(project)
-    lost = r"not all came home by the end of its machine's time: out/large \(6.0 MB\)"
+    lost = r"not everything was downloaded before the end of the rental: out/large \(6.0 MB\)"
     assert re.search(lost, project.client.ok("ps"))
     seen = project.client.run("attach", run)
     assert re.search(lost, seen.stdout + seen.stderr), seen
@@ -107,15 +107,15 @@ def test_a_machine_that_nobody_looks_after_is_said_by_every_command(project):
 
 @pytest.mark.long
 def test_an_end_that_is_not_confirmed_hides_no_result(project):
-    """All is home, and the run has succeeded: that is shown, and what goes on trying is to end the machine alone."""
+    """All is home, and the run has succeeded: that is shown, and what keeps trying is to end the machine alone."""
     process = project.started("--", "python3", "train.py")
     (one,) = project.service.alive()
     one.lies = 10_000
     project.go()
     out, said = process.communicate(timeout=120)
     assert "✓ succeeded" in out + said
-    assert "bring home what is missing" not in out + said
-    assert "goes on trying to end its machine" in out + said
+    assert "download the missing files" not in out + said
+    assert "keeps trying to terminate its machine" in out + said
     one.lies = 0
     project.clock.sleep(301)
     judge(project)

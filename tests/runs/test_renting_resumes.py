@@ -69,7 +69,7 @@ def test_a_run_of_this_machine_is_resumed_at_a_rented_one(project):
     (rental,) = project.rentals()
     child = rental.intent.run
     assert done.stdout.split() == [child]
-    assert "brings its files home, then ends the rent" in done.stderr
+    assert "downloads its files, then terminates the machine" in done.stderr
     nothing_left(project)
     shown = project.client.summary(child)
     assert (shown["state"], shown["parent"]["run"], shown["parent"]["step"]) == (
@@ -151,7 +151,7 @@ def test_a_full_disk_keeps_a_kept_machine_for_its_run(project, small_disk, where
     assert project.ours() == [instance]
     (rental,) = project.rentals()
     if where == "rentals":
-        assert f"{rentals}: what is rented is recorded here first, and that failed: No space" in seen.stderr
+        assert f"{rentals}: cannot write the rental ledger, so nothing is rented: No space" in seen.stderr
     (row, *more) = [one for one in project.client.ok("hosts").splitlines() if run in one]
     assert ("alive" in row, more) == (True, [])
     until(lambda: project.ledger.is_held(rental.nonce), "a process that keeps it")

@@ -219,7 +219,9 @@ class Docker(Runtime):
         stream = self.engine.open_exec(container, ["python3", "-I", place.agent, "relay", str(port)])
         if stream.recv(1) != READY:
             stream.close()
-            raise NobodyListensError(host, f"{host}: nobody listens on port {port} in the container of {run}")
+            raise NobodyListensError(
+                host, f"{host}: no process listens on port {port} in the container of {run}"
+            )
         return stream
 
     def remove(self, run: str) -> str | None:

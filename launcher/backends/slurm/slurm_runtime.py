@@ -179,7 +179,7 @@ class SlurmRuntime(Native):
             piece = stream.recv(1)
             if not piece:
                 stream.close()
-                words = f"{self.desk.host}: nobody listens on port {port} in the node of {run}"
+                words = f"{self.desk.host}: no process listens on port {port} in the node of {run}"
                 raise NobodyListensError(self.desk.host, words)
             heard += piece
         return stream

@@ -99,7 +99,7 @@ def judge(
 def on_rung(ladder: Sequence[Precision], number: int, subject: str = "what ran is") -> PrecisionVerdict:
     """Return the verdict on a training that ran a rung of the ladder, counted from 1."""
     if number == 1:
-        return PrecisionVerdict("as-wanted", f"{subject} what the card wants", 1)
+        return PrecisionVerdict("as-wanted", f"{subject} the card's best precision", 1)
     title = ladder[number - 1].title
     return PrecisionVerdict("lower-rung", f"{subject} rung {number} of the ladder, {title}", number)
 

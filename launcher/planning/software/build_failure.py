@@ -144,8 +144,8 @@ CAUSES = (
     ),
     _cause(
         r"exit code: 137|signal: killed|\bKilled\b|Cannot allocate memory",
-        "it was killed, which is what a host short of memory does",
-        "more memory there, or fewer requirements",
+        "it was killed, probably because the host ran out of memory",
+        "more memory on the host, or fewer requirements",
     ),
 )  # fmt: skip
 """Ordered: an earlier cause may produce the output of a later one."""

@@ -270,7 +270,7 @@ def _notes(table: WheelTable, place: TorchTarget, release: Release, build: Wheel
         )
     if branch := table.last_drivers.get(profile.capability or ""):
         notes.append(
-            f"driver branch {branch} is its last; the CUDA that nvidia-smi names there is the driver's, not what the card can run"
+            f"driver branch {branch} is its last; nvidia-smi names the driver's CUDA there, not the one that the card can run"
         )
     if build.name in release.experimental:
         notes.append(f"{build.name} of torch {release.torch} is an experimental build")
@@ -313,7 +313,7 @@ def _refusal(table: WheelTable, place: TorchTarget, wanted: SpecifierSet, releas
             f'  nearest that can: {nearest.torch}{of}   requirements = ["torch=={nearest.torch}", …]'
         )
     elif any(_fitting(table, one, place._replace(driver=None)) for one in table.release):
-        lines.append(f"  no torch of this table runs there: a newer driver than {place.driver} is needed")
+        lines.append(f"  no torch of this table runs on it: a newer driver than {place.driver} is needed")
     else:
         lines.append("  no torch of this table runs there")
     return "\n".join(lines)

@@ -19,7 +19,7 @@ def cost_with(found: RentedMachine, seconds: float) -> Cost:
     rental, record = found.rental, found.record
     if rental.state is not RentalState.READY:
         raise UsageError(
-            f"{record.run}: its machine is {rental.state.value}, and can have no more time\n  what is rented   launch hosts"
+            f"{record.run}: its machine is {rental.state.value}: its rental cannot be extended\n  rented machines   launch hosts"
         )
     if not ledger().reads_limits(rental.nonce):
         raise UsageError(
@@ -50,10 +50,12 @@ def extend(found: RentedMachine, seconds: float) -> Rental:
             raise ServiceError(
                 record.machine.name,
                 lost.reason,
-                f"{record.run}: {lost.words}\n  what is rented   launch reconcile",
+                f"{record.run}: {lost.words}\n  rented machines   launch reconcile",
             )
         if now >= rental.intent.deadline - LAST_S:
-            raise UsageError(f"{record.run}: the time of its machine is up\n  what is rented   launch hosts")
+            raise UsageError(
+                f"{record.run}: its rental has reached its limit\n  rented machines   launch hosts"
+            )
         deadline = rental.intent.deadline + seconds
         with contextlib.closing(InstanceLogin(record.machine)) as login:
             login.note_end(deadline - home_s(deadline - rental.intent.time) - now, record.run)

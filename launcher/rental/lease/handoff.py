@@ -43,7 +43,7 @@ def hand_over(lease: Lease) -> Keeper:
             why = f"{type(error).__name__}: {why}"
         words = (
             f"{lease.still_rented}\n  no process could be left that ends it: {why}\n"
-            f"  to lose what its run made   launch reconcile --adopt {lease.rental.instance} --force"
+            f"  discard the run's files   launch reconcile --adopt {lease.rental.instance} --force"
         )
         raise ServiceError(lease.host.name, RentalReason.STILL_BILLED, words) from error
     finally:

@@ -126,7 +126,7 @@ def _end_at_limit(lease: Lease, run: RentedRun, view: Teller) -> None:
     except Exception as error:  # noqa: BLE001 - a bug too: the rental ends now
         lease.extend_download(LIST_S)
         if lost := run.missing(lease.opening):
-            words = f"not all came home by the end of its machine's time: {lost}"
+            words = f"not everything was downloaded before the end of the rental: {lost}"
             why = (
                 "its time was up" if lease.is_past else (str(error).splitlines() or [type(error).__name__])[0]
             )
@@ -159,10 +159,12 @@ def _keep(lease: Lease, view: Teller) -> bool:
 def _leave_to_keeper(lease: Lease) -> str:
     """Leave a rental to a background process. Return the message about that. Raises ServiceError."""
     cost, price, until = lease.cost, lease.price, lease.until
-    what = "to end its machine" if lease.is_home else "to bring home what is missing, and to end its machine"
+    what = (
+        "to end its machine" if lease.is_home else "to download the missing files and terminate the machine"
+    )
     keeper = hand_over(lease)
     return (
-        f"process {keeper.pid} goes on trying {what}, at the latest after {until}: "
+        f"process {keeper.pid} keeps trying {what}, at the latest after {until}: "
         f"{cost} so far, {price}   {keeper.log}"
     )
 
@@ -174,7 +176,7 @@ def hand_off(lease: Lease, view: Teller) -> None:
     """
     cost = f"{lease.cost} so far, {lease.price}"
     if lease.is_keeper:  # the keeper was asked to exit: this computer may be shutting down
-        view.note(f"nobody looks after the rental now; {cost}   launch attach {lease.record.short}")
+        view.note(f"no process manages the rental now; {cost}   launch attach {lease.record.short}")
         lease.release()
         return
     is_home, cron, until = lease.is_home, lease.cron_note, lease.until
@@ -183,7 +185,7 @@ def hand_off(lease: Lease, view: Teller) -> None:
         view.note(f"all of its files are here; process {keeper.pid} ends the rent: {cost}   {keeper.log}")
         return
     view.note(
-        f"process {keeper.pid} brings its files home, then ends the rent: {cost}, at most until {until}   {keeper.log}"
+        f"process {keeper.pid} downloads its files, then terminates the machine: {cost}, at most until {until}   {keeper.log}"
     )
     view.note(cron)
 
@@ -223,7 +225,7 @@ def end_named(lease: Lease, run: RentedRun, view: Teller, *, is_due: bool) -> No
         try:
             state = run.has_ended(lease.opening)
             if state is None and not lease.is_due:
-                raise RunError(f"its run goes on   launch stop {lease.record.short}")
+                raise RunError(f"its run continues   launch stop {lease.record.short}")
             run.bring_home(lease, is_last=False)
         except UnreachableError as error:
             lease.watch(view, error)
@@ -246,4 +248,4 @@ def end_named(lease: Lease, run: RentedRun, view: Teller, *, is_due: bool) -> No
 
 def lose_words(instance: str | None) -> str:
     """Return the command that terminates a machine at once."""
-    return f"end it now, and lose what is only there   launch reconcile --adopt {instance} --force"
+    return f"terminate it now and lose the files that are only on it   launch reconcile --adopt {instance} --force"

@@ -243,7 +243,7 @@ class Lease:
             view.note(
                 f"{self.host.name}: the provider says that the machine is '{instance.word}'; {self.cost} so far, {self.price}"
                 f"   end it   launch reconcile --adopt {instance.id} --force"
-                f"   go on elsewhere   launch recover {self.record.short} --host {self.host.name} --abandon"
+                f"   continue elsewhere   launch recover {self.record.short} --host {self.host.name} --abandon"
             )
 
     def over(self, reason: str, why: str) -> ServiceError:

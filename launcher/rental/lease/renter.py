@@ -250,7 +250,7 @@ class Renter:
             mend = f"look at the provider's page; to end it   launch reconcile --adopt {unmarked[0]}"
         else:
             names = ", ".join(ending.instance for ending in left)
-            words = f"{names} was to be ended, and is still listed: {cost} so far"
+            words = f"{names} is still listed after its termination: {cost} so far"
             mend = "try again   launch reconcile     or end it on the provider's page"
         name = self.provider.name
         raise ServiceError(name, RentalReason.STILL_BILLED, f"{name}: {words}\n  {mend}")
@@ -308,7 +308,7 @@ class Renter:
             rental = Rental(intent=intent, state=RentalState.LAUNCHED, instance=ids[0], launched=now)
             self._unwritten[intent.nonce] = rental
             self.end(rental, "it could not be recorded")
-            raise RefusedError(f"{self.ledger.words(error)}\n  what was rented is gone again") from error
+            raise RefusedError(f"{self.ledger.words(error)}\n  the new rental was terminated") from error
 
     def _note_unsent(self, intent: Intent) -> None:
         """Record that a launch was interrupted before the request, if its intent is on disk."""

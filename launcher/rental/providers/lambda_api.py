@@ -37,7 +37,7 @@ CODES = {
     "global/account-inactive": Meaning(
         Reason.ACCOUNT_INACTIVE, f"verify the e-mail address and add a payment method at {PAGE}"
     ),
-    "global/conflict": Meaning(Reason.CONFLICT, "wait until what is under way there is done"),
+    "global/conflict": Meaning(Reason.CONFLICT, "wait until the current operation is finished"),
     "global/duplicate": Meaning(Reason.DUPLICATE, "the account has one of that name: use another"),
     "filesystems/filesystem-in-use": Meaning(Reason.IN_USE, "end the instances that have it mounted"),
     "instance-operations/launch/file-system-in-wrong-region": Meaning(

@@ -148,7 +148,7 @@ class _Renting:
     def _nothing_free(self, busy: ServiceError | None) -> CardBusyError:
         names = ", ".join(one.offer.type for one in self._choice.found)
         why = str(busy).splitlines()[0] if busy is not None else f"{self._host.name}: none is free"
-        words = f"{why}\n  what is free   launch offers     or wait for one   --wait 30m"
+        words = f"{why}\n  free types   launch offers     or wait for one   --wait 30m"
         return CardBusyError(words, f"no capacity of {names}")
 
     def _refused(self, error: ServiceError) -> ServiceError:

@@ -303,7 +303,7 @@ class _Runs(_VerbGroup):
         reply = self._channel.call("checkpoint", deadline_s=DISK_S, run=run, which=which)
         sealed = self._as(_Sealed, "checkpoint", reply)
         if hashlib.sha256(reply.payload).hexdigest() != sealed.sha256:
-            raise self._malformed("checkpoint", "its manifest is not what it announces")
+            raise self._malformed("checkpoint", "its manifest does not match the announced digest")
         try:
             return sealed_checkpoint(
                 sealed.name, reply.payload, sealed.sha256, sealed.changed_ns, sealed.passed_over

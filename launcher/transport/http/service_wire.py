@@ -244,7 +244,7 @@ def _failure(error: Exception, where: str) -> WireError:
     import urllib3
 
     if isinstance(error, ValueError):  # like requests' errors about URLs
-        return WireError(CallFailure.MALFORMED, "its link is no URL", was_sent=False)
+        return WireError(CallFailure.MALFORMED, "its link is not a URL", was_sent=False)
     cause = getattr(error.args[0], "reason", error.args[0]) if error.args else None
     if isinstance(error, requests.exceptions.SSLError):
         words = f"the certificate of {where} is not accepted here"

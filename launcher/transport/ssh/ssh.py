@@ -163,9 +163,10 @@ class SshConnection:
                 return open_streamlocal(self._transport, path, CONNECT_S)
             except paramiko.ChannelException as error:
                 forbidden = "sshd forbids it (AllowStreamLocalForwarding no)"
-                why = {FORBIDDEN: forbidden, UNREACHED: f"nothing listens there, or {forbidden}"}.get(
-                    error.code, error.text
-                )
+                why = {
+                    FORBIDDEN: forbidden,
+                    UNREACHED: f"no process listens on that port, or {forbidden}",
+                }.get(error.code, error.text)
                 raise RefusedStreamError(self._host.name, f"{self._host.name}: {path}: {why}") from error
             except AttributeError as error:
                 words = "this version of paramiko cannot open such a channel"
@@ -183,7 +184,7 @@ class SshConnection:
                 return self._transport.open_channel("direct-tcpip", there, here, timeout=CONNECT_S)
             except paramiko.ChannelException as error:
                 if error.code == UNREACHED:
-                    raise NobodyListensError(name, f"{name}: nobody listens on port {port}") from error
+                    raise NobodyListensError(name, f"{name}: no process listens on port {port}") from error
                 why = {FORBIDDEN: "sshd forbids it (AllowTcpForwarding)"}.get(error.code, error.text)
                 raise RefusedStreamError(name, f"{name}: port {port}: {why}") from error
 
@@ -403,9 +404,9 @@ def _errors(host: Host, hop: Hop, who: str) -> Iterator[None]:
             raise UnreachableError(host.name, silent) from error
         words = str(error) or "the connection was closed"
         if isinstance(error, InvalidTag):
-            words = "what it sends is damaged on the way"
+            words = "its data is damaged on the way"
         elif _NO_GREETING in words:
-            words = "what answers there is no SSH server; is the port right?"
+            words = "the server on that port does not speak SSH; is the port right?"
         raise UnreachableError(host.name, f"{who}: {hop.where}: {words}{mend}") from error
 
 

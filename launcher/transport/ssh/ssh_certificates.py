@@ -47,7 +47,7 @@ class Certificate(NamedTuple):
         The host's own settings are unknown here.
         """
         if self.role != USER:
-            return "it is no certificate for users"
+            return "it is not a certificate for users"
         if why := self.untimely():
             return why
         if name not in self.principals:
@@ -62,7 +62,7 @@ class Certificate(NamedTuple):
         if not self.is_checked:
             return f"its authority's key is of the kind {self.authority_kind}, which launch cannot check"
         if self.role != HOST:
-            return "it is no certificate for hosts"
+            return "it is not a certificate for hosts"
         if why := self.untimely():
             return why
         if not any(matches(name, pattern) for pattern in self.principals):

@@ -82,7 +82,7 @@ class KeyLogin:
                 self.needs_person |= limit_s == TOUCH_S or agent.slowest_s > PERSON_S
                 return
         if tries == 0:
-            raise NoKeyError(self._host, str(self._refusal("requires a key, and there is none to offer")))
+            raise NoKeyError(self._host, str(self._refusal("requires a key, and none is available")))
         raise self._refusal("refuses every key that we may offer")
 
     def _check_tries(self, tries: int) -> None:
@@ -170,7 +170,7 @@ class KeyLogin:
             if not _has_terminal():
                 raise AuthRefusedError(
                     self._host,
-                    f"{self._who}: the key {path} has a passphrase, and there is no terminal to ask for it\n  {mend}",
+                    f"{self._who}: the key {path} has a passphrase, and no terminal is available to ask for it\n  {mend}",
                 )
             for _ in range(ASKED_TIMES):
                 try:

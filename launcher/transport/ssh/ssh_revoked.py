@@ -46,7 +46,7 @@ def _blobs(text: bytes) -> Iterator[bytes]:
             blob = base64.b64decode("".join(words[1:2]), validate=True)
             key = public_key(words[0].removesuffix(SUFFIX), blob)
         except ValueError as error:
-            raise UnreadableRevocationsError(f"line {number} is no public key") from error
+            raise UnreadableRevocationsError(f"line {number} is not a public key") from error
         yield key.asbytes() if key is not None else blob
 
 

@@ -57,7 +57,7 @@ def save(
         if folder.resolve().parent != checkpoints.resolve():
             raise ValueError(
                 f"save() got the folder {folder}, but checkpoints are looked for in {checkpoints}: "
-                "write it there, or pass a function that writes the files"
+                "write it into the folder, or pass a function that writes the files"
             )
         seal(folder, step, epoch)
     sync_folder(checkpoints)

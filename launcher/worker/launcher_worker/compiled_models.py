@@ -37,7 +37,7 @@ def compiles(values: Knobs) -> bool:
     missing = missing_compiler(values.peek.precision.device)
     if missing:
         raise SystemExit(
-            f"compile = true needs {missing} on the host: install it there, or launch with --set compile=false"
+            f"compile = true needs {missing} on the host: install it, or launch with --set compile=false"
         )
     return True
 

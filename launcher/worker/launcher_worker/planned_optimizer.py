@@ -193,7 +193,7 @@ def _torchao() -> Any:
     except ImportError as error:
         raise RuntimeError(
             f"the plan has bf16 weights, whose optimizer is torchao's, and torchao cannot be imported ({error}): "
-            "pip install torchao there, or add it to the job's requirements"
+            "pip install torchao on the host, or add it to the job's requirements"
         ) from error
     _load_exactly(torchao.optim.AdamW8bit)
     return torchao.optim

@@ -38,7 +38,7 @@ def check_fence() -> None:
         return
     finally:
         os.close(folder)
-    raise SupersededError(f"the run goes on in {later}: this attempt saves nothing more")
+    raise SupersededError(f"the run continues in {later}: this attempt must not save")
 
 
 def is_late(manifest: Mapping[str, Any], data: bytes) -> bool:

@@ -103,7 +103,7 @@ def stop(
     elif cost is not None and not cost.is_held:
         say(f"  no process here can end its rented machine: {cost.words}   launch reconcile")
     elif cost is not None:
-        say(f"  a process here brings its files home, then ends the rent: {cost.words}   launch hosts")
+        say(f"  a process here downloads its files, then terminates the machine: {cost.words}   launch hosts")
     for line in filter(None, (", ".join(words(ended.evidence)), row.problem)):
         say(f"  {line}")
     if ended.reason == Reason.ENGINE_SILENT:

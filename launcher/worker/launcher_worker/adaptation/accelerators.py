@@ -38,7 +38,7 @@ def adapt_accelerator(module: Any) -> None:
 def _planned(args: Any, own: Any) -> Any:
     """Return a script's keywords with the plan's precision. The batch stays the script's: its loader sets it."""
     if own.get("deepspeed_plugin") or own.get("megatron_lm_plugin"):
-        changes.leave("precision of an Accelerator with a plugin of its own")
+        changes.leave("precision of an Accelerator with its own plugin")
         return own
     if args[2:]:
         changes.leave("precision of an Accelerator that is given it by position")

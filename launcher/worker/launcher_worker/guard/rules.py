@@ -47,7 +47,7 @@ RULES = {
     "idle": Rule(NOT_LEARNING, 1, "no optimizer has made a step: is optimizer.step() missing?"),
     # Not a divergence, because another precision would not help. A checkpoint holds only the trainables,
     # trained together with a base that cannot be loaded again.
-    "base": Rule(NOT_LEARNING, 3, "the frozen base moves, so what is saved without it is worthless"),
+    "base": Rule(NOT_LEARNING, 3, "the frozen base moves, so the saved adapter does not match it"),
 }
 DEAD_AFTER_A_LEAP = Rule(
     DIVERGED, 4, "weights moved by more than their own size in a step, and every gradient is zero since"
