@@ -180,7 +180,7 @@ class Lookup:
         return found
 
     def profiles_meant(self, name: str) -> tuple[Profile, ...]:
-        """Return the profile of this name, else those of its sizes, else all with the name and `_` as their prefix.
+        """Return the profile of this name, else those of its sizes, else all whose names begin with it and `_`.
 
         For example, a100 stands for a100_40gb and a100_80gb. Raises UnknownNameError with the nearest name.
         """

@@ -34,8 +34,8 @@ class Task(NamedTuple):
     `file` is the job's file, None for the words after `--`; `declared` are the names of the settings in it.
     `changed` are the keys given by --set, whose paths are relative to the working directory. `inferred` are
     the keys whose value counts as a path because it exists here: `models/tiny`. `said` reports a default that
-    was chosen for the user. `names_packages`: the job lists requirements; otherwise `packages_from` names
-    their source, and `package_findings` lists the parts that were left out.
+    was chosen for the user. `names_packages`: the job itself lists requirements; otherwise `packages_from`
+    names their source. `package_findings` reports the parts of that source that were left out.
     """
 
     job: Job

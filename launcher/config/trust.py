@@ -72,7 +72,7 @@ def host_values(
     kind = host_kind(written) if isinstance(written, str) and written in PACKAGES else None
     free = {*_FREE, *(kind.free if kind is not None else ())}
     if kind is not None and kind.implicit is not None and kind.implicit.name == name:
-        free.add("kind")  # under another name it would define another place
+        free.add("kind")  # under another name, the kind decides which machine or service the name means
     found = {key: value for key, value in table.items() if key not in free}
     is_reached = kind is not None and kind.host.has_login and name != "local"
     if is_reached and "address" not in table and name not in aliases:

@@ -17,8 +17,8 @@ A longer line without carriage returns is not a progress bar, and is passed on i
 class Printed(NamedTuple):
     """Complete lines of one attempt, joined by newlines.
 
-    `node` names the machine if a run has several, else it is empty. A very long line comes in pieces. Each
-    piece is the only text of its value, and all but the last have `continues`.
+    `node` names the machine if a run has several, else it is empty. A very long line comes in pieces, each in
+    a separate `Printed`; all but the last have `continues`.
     """
 
     attempt: int

@@ -48,9 +48,9 @@ def lines_of(file: BinaryIO) -> Iterator[bytes]:
 
 
 class RunFiles:
-    """The files below one run's folder, or another one below `top`.
+    """The files below a run's folder, or below another folder inside `top`.
 
-    Paths are relative to that folder, or absolute in it. Every method that opens or changes a file raises
+    Paths are relative to that folder, or absolute inside it. Every method that opens or changes a file raises
     UnreadableError, an OSError, for a path that leads through a link below `top`, out of the folder, or to
     anything but a regular file or a folder.
     """

@@ -1,4 +1,4 @@
-"""Remove ended runs, from their host and from here, and other items that no run of a host names any more."""
+"""Remove ended runs from their host and from here, and other items of a host that no run uses any more."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ UNNAMED_S = 86_400.0
 class Freeing(NamedTuple):
     """A run that is no longer on its host: the freed bytes, None if the host had no such run.
 
-    `problem` names what its runtime could not remove, and how to fix it.
+    `problem` names the items that its runtime could not remove, and the fix.
     """
 
     bytes: int | None
@@ -83,7 +83,7 @@ def free(desk: HostClient, mirror: Mirror, lose: Loss, stage: Stage) -> Freeing:
 def _bring_record(desk: HostClient, mirror: Mirror, lose: Loss) -> None:
     """Fetch a run's record.
 
-    If all may be lost, skip failures of the host or the local disk, and very long records. A job can make its
+    If all may be lost, ignore failures of the host or the local disk, and limit the size. A job can make its
     log arbitrarily long without using disk space.
     """
     if lose != "all":

@@ -99,7 +99,7 @@ def mirror_here(word: str) -> Mirror:
 
 
 def attach_all(host_name: str) -> list[str]:
-    """Add each foreign run with a local copy here that a host has to the index; return their ids.
+    """Add to the index each foreign run that has a local copy here and is on the host; return their ids.
 
     Raises HostError.
     """
@@ -139,7 +139,10 @@ def own_copy(run: str) -> Mirror:
 
 
 def _latest() -> Mirror:
-    """Return this user's latest launch with a local copy here, else the latest anywhere, else the latest foreign one here."""
+    """Return this user's latest launch with a local copy here, else the latest launch anywhere.
+
+    Without any launch, return the latest foreign run here.
+    """
     here, own = ids_here(), index.runs()
     for among in ([run for run in here if run in own], [*own], here):
         if among:

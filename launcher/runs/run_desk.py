@@ -30,7 +30,7 @@ def on_line(line: SharedConnection) -> Opening:
 
 
 JUST_NOW_S = 5.0
-"""How long a client that was left open counts as working, in seconds: the user may have answered a question since."""
+"""How long a client that was left open counts as working, in seconds: the command may have waited for the user."""
 _left_open: list[tuple[Host, HostClient, float]] = []
 
 

@@ -19,7 +19,7 @@ FORCE_S = 8.0
 
 
 class StoppedRun(NamedTuple):
-    """The last summary of an ended run; `problem` names what is left of it, or what is not recorded."""
+    """The last summary of an ended run; `problem` names the processes that remain, or an end that was not recorded."""
 
     summary: Summary
     problem: str | None

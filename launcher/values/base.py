@@ -12,7 +12,7 @@ _LAZY = ConfigDict(defer_build=True)
 
 
 class Written(BaseModel):
-    """A value from user input or derived by launcher. It is frozen; unknown keys are errors."""
+    """A value that the user wrote, or that launcher derived. It is frozen; unknown keys are errors."""
 
     model_config = ConfigDict(**_LAZY, frozen=True, extra="forbid", allow_inf_nan=False)
 

@@ -150,9 +150,9 @@ class Measured(Record):
 class PrecisionEvidence(Record):
     """The outcome of a precision in an earlier run on this host, with the job's model and the present driver.
 
-    On a cluster, the driver may be any. `card` is a profile's name, `precision` a `Precision.digest`. `torch`
-    is `None` if the run ended before it reported its version. `failed` is the class of the failure; `None`
-    means that the first steps were good. `measured` comes from `launch verify`.
+    On a cluster, runs with other drivers count too. `card` is a profile's name, `precision` a
+    `Precision.digest`. `torch` is `None` if the run ended before it reported its version. `failed` is the
+    class of the failure; `None` means that the first steps were good. `measured` comes from `launch verify`.
     """
 
     card: str
@@ -216,7 +216,7 @@ class Facts(Record):
 
     @property
     def for_precision(self) -> Platform:
-        """The host's part of a choice of precision; text that is not a version is dropped."""
+        """The platform that precisions depend on, besides the card; text that is not a version is dropped."""
         torch = self.interpreter.packages.get("torch") if self.interpreter else None
         versions = {"torch": torch, "macos": self.macos}
         valid = {key: value for key, value in versions.items() if numbers(value)}

@@ -51,9 +51,9 @@ class Job(Written):
     folder). `save_every_steps` and `save_every_minutes` set when a checkpoint is saved. The last
     `keep_checkpoints` and the best are kept; with 0 the old checkpoint is removed before the new one is
     written. `checkpoints`: whether a client that follows the run also downloads the newest one (`pull`). A
-    training that is silent for `hang_minutes` counts as hung (None: after many times the length of a step, or
-    without steps after an hour without any use of the hardware). After `time_limit_minutes` the run ends with
-    a checkpoint. `image` replaces the image that launch would build. `teacher` is the model that `model`
+    training that is silent for `hang_minutes` counts as hung (None: for 30 times the median step, at least 15
+    minutes; before the second step, for an hour in which it is idle). After `time_limit_minutes` the run ends
+    with a checkpoint. `image` replaces the image that launch would build. `teacher` is the model that `model`
     learns from. `checkpointing`: the backward pass computes activations again, which saves memory (`auto`: if
     no plan fits without it). `settings` are passed to the script unchanged; those of `verify` replace them
     while `launch verify` tries the job. `variables` are set for its processes, and recorded. `secrets` are

@@ -99,10 +99,10 @@ class SegmentCards(Written):
 class Submission(Written):
     """The request to Slurm, and the possible `cards` on each node; empty for a plan without cards.
 
-    `flags` are sbatch's, except those that launcher sets for each run. `time_s` is the limit of one start,
-    which is also among the flags. `build`: the environment is made on the login node, or in the job.
-    `modules` are loaded in the job before the agent. `container` is the beginning of the command if it runs
-    in an image; plans without an image do not have this key.
+    `flags` are the flags of sbatch, except those that launcher sets for each run. `time_s` is the limit of
+    one start, which is also among the flags. `build`: the environment is made on the login node, or in the
+    job. `modules` are loaded in the job before the agent. `container` is the beginning of the command if it
+    runs in an image; plans without an image do not have this key.
     """
 
     flags: tuple[str, ...]
@@ -163,8 +163,8 @@ A script that takes `base` loads a frozen model in the plan's precision, and doe
 class RankUse(Written):
     """The way in which a job's script handles ranks, judged by its source; `why` names the evidence.
 
-    `taken`: it takes its rank from the variables, and is started once for each card. `started`: it is started
-    once, and starts the processes for its cards. `none`: it is one process, which sees all cards.
+    `taken`: it takes its rank from the process's variables, and is started once for each card. `started`: it
+    is started once, and starts the processes for its cards. `none`: it is one process, which sees all cards.
     """
 
     kind: Literal["taken", "started", "none"]

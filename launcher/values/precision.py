@@ -35,7 +35,7 @@ SMALLEST_NORMAL_FP16 = 2.0**-14
 FP16_SQUARED_GRADIENT = 5.5e-3
 """Below this gradient Adam's mean of squared gradients is zero in float16, and its step is the gradient divided by eps.
 
-It is the root of 2**-25 / (1 - beta2). Runs measured steps larger than float32's by this value divided by
+It is the root of 2**-25 / (1 - beta2). Measured steps were larger than float32's by this value divided by
 eps.
 """
 NO_NATIVE = (

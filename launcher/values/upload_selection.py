@@ -38,7 +38,7 @@ class Why(enum.StrEnum):
 
     @property
     def is_surprising(self) -> bool:
-        """Whether a user may need the path, so that each one is named."""
+        """Whether a user may rely on the path, so that each one is named."""
         return self in (Why.LINK_OUT, Why.LINK_TO_LEFT_OUT, Why.SPECIAL, Why.UNREADABLE)
 
     @property

@@ -90,9 +90,9 @@ def _of_success(mirror: Mirror) -> Diagnosis | None:
 
 
 def _last_failure(mirror: Mirror) -> tuple[Diagnosis | None, Diagnosis | None]:
-    """Return the diagnosis of the last attempt with a known failure; without one, that of the last unknown failure.
+    """Return the diagnosis of the last attempt with a known failure, or else of the last unknown failure.
 
-    One of the two values is None.
+    The first value is the known failure, the second the unknown one; the other value is None.
     """
     unknown = None
     for attempt in _ended_attempts(mirror):

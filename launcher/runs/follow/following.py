@@ -153,7 +153,7 @@ def _tell_problem(board: TensorBoard, view: View) -> None:
 
 
 def _tell_parent(mirror: Mirror, view: View) -> bool:
-    """Show the parent run, once it has been fetched; return whether that is settled."""
+    """Show the parent run, if the record of the run's start has been fetched; return whether it has."""
     parent = mirror.record.parent()
     if parent is not None:
         view.continues(mirror.run, parent)

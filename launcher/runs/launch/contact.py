@@ -65,7 +65,10 @@ def pass_gate(contact: Contact, plan: Plan) -> None:
 
 
 def _of_rented(finding: Finding, host: Host) -> Finding:
-    """Return a finding with advice for a host that rents a new machine for each launch, where this one's cards do not matter."""
+    """Return a card mismatch with advice that fits a rental.
+
+    To name the present machine's card does not help, because each launch rents a new machine.
+    """
     if finding.code != "card-mismatch":
         return finding
     mend = f'name another type or card   launch offers --host {host.name}     in its table   type = "…"'

@@ -278,9 +278,7 @@ def begin(
     with view.stage("start") as stage:
         if secrets:
             runtime.entrust(mirror.run, secrets)
-        interrupts = (
-            hold()
-        )  # once the run is bound, its rental may end only after proof that the run never began
+        interrupts = hold()  # once the run is bound, its rental ends only if it provably never began
         try:
             mirror.bind(contact.host, runtime.desk.root_id, plan, contact.batch)
             job_id = _start(runtime, mirror)

@@ -120,10 +120,10 @@ def _lease_of_earlier(mirror: Mirror, target: Host) -> Lease | None:
 def check_move(
     mirror: Mirror, target: Host, request: MoveRequest, view: View, *, gives_up: bool = True
 ) -> str:
-    """Return the host that sent the run's plan; raise the refusals of a move that the old host can tell.
+    """Check whether a run can move, by its old host's records; return that host's name, as the sender of the plan.
 
-    A successor that another client started is given up if it never began to train, unless `gives_up` is
-    false.
+    Raises the errors of a refused move. A successor that another client started is given up if it never began
+    to train, unless `gives_up` is false.
     """
     try:
         desk = connected(view, functools.partial(reach, mirror.host(), mirror))
@@ -219,7 +219,7 @@ def _move(old: HostClient, new: HostClient, errand: _MoveErrand, view: View) -> 
     check_successor(mirror, moved)
     if moved.root != new.root_id:
         raise RunError(f"{mirror.run} has just been moved to {moved.host} as {moved.run} by another client")
-    move_records.note(mirror, run=moved.run)  # another command of this client may have recorded it
+    move_records.note(mirror, run=moved.run)  # the host may have recorded another command's successor
     recovery = go_on(place, moved.run, home, functools.partial(fill_from_old, old, new, mirror, home))
     move_records.note(mirror, settled=time.time())
     return recovery

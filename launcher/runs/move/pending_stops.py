@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 said: list[str] = []
-"""The runs that this command has ended, as messages for the user at its end."""
+"""Messages about the runs that this command has ended, shown to the user when the command ends."""
 
 
 def deliver(desk: HostClient, pending: Sequence[str]) -> None:

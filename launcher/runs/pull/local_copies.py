@@ -143,7 +143,7 @@ class LocalCopies:
     # putting a file into its place
 
     def put(self, content: Content, part: Path) -> Path | None:
-        """Put a whole and verified part into its place; return the new path of the user's file, if one was there.
+        """Put a whole and verified part into its place; return the new path of a user's file that was in the way.
 
         A kill at any moment leaves the old or the new file whole. Raises OSError.
         """

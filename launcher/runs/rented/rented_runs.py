@@ -101,7 +101,7 @@ def leave(lease: Lease, view: View) -> None:
 
 
 def unattended(runs: Collection[str]) -> list[Mirror]:
-    """Return the runs among some whose rented machine no process watches."""
+    """Return those of the given runs whose machine is rented without a process that watches it."""
     own = (
         one for one in records.rented() if one.rental.is_open and one.record.run in runs and not one.is_held
     )

@@ -112,7 +112,7 @@ def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> l
     for row in listing(host_name, TO_RECOVER if asks_few else (), here=host_name is None):
         run, state = row.summary.run, row.summary.state
         if row.goes_on is not None:
-            continue  # its successor has a row of its own
+            continue  # its successor has a separate row
         if run in gone and not is_terminal(state):
             words = machine_gone.gone(Mirror(run, runs_folder())) or ""
             found.append(Recovery(run, row.host, RecoveryOutcome.FAILED, state, words))
@@ -269,7 +269,7 @@ def _why_ended(summary: Summary | None) -> str:
 
 
 def _needs(summary: Summary | None) -> str:
-    """Return what a run still waits for, and how to provide it."""
+    """Return the input that a run still waits for, and the way to provide it."""
     if summary is None:
         return ""
     mend = diagnosis(summary.evidence).get("mend")
