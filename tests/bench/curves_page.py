@@ -26,10 +26,10 @@ INTRODUCTION = """\
 # The same curve
 
 A fine-tune should learn the same on any card: in any precision of its [ladder](precision.md), with any micro-batch, on one card or
-several. `make curves` shows how far that holds. It runs one job in every rung of the ladder, in fp32 also with other splits of the
-same global batch and with two and four processes, always with the same seed and data, and compares the loss of each step with that of fp32.
+several. `make curves` measures this. It runs one job in every rung of the ladder, with the same seed and data. In fp32 it also runs
+other splits of the same global batch, and two and four processes. It compares the loss of each step with that of fp32.
 
-Written by `make curves`; do not edit. `tests/bench/CURVES.json` has the loss of each step.
+`make curves` writes this page; do not edit it. `tests/bench/CURVES.json` has the loss of each step.
 
 ## On your own card
 
@@ -39,21 +39,21 @@ make curves                        # sft, a LoRA
 make curves JOB=distill STEPS=100  # another job, more steps
 ```
 
-With a card that `launch` knows, all runs are on that card, and its own ladder is run; a second card of its kind makes a run of two ranks, four cards one of four.
-Its torch must be one for the card: see [install](install.md#which-torch). Without a card, the plans of some cards are rehearsed on the CPU.
+If this computer has a card that `launch` knows, all runs use that card and its ladder. Two cards of one kind add a run of two ranks, four cards add one of four.
+The installed torch must support the card: see [install](install.md#which-torch). Without a card, `make curves` rehearses the plans of some cards on the CPU.
 
-The picture and the table of that job are replaced. If a rung fails, its row says so, the others are still run, and the command exits with 1.
+The command replaces the picture and the table of that job. If a rung fails, its row shows that, the others still run, and the command exits with 1.
 """
 LEGEND = """\
-A distance is the absolute difference to the loss of the first run at the same step; one of zero has no point in the picture.
-The [start-up hook](precision.md#what-a-run-really-used) saw in each run that succeeded that the precision of its row ran. No run may fall to a lower rung.
+A distance is the absolute difference from the loss of the first run at the same step. The picture has no point for a distance of zero.
+For each run that succeeded, the [start-up hook](precision.md#what-a-run-really-used) confirmed the precision of its row. No run may fall to a lower rung.
 """
 REQUESTED = """\
-A precision on request is never chosen automatically. If it fails, the command does not.
+A precision on request is never chosen automatically. If it fails, the command still succeeds.
 """
 REHEARSED = """\
-A rehearsal has the card's plan: its dtypes, autocast, scaler and split. It does not have the card's kernels, the order in which they add, tensor
-cores, tf32, NCCL, speed or memory. On a real card the distances are other ones, and fp32 itself is not the CPU's to the last digit.
+A rehearsal has the card's plan: its dtypes, autocast, scaler and split. It does not have the card's kernels, their order of addition, tensor
+cores, tf32, NCCL, speed or memory. On a real card the distances differ, and fp32 itself differs from the CPU's in the last digits.
 """
 
 
