@@ -81,7 +81,7 @@ ROWS = {
         {"is_off_card": True}, b"loss 0.5\n", "failed: not-rehearsable",
     ),
     "the last training loss is NaN or infinite": ({"lost_loss": "loss nan"}, b"", "failed: nan-divergence"),
-    "an error of precision at the end of the log": ({}, UNSCALE, "failed: fp16-unscale"),
+    "a precision error at the end of the log": ({}, UNSCALE, "failed: fp16-unscale"),
     "another error at the end of the log": ({}, b"KeyError: 'x'\n", "succeeded, doubt: user-code-error"),
     "a Trainer began to train, and made no step": ({"is_without_step": True}, b"", "succeeded, doubt: no-step"),
     "none of these": ({}, b"loss 0.5\n", "succeeded"),
