@@ -90,7 +90,7 @@ class SeveralRunsError(UsageError):
         self.word, self.runs = word, runs
         shorts = [run.rpartition("-")[2] for run in runs]
         named = ", ".join(shorts[:8]) + (", …" if len(runs) > 8 else "")
-        next_words = next_words or f"name one by its id, e.g. {shorts[0]}     they are listed by   launch ps"
+        next_words = next_words or f"name one by its id, e.g. {shorts[0]}     list them with   launch ps"
         super().__init__(f"'{word}' is the name of {len(runs)} runs: {named}\n  {next_words}")
 
 

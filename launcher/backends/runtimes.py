@@ -43,7 +43,7 @@ def open_for_plan(desk: HostClient, host: Host, plan: Plan, facts: Facts, build:
     record = kind.record_on(host, facts)
     if record is None:
         words = f"{host.name}: runtime {plan.runtime} cannot be used there"
-        raise HostError(host.name, f"{words}\n  what the host has   launch probe --host {host.name}")
+        raise HostError(host.name, f"{words}\n  the host's facts   launch probe --host {host.name}")
     return kind(desk, record, build, facts)
 
 

@@ -67,7 +67,7 @@ def check_peer(stream: socket.socket) -> int:
     Raises UnsafeSocketError.
     """
     if not KNOWS_PEERS:
-        raise UnsafeSocketError("this system does not say whose process is at the other end")
+        raise UnsafeSocketError("this system cannot identify the process at the other end")
     said = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
     pid, user, _group = _PEER.unpack(said)
     if user != os.getuid():

@@ -58,9 +58,7 @@ def tip(word: str, more: list[str], verbs: Iterable[str]) -> str:
     if word.endswith(".toml"):
         return _message(word, (f"launch --job {shlex.quote(word)}",))
     if script := _as_script(word, more):
-        return (
-            f"{word} is no verb of launch; a command for the host goes after --\n  next   launch -- {script}"
-        )
+        return f"{word} is not a verb of launch; a command for the host goes after --\n  next   launch -- {script}"
     if named := _by_name(word):
         return _message(word, named)
     if begun := sorted(verb for verb in verbs if verb.startswith(word)):
@@ -69,14 +67,14 @@ def tip(word: str, more: list[str], verbs: Iterable[str]) -> str:
     if close := swapped or difflib.get_close_matches(word, [*verbs, *_VERBS], n=1, cutoff=0.6):
         if close[0] in _VERBS:
             return _message(word, _VERBS[close[0]])
-        return f"{word} is no verb of launch: did you mean '{close[0]}'?\n  next   launch {shlex.join([close[0], *more])}"
+        return f"{word} is not a verb of launch: did you mean '{close[0]}'?\n  next   launch {shlex.join([close[0], *more])}"
     return _message(word, ("launch --help", f"launch -- {shlex.join([word, *more])}"))
 
 
 def _message(word: str, commands: Iterable[str]) -> str:
     first, *others = commands
     return "\n".join(
-        [f"{word} is no verb of launch", f"  next   {first}", *(f"     or  {one}" for one in others)]
+        [f"{word} is not a verb of launch", f"  next   {first}", *(f"     or  {one}" for one in others)]
     )
 
 

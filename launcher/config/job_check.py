@@ -57,7 +57,7 @@ def undeclared(
 def on_end_findings(words: Sequence[str]) -> Iterator[Finding]:
     """Yield a refusal if the command or address contains a secret, because it would be recorded."""
     if kind := next(filter(None, map(credential_in, words)), None):
-        message = f"on_end: it holds {kind}, and what a job holds is recorded"
+        message = f"on_end: it contains {kind}, and a job's values are recorded"
         mend = 'export NOTIFY_URL=…     then   on_end = "$NOTIFY_URL"'
         yield Finding(level="refuse", code="secret-in-on-end", message=message, mend=mend)
 

@@ -123,7 +123,7 @@ def _left_out(path: str, entry: LeftOut | None) -> Finding:
         message, mend = f"'{path}' is not among what travels", "launch --dry-run     says what does"
     elif entry.why is Why.ENVIRONMENT:
         message = f"'{path}' does not travel: it is of the virtual environment {entry.path}"
-        mend = "`python` is the job's interpreter there; what it needs is in the job's   requirements = […]"
+        mend = "`python` is the job's interpreter on the host; its packages are in the job's   requirements = […]"
     elif entry.why in (Why.LINK_OUT, Why.LINK_TO_LEFT_OUT, Why.SPECIAL, Why.UNREADABLE):
         message = f"'{path}' does not travel: {entry.path} {entry.why.value}"
         mend = "put the file itself into the folder"

@@ -73,9 +73,7 @@ def _objection(name: str) -> str | None:
         return None
     if objection := objection_to(name):
         return f"{objection}\n  take it out of the file"
-    return (
-        f"says how the job runs, and is recorded\n  give it by itself, which wins over the file   -e {name}=…"
-    )
+    return f"says how the job runs, and is recorded\n  pass it separately, which wins over the file   -e {name}=…"
 
 
 def findings(given: HiddenValues) -> tuple[Finding, ...]:
@@ -83,7 +81,7 @@ def findings(given: HiddenValues) -> tuple[Finding, ...]:
     shown = [name for name, value in given.values.items() if _is_in_every_log(value)]
     if not shown:
         return ()
-    message = f"--env-file: {', '.join(shown)}: {_TOO_COMMON} cannot be hidden in what the run prints"
+    message = f"--env-file: {', '.join(shown)}: {_TOO_COMMON} cannot be hidden in the run's output"
     return (Finding(level="note", code="secret-too-short", message=message),)
 
 
@@ -116,9 +114,9 @@ def check_recorded(job: Job, known: Mapping[str, str], given: HiddenValues = NO_
         key = next((key for key, text in recorded.items() if written in text), None)
         if key is not None and not _is_in_every_log(value):
             raise UsageError(
-                f"secret {name}: its value stands in the job's {key}, which goes on record\n"
+                f"secret {name}: its value is in the job's {key}, which is recorded\n"
                 f'  let the script read it   os.environ["{name}"]'
-                + (f"     if it is no secret   -e {name}=…" if name in given.values else "")
+                + (f"     if it is not a secret   -e {name}=…" if name in given.values else "")
             )
 
 
@@ -127,5 +125,5 @@ def _value(name: str) -> str:
     if not value:
         raise UsageError(f"secret {name}: it is not set here\n  set it   export {name}=…{FROM_A_FILE}")
     if _is_in_every_log(value):
-        raise UsageError(f"secret {name}: {_TOO_COMMON} cannot be hidden in what the run writes")
+        raise UsageError(f"secret {name}: {_TOO_COMMON} cannot be hidden in the run's files")
     return value

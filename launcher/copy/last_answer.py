@@ -13,4 +13,4 @@ def last_answer(mirror: Mirror, least_s: float = 0.0) -> str | None:
     if reached is None or time.time() - reached < least_s:
         return None
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(reached))
-    return f"{mirror.host().name} last answered on {when}; what is here is from then"
+    return f"{mirror.host().name} last answered on {when}; the local copy is from then"

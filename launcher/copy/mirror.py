@@ -131,9 +131,7 @@ class Mirror:
             yield
         except UnreadableError as error:
             mend = shlex.join(["rm", "-r", self.files.in_the_way(error.filename)])
-            raise RunError(
-                f"{error.filename} {error.strerror}\n  remove what is in the way   {mend}"
-            ) from error
+            raise RunError(f"{error.filename} {error.strerror}\n  remove the obstacle   {mend}") from error
         except OSError as error:
             words = "nothing was begun; when this is fixed, the same again"
             if self._may_have_begun:

@@ -38,7 +38,7 @@ def departure_of(mirror: Mirror) -> Departure | None:
 def words_of(mirror: Mirror) -> str | None:
     """Return the successor and its host in words; None if this client has not moved the run."""
     departure = departure_of(mirror)
-    return None if departure is None else f"goes on as {departure.short} on {departure.host}"
+    return None if departure is None else f"continues as {departure.short} on {departure.host}"
 
 
 def intention_of(mirror: Mirror) -> Departure | None:
@@ -53,8 +53,8 @@ def check_readable(mirror: Mirror) -> None:
     """Raise RunError if the run may have been moved, but the record of the move cannot be read."""
     if _is_unreadable(mirror):
         raise RunError(
-            f"{_file(mirror)} cannot be read: a run that goes on with {mirror.run} may have begun\n"
-            f"  look for it   launch ps     if there is none, remove that file"
+            f"{_file(mirror)} cannot be read: a run that continues {mirror.run} may have begun\n"
+            f"  look for it   launch ps     if none is listed, remove that file"
         )
 
 
@@ -93,7 +93,7 @@ def elsewhere(mirror: Mirror) -> str | None:
         return None
     if departure.abandoned is None:
         return moved_words(mirror, departure.to) if has_begun(departure) else None
-    words = f"{mirror.run} was abandoned on {mirror.host().name}, and goes on at {departure.host} as {departure.run}"
+    words = f"{mirror.run} was abandoned on {mirror.host().name}, and continues on {departure.host} as {departure.run}"
     if has_begun(departure):
         return f"{words}\n  that run   launch attach {departure.short}"
     return f"{words}, which has not begun\n  begin it   {beginning(mirror, departure)}"
@@ -101,7 +101,7 @@ def elsewhere(mirror: Mirror) -> str | None:
 
 def moved_words(mirror: Mirror, moved: MovedTo) -> str:
     """Return where a moved run continues, and the next command."""
-    words = f"{mirror.run} was moved to {moved.host}, and goes on as {moved.run}"
+    words = f"{mirror.run} was moved to {moved.host}, and continues as {moved.run}"
     return f"{words}\n  that run   launch attach {moved.run.rpartition('-')[2]}"
 
 

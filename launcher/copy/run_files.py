@@ -170,7 +170,7 @@ class RunFiles:
                     os.mkdir(name, dir_fd=above)
                 except FileExistsError:
                     if not stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
-                        raise UnreadableError(inner, "is no folder") from None
+                        raise UnreadableError(inner, "is not a folder") from None
             at = inner
 
     def write(self, path: Path | str, data: bytes, *, durably: bool = False) -> None:
@@ -226,7 +226,7 @@ class RunFiles:
         with contextlib.suppress(FileNotFoundError), _named(at), opened_folder(parent_of(at)) as folder:
             name = os.path.basename(at)
             if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                raise UnreadableError(at, "is no folder")
+                raise UnreadableError(at, "is not a folder")
             shutil.rmtree(name, dir_fd=folder)
 
     def touch(self, path: Path | str = "") -> None:

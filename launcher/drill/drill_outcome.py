@@ -37,7 +37,7 @@ class Fault(NamedTuple):
     @property
     def expected(self) -> str:
         """The expected result, in words."""
-        return "goes on" if self.reason is None else f"ends: {self.reason}"
+        return "recovers" if self.reason is None else f"ends: {self.reason}"
 
 
 FAULTS = (

@@ -187,8 +187,8 @@ class RentalChoice(NamedTuple):
         """Two notes for the gate: the time reserved for downloads before the limit, and the price."""
         minutes = minutes_text(home_s(self.first.limit_s) / 60)
         home = (
-            f"{self.host}: the last {minutes} before the limit are for bringing files home: a run that still goes on is asked to save and stop then;"
-            " what is not here at the limit is lost with the machine, and named"
+            f"{self.host}: the last {minutes} before the limit are reserved for downloads: the run is then asked to save and stop;"
+            " files not downloaded by the limit are lost with the machine, and named"
         )
         return (
             Finding(level="note", code="home", message=home),

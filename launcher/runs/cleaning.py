@@ -134,7 +134,7 @@ def _last_copies(desk: HostClient, mirror: Mirror, error: AgentError) -> LastCop
         head = f"{short}: {host} cannot compare all of its files with those here"
     lines = [f"  {path}   {what}" for path, what in rows] + ([f"  and {more} more"] if more > 0 else [])
     lines += [
-        f"  bring them home   launch pull {short} --all",
+        f"  download them    launch pull {short} --all",
         f"  or lose them      launch rm --force {short}",
     ]
     kinds = {kind for _, kind, _ in copies.files}
@@ -244,7 +244,7 @@ def open_runtimes(desk: HostClient, host: Host) -> Iterator[list[Runtime]]:
 def _with_images(runtimes: Collection[Runtime], host: Host) -> list[Runtime]:
     chosen = [runtime for runtime in runtimes if runtime.has_images]
     if not chosen:
-        mend = f"what is there   launch probe --host {host.name}"
+        mend = f"the host's facts   launch probe --host {host.name}"
         raise HostError(host.name, f"{host.name} has no container engine that can be used\n  {mend}")
     return chosen
 

@@ -39,8 +39,8 @@ It is the root of 2**-25 / (1 - beta2). Measured steps were larger than float32'
 eps.
 """
 NO_NATIVE = (
-    "fp16-native is no choice any more: Adam over float16 weights takes steps up to 55 times too large, and no eps mends that\n"
-    "  let launch choose what the card does best   --precision auto"
+    "fp16-native is no longer supported: Adam over float16 weights takes steps up to 55 times too large, and no eps fixes that\n"
+    "  let launch choose the card's best precision   --precision auto"
 )
 
 

@@ -35,7 +35,7 @@ _ONE_A_NODE = "launcher starts one process on each node, which starts the ranks"
 _CARDS = "write it as `gres`, which is checked against the plan"
 _OTHER_ANSWER = "sbatch would answer without submitting the job"
 _REFUSED = {
-    **dict.fromkeys(_FLAG_KEYS, "it is a key of its own"),
+    **dict.fromkeys(_FLAG_KEYS, "it is a separate key"),
     **dict.fromkeys(
         ("job-name", "comment", "output", "error", "input", "open-mode", "export", "export-file", "chdir"), _OURS
     ),
@@ -46,8 +46,8 @@ _REFUSED = {
     **dict.fromkeys(("quiet", "verbose"), "launcher reads what sbatch answers"),
     "no-kill": "Slurm would keep the job with fewer nodes when one dies, and no attempt could begin there",
     "wait": "sbatch would wait for the end of the job",
-    "clusters": "another cluster is a host of its own",
-    "cluster": "another cluster is a host of its own",
+    "clusters": "define another cluster as a separate host",
+    "cluster": "define another cluster as a separate host",
     "uid": "a run is that of the user who logs in",
     "gid": "a run is that of the user who logs in",
 }  # fmt: skip

@@ -28,7 +28,7 @@ class Why(enum.StrEnum):
     GIT = "git ignores it"
     UNREADABLE = "cannot be listed"
     LINK_OUT = "points out of the folder"
-    LINK_TO_LEFT_OUT = "points to what is left out"
+    LINK_TO_LEFT_OUT = "points to an excluded path"
     SPECIAL = "no file"
 
     @property

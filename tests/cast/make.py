@@ -64,7 +64,7 @@ def lines_of(command: str, folder: Path, env: dict[str, str]) -> Iterator[Text]:
     answers = "y\n" if " init " in command else ""
     with Screen(["sh", "-c", command], env, folder, COLUMNS, ROWS, echoes=True) as screen:
         if answers:
-            screen.until(lambda lines: lines[-1].startswith("go on?"))
+            screen.until(lambda lines: lines[-1].startswith("continue?"))
             screen.type(answers)
         count = len(screen.to_the_end())
         for number in range(count):

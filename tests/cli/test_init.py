@@ -78,7 +78,7 @@ def test_a_person_is_asked_for_the_host_and_before_the_file_is_written(client):
             lambda lines: "unknown host 'nowhere'" in "".join(lines) and lines[-1].startswith("host")
         )
         screen.type("\n")
-        screen.until(lambda lines: lines[-1].startswith("go on?"))
+        screen.until(lambda lines: lines[-1].startswith("continue?"))
         screen.type("n\n")
         lines = screen.to_the_end()
         assert screen.process.returncode == 1
@@ -93,7 +93,7 @@ def test_a_person_is_asked_for_the_host_and_before_the_file_is_written(client):
     with asked(client) as screen:
         screen.until(lambda lines: lines[-1].startswith("host"))
         screen.type("local\n")
-        screen.until(lambda lines: lines[-1].startswith("go on?"))
+        screen.until(lambda lines: lines[-1].startswith("continue?"))
         screen.type("y\n")
         lines = screen.to_the_end()
         assert screen.process.returncode == 0

@@ -46,8 +46,8 @@ SAID_OF_RENTED = {
 }
 HIVE = SlurmHost(name="hive", address="login.invalid", slurm=SlurmSettings())
 SAID_OF_SLURM = {
-    "image build --host hive --job sft": ("no container of ours", "launch --host hive --dry-run"),
-    "image list --host hive": ("no container of ours", "launch --host hive --dry-run"),
+    "image build --host hive --job sft": ("without a container of launcher", "launch --host hive --dry-run"),
+    "image list --host hive": ("without a container of launcher", "launch --host hive --dry-run"),
     "verify --host hive --profile a100_80gb": (
         "may get another one",
         "launch verify --host local --rehearse",

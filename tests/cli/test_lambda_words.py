@@ -433,7 +433,7 @@ def test_who_does_not_agree_to_the_cost_reads_that_nothing_was_rented(person, se
     words = [*LAUNCH, "--host", "r", "--profile", "a100_40gb", "--", "python", "train.py"]
     env = {**person.env, "TERM": "xterm-256color"}
     with Screen(words, env, person.project, 120, echoes=True) as screen:
-        screen.until(lambda lines: lines[-1].startswith("go on?"))
+        screen.until(lambda lines: lines[-1].startswith("continue?"))
         if typed is None:
             screen.process.send_signal(signal.SIGINT)
         else:
@@ -441,7 +441,7 @@ def test_who_does_not_agree_to_the_cost_reads_that_nothing_was_rented(person, se
         lines = screen.to_the_end()
         assert screen.process.returncode == code
     assert any(said in line for line in lines), lines
-    assert not any(line.startswith("go on?") and said in line for line in lines)
+    assert not any(line.startswith("continue?") and said in line for line in lines)
 
 
 # another computer
@@ -474,7 +474,7 @@ def test_a_computer_without_runs_there_hears_what_the_account_has(person, servic
     assert json.loads(person.ok("ps", "--host", "r", "--json"))["runs"] == []
     del person.variables["LAMBDA_API_KEY"]
     text = person.ok("ps", "--host", "r")
-    assert "what the account has is not known" in text
+    assert "the account's machines are unknown" in text
     assert "LAMBDA_API_KEY is not set" in text
     assert "api-keys" in text
 
@@ -510,7 +510,7 @@ def test_a_machine_of_another_computer_is_not_ended_unasked(person, service, ans
         assert person.run(*words, "--after", "2099-01-01T00:00Z").returncode == 5
         assert service.alive() == [one]
     with Screen([*LAUNCH, *words], {**person.env, "TERM": "xterm-256color"}, person.project, 120) as screen:
-        lines = screen.until(lambda lines: lines[-1].startswith("go on?"))
+        lines = screen.until(lambda lines: lines[-1].startswith("continue?"))
         assert any(
             "not rented from this computer: files that are only on it are lost" in line for line in lines
         )

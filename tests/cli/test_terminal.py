@@ -169,7 +169,7 @@ def test_a_terminal_is_asked_which_run_last_is_and_about_checkpoints(client):
     for answers, code, stays in (([""], 1, True), (["y", ""], 1, True), (["y", "y"], 0, False)):
         terminal = Terminal(client, "rm", "last")
         for number, answer in enumerate(answers, 1):
-            until(lambda t=terminal, n=number: t.said().count("go on?") == n, "the question")
+            until(lambda t=terminal, n=number: t.said().count("continue?") == n, "the question")
             os.write(terminal._file, answer.encode() + b"\n")
         said = terminal.to_the_end()
         assert f"last is {run}" in said

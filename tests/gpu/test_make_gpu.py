@@ -262,7 +262,7 @@ def test_what_is_there_is_not_installed_and_what_lacks_is_named():
     ]  # fmt: skip
     with pytest.raises(UnfitError, match=r"lacks torch>=99: make gpu WHEELS=FOLDER"):
         python_with(["pydantic>=2", "torch>=99"], None)
-    with pytest.raises(UnfitError, match="is no folder"):
+    with pytest.raises(UnfitError, match="is not a folder"):
         python_with(["no-such-thing"], "/nowhere")
 
 

@@ -213,9 +213,9 @@ def test_fifty_secrets_of_this_machine_reach_nothing_but_the_header(stand_in, tm
 def test_a_name_of_an_account_is_no_path(stand_in, home, user):
     """It names a folder here; a service may say anything of a token, and a file may hold anything."""
     stand_in.fail("IntrospectToken", "answer", values={"active": True, "username": user})
-    with pytest.raises(BadFileError, match="no name of an account"):
+    with pytest.raises(BadFileError, match="not an account name"):
         log_in({"KAGGLE_API_TOKEN": "KGAT_alice"}, home, stand_in.base)
-    with pytest.raises(BadFileError, match="no name of an account"):
+    with pytest.raises(BadFileError, match="not an account name"):
         log_in({"KAGGLE_USERNAME": user, "KAGGLE_KEY": "key"}, home, stand_in.base)
 
 

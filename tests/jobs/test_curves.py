@@ -95,7 +95,7 @@ def test_a_run_counts_as_good_only_with_its_own_precision_and_all_its_losses():
     fp16, _, fp32 = card("titan_rtx").rungs
     plan = {"ladder": [fp16.model_dump(), fp32.model_dump()]}
     ended = {"state": "succeeded", "reason": "completed", "evidence": {"exit": 0}}
-    seen = {"verdict": "as-wanted", "sentence": "what ran is what the card wants"}
+    seen = {"verdict": "as-wanted", "sentence": "what ran is the card's best precision"}
     assert curves.fault_of(fp16, plan, ended, seen) == ""
     assert curves.fault_of(fp32, plan, ended, seen).startswith("failed: the plan began with fp16 autocast")
     other = {"verdict": "lower-rung", "sentence": "what ran is rung 2"}

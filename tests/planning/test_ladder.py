@@ -210,7 +210,7 @@ def test_a_plan_and_a_request_of_float16_weights_from_before_are_read():
 def test_float16_weights_are_refused_and_are_on_no_ladder(name):
     """Also for a request on record from before. No eps of Adam's is right for them; what to type instead is said."""
     with pytest.raises(
-        RefusedError, match=r"up to 55 times too large.*no eps mends that\n.*--precision auto"
+        RefusedError, match=r"up to 55 times too large.*no eps fixes that\n.*--precision auto"
     ):
         rungs(name, asked="fp16-native")
 

@@ -142,7 +142,7 @@ def test_what_does_not_reach_into_an_image_is_refused():
     against = found(image=image, needs=("torch>=2.4", "numpy"), facts=lacking)
     assert against.keys() == {"image-lacks-packages", "image-unknown"}
     assert (
-        "nothing is installed there: it requires torch>=2.4, numpy" in against["image-lacks-packages"].message
+        "nothing is installed: the job requires torch>=2.4, numpy" in against["image-lacks-packages"].message
     )
     assert against["image-lacks-packages"].mend.endswith("--set 'requirements=[]'")
     assert found(image=image, environment="~/venv")["image-and-environment"].level == "refuse"

@@ -224,4 +224,4 @@ def test_a_command_that_cannot_be_started_says_what_to_type(tmp_path):
     code = str(tmp_path)
     assert "/opt/none/python" in words_of_start("./a.py", missing, code, path).why
     assert "line #!" in words_of_start("./b.py", OSError(errno.ENOEXEC, "x"), code, path).why
-    assert "there is no './c.py'" in words_of_start("./c.py", missing, code, path).why
+    assert "the host has no './c.py'" in words_of_start("./c.py", missing, code, path).why

@@ -131,7 +131,7 @@ def programs(tmp_path, monkeypatch):
 
 def test_a_machine_without_slurms_programs_says_which_is_missing(programs, tmp_path, monkeypatch):
     monkeypatch.setattr(slurm_programs, "_FOLDERS", ())
-    assert "there is no scontrol on" in slurm_facts.look(str(tmp_path), "ada")["error"]
+    assert "scontrol was not found on" in slurm_facts.look(str(tmp_path), "ada")["error"]
 
 
 def test_a_controller_that_is_silent_costs_no_more_than_its_deadline(programs, tmp_path, monkeypatch):

@@ -179,7 +179,7 @@ def test_what_an_earlier_start_of_the_job_has_left_on_its_node_is_ended_first(sc
         until(lambda: is_gone(ours), "the end of the orphan")
         assert script.process.wait(timeout=20) == 0
         assert not is_gone(other)
-        assert f"had left on this node: pid {ours}\n" in script.said()
+        assert f"of an earlier start of the job on this node: pid {ours}\n" in script.said()
     finally:
         for pid in (ours, other):
             with contextlib.suppress(ProcessLookupError):

@@ -61,7 +61,7 @@ def test_a_run_goes_on_without_its_host_which_ends_its_own_when_it_answers(two, 
         seen = client.run("recover", run, "--host", "local", "--abandon")
         assert seen.returncode == 0, seen.stderr
         ((child, _),) = two.runs_on("local").items()
-        assert f"{child} on local goes on from step {newest} of {run}" in seen.stdout
+        assert f"{child} on local continues from step {newest} of {run}" in seen.stdout
         assert f"A may still train {run}" in seen.stderr
         until(lambda: trained(two, child), "a step of the child")
         assert processes_of(two.roots["A"] / "runs" / run)
@@ -74,7 +74,7 @@ def test_a_run_goes_on_without_its_host_which_ends_its_own_when_it_answers(two, 
         assert f"its parent {run[-6:]} may still train on A" in listed
     swept = client.seen("sweep", "--host", "A")  # any verb
     assert f"{run} on A was ended, at step " in swept
-    assert f"it goes on as {child}" in swept
+    assert f"it continues as {child}" in swept
     assert not processes_of(two.roots["A"] / "runs" / run)
     assert two.runs_on("A") == {run: "stopped"}
     moved = json.loads((two.roots["A"] / "runs" / run / "control" / "moved.json").read_text())

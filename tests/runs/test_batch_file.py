@@ -340,7 +340,7 @@ def test_what_is_to_be_kept_secret_is_refused_before_it_is_on_record(monkeypatch
     assert "run.1.settings.settings.token: it holds a token" in text
     assert "run.2.command: it holds a token" in text
     assert "run.3: variable TOKEN: it holds a token" in text
-    assert "run.4.secrets: secret MY_TOKEN: its value stands in the job's command" in text
+    assert "run.4.secrets: secret MY_TOKEN: its value is in the job's command" in text
     assert token not in text
     assert "kept-from-all" not in text
 

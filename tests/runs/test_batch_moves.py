@@ -24,7 +24,7 @@ def test_a_run_that_is_moved_leaves_its_batch(client, ssh_host):
         again = client.run("batch", "resume", "--failed")
         assert again.returncode == 1
         assert "0 items are queued again" in again.stderr
-        assert f"goes on as {child[-6:]} on local" in again.stdout
+        assert f"continues as {child[-6:]} on local" in again.stdout
         client.ok("attach", child)
         two.judge()
         assert [*two.everywhere()] == [run, child]

@@ -222,7 +222,7 @@ def test_limits_are_not_changed_under_a_process_that_works_the_batch(made):
     assert f"process {process.pid} on " in done.stderr
     assert " works it, with the limits that it began with" in done.stderr
     assert (
-        f"Ctrl-C in that command, or   kill {process.pid}   of one in the background; what runs goes on"
+        f"Ctrl-C in that command, or   kill {process.pid}   of one in the background; running items continue"
         in done.stderr
     )
     os.kill(process.pid, signal.SIGTERM)
@@ -239,8 +239,8 @@ def test_the_end_says_what_did_not_come_home(made, artifacts, left):
     """As `artifacts` says, with what brings it; of a best that no run has reported too."""
     file = made.write(made.items(2), host="local", best="loss:min")
     said = made.client.run("batch", file, "--artifacts", artifacts).stderr
-    assert f"files    artifacts = {artifacts}: what {left} wrote did not come home   launch pull " in said
-    assert made.client.run("batch", "resume").stderr.count(f"what {left} wrote did not come home") == 1
+    assert f"files    artifacts = {artifacts}: files of {left} were not downloaded   launch pull " in said
+    assert made.client.run("batch", "resume").stderr.count(f"files of {left} were not downloaded") == 1
     run = said.partition("launch pull ")[2].split()[0]
     made.client.ok("pull", run)
     assert [*made.client.runs.glob(f"*-{run}/outputs/out/result")]

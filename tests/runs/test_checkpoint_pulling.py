@@ -140,7 +140,7 @@ def test_a_full_disk_here_is_a_note_and_the_run_goes_on(client, tmp_path):
         client.project = small
         words = saving(client, steps=3, size=3_000_000)
         done = client.run("--set", "checkpoints=pull", "--set", "pull_limit=0B", *words)
-        assert "the newest checkpoint did not come here: no room" in done.stderr
+        assert "the newest checkpoint was not downloaded: no room" in done.stderr
         assert done.stderr.count("did not come here") == 1
         assert "succeeded" in done.stderr
     finally:

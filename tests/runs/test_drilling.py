@@ -96,7 +96,7 @@ def test_an_interrupted_drill_leaves_nothing(client, number):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number, out + err
     assert "Traceback" not in err
-    assert "interrupted after 0 faults: what had begun was removed" in err
+    assert "interrupted after 0 faults: the begun run was removed" in err
     assert left(client) == []
     assert mirrors(client) == []
 

@@ -167,7 +167,7 @@ def test_a_client_does_not_begin_anew_what_another_has_ended(kaggle_account):
     assert "succeeded" in account.client.seen("attach", run)
     account.hurry(other)
     refused = other.run("attach", run, "--host", "k")
-    assert (refused.returncode, "has gone on with the run" in refused.stderr) == (1, True)
+    assert (refused.returncode, "another client continued or stopped the run" in refused.stderr) == (1, True)
     account.assert_pushed_once(run, 2)
 
 

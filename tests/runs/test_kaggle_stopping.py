@@ -87,7 +87,7 @@ def test_a_script_that_cannot_resume_gets_no_second_session_and_its_follower_lea
     said = followed.stdout + followed.stderr
     assert "never asks worker.resume_from()" in said
     assert "stopping" not in said
-    assert "it cannot go on in another one" in said
+    assert "it cannot continue in another one" in said
     assert "not-restartable" in said
     assert "next one" not in said.partition("at its limit")[2]
     assert "came otherwise" not in said

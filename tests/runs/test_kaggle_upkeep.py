@@ -52,7 +52,7 @@ def test_stop_deletes_the_kernel_and_keeps_what_was_printed(kaggle_account):
     session = account.session(run)
     said = account.client.ok("stop", "--now", run)
     assert "stopped: by-user" in said
-    assert "it was deleted, to stop it" in said
+    assert "it was deleted to stop it" in said
     assert session.status == "CANCEL_ACKNOWLEDGED"
     assert account.kernels() == []
     out, err = process.communicate(timeout=60)
@@ -61,7 +61,7 @@ def test_stop_deletes_the_kernel_and_keeps_what_was_printed(kaggle_account):
     assert [*account.run_dir(run).glob("record/*/events.jsonl")]
     assert "0.25" in account.client.ok("metrics", run)
     pulled = account.client.run("pull", run)
-    assert "it was deleted, to stop it" in pulled.stdout + pulled.stderr
+    assert "it was deleted to stop it" in pulled.stdout + pulled.stderr
     account.client.ok("rm", "--force", "--here", run)
     assert_nothing_is_left(account, run)
 

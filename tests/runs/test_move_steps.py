@@ -160,7 +160,7 @@ def test_a_child_that_may_be_at_its_host_is_never_given_up(monkeypatch, tmp_path
     [
         (CHILD, "me@thief.example:22", UsageError, "was moved to me@thief.example:22"),
         (CHILD, "B; rm -rf ~", UsageError, "--host 'B; rm -rf ~'"),
-        ("../../elsewhere", "B", RunError, "which is no run"),
+        ("../../elsewhere", "B", RunError, "which is not a run"),
     ],
 )
 def test_an_old_host_leads_this_client_to_no_machine_and_no_path(

@@ -39,7 +39,7 @@ def test_a_run_moves_in_mid_flight_and_ends_with_the_weights_of_an_unbroken_one(
     for words in (["resume", run], ["recover", run], ["recover", run, "--host", "A"]):
         again = client.run(*words)
         assert again.returncode == 2
-        assert f"was moved to local, and goes on as {child}" in again.stderr
+        assert f"was moved to local, and continues as {child}" in again.stderr
     seen = client.run("attach", run).stderr
     assert f"goes on  launch attach {child[-6:]}" in seen
     assert "launch resume" not in seen
@@ -67,7 +67,7 @@ def test_a_move_goes_to_an_ssh_host_too_and_twice_is_once(two):
     client = two.client
     run = two.started("local", later=2.0)
     looked = client.ok("recover", run, "--host", "A", "--dry-run")
-    assert f"{run}: without --dry-run it goes on from its last checkpoint" in looked
+    assert f"{run}: without --dry-run it continues from its last checkpoint" in looked
     assert client.summary(run)["state"] == "running"
     client.ok("recover", run, "--host", "A")
     ((child, _),) = two.runs_on("A").items()

@@ -201,7 +201,7 @@ def test_a_private_index_is_not_left_out_silently(folder):
 @pytest.mark.parametrize(
     ("block", "said"),
     [
-        (BLOCK + BLOCK, "is there twice"),
+        (BLOCK + BLOCK, "occurs twice"),
         (BLOCK.replace('">=3.9"', ">=3.9"), ": is not TOML"),
         (BLOCK.replace('"of-block>=1"', '"of block"'), "of block: expected a requirement"),
         (BLOCK.replace('"of-block>=1"', "1"), "expected a list of requirements"),

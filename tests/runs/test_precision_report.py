@@ -100,7 +100,7 @@ def test_what_was_only_taken_is_not_said_to_have_run(client):
     client.ok(*TURING, "--set", "inject=false", "--", "python", "train.py")
     said = client.ok("explain", "last")
     assert "what ran is" not in said
-    assert "  the script takes what the card wants\n" in said
+    assert "  the script takes the card's best precision\n" in said
     assert "did not see what ran: inject = false" in said
     assert re.search(r"^ +from the plan  the card wants$", said, re.MULTILINE)
     assert re.search(r"device +cpu, for cuda  cuda$", said, re.MULTILINE)

@@ -250,7 +250,7 @@ def test_a_line_that_was_cut_off_hides_no_limit(project):
     project.clock.sleep(5 * 3600)
     assert "rented beyond its limit" in project.client.run("profile", "list").stderr
     path.write_bytes(path.read_bytes() + b'{"kind": "extra"}\n')
-    assert "a record of what is rented cannot be read" in project.client.run("profile", "list").stderr
+    assert "a rental record cannot be read" in project.client.run("profile", "list").stderr
 
 
 @pytest.mark.long

@@ -81,7 +81,7 @@ def test_a_slow_link_does_not_decide_what_a_rent_costs(project, link, who):
         project.until_left()
         said = (project.ledger.place(rental.nonce) / "keeper.log").read_text()
     assert re.search(lost, said), said
-    known = r"not all comes home by the limit: \S+ MB at .*/s take .*, and .* are left   more time   launch extend"
+    known = r"the download will not finish before the limit: \S+ MB at .*/s take .*, and .* are left   more time   launch extend"
     assert re.search(known, said), said
     for words in (("attach", run), ("pull", run), ("resume", run)):
         seen = project.client.run(*words)
@@ -105,10 +105,10 @@ def test_a_run_stops_in_time_to_come_home_before_the_limit(project):
 def test_what_was_said_of_the_last_minutes(project):
     """The plan says that they are for bringing home."""
     said = project.client.run(*ON_RENTED, "--dry-run", "--", "python3", "train.py")
-    assert "the last 10 minutes before the limit are for bringing files home" in said.stdout + said.stderr
+    assert "the last 10 minutes before the limit are reserved for downloads" in said.stdout + said.stderr
     project.table(max_hours=1)
     said = project.client.run(*ON_RENTED, "--dry-run", "--", "python3", "train.py")
-    assert "the last 6 minutes before the limit are for bringing files home" in said.stdout + said.stderr
+    assert "the last 6 minutes before the limit are reserved for downloads" in said.stdout + said.stderr
 
 
 @pytest.mark.long

@@ -192,7 +192,7 @@ def test_a_move_is_looked_at_before_it_is_made(project):
         seen.stdout
     )
     assert "A100 40 GB" in seen.stderr
-    assert f"{run}: without --dry-run it goes on from its last checkpoint" in seen.stdout
+    assert f"{run}: without --dry-run it continues from its last checkpoint" in seen.stdout
     (row,) = json.loads(project.client.ok(*looked, "--json").splitlines()[-1])["runs"]
     assert (row["outcome"], row["rental"]["largest_cents"]) == ("planned", 796)
     project.table(confirm_above=0.01)

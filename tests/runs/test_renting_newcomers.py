@@ -136,14 +136,14 @@ def test_an_attached_client_sees_the_end_of_a_run_that_a_keeper_brings_home(proj
     """The machine goes away under it; it shows the end, and leaves with the run's code."""
     project.client.run("--detach", *ON_RENTED, "--", "python3", "train.py", "wait", "fail")
     attached = project.client.start("attach", "last")
-    assert "another process here brings its files home" in attached.stderr.readline()
+    assert "another process on this computer downloads its files" in attached.stderr.readline()
     (keeper,) = project.keepers()
     assert keeper != attached.pid
     with project.service.holding("terminate"):
         project.go()
         _, said = attached.communicate(timeout=90)
     assert attached.returncode == 1, said
-    assert "another process here brings its files home and ends the rent   launch hosts" in said
+    assert "another process on this computer downloads its files and ends the rental   launch hosts" in said
     over(project)
 
 
@@ -151,8 +151,8 @@ VERBS = {
     "ps": (0, "failed"),
     "logs last": (0, "begun"),
     "ls last": (0, "out/weights"),
-    "pull last": (0, "what came home is in"),
-    "pull last out/weights": (0, "what came home is in"),
+    "pull last": (0, "the downloaded files are in"),
+    "pull last out/weights": (0, "the downloaded files are in"),
     "pull last out/none": (4, "launch ls"),
     "cp last:out/weights copy": (0, "1.0 kB   copy"),
     "cp last:out folder": (0, "1.0 kB   folder"),

@@ -206,7 +206,7 @@ def test_what_was_never_started_leaves_none(tmp_path):
     run = "0101-x-aaaa"
     folder = tmp_path / "runs" / run
     with channel_to(Host(name="local", root=str(tmp_path))) as agent:
-        with pytest.raises(AgentError, match="there is no run"):
+        with pytest.raises(AgentError, match="no run"):
             agent.call("secrets", b'{"A": "never"}', run=run)
         agent.call("create", b"{}\n", run=run, env=None, gpus=None)
         (folder / "record" / "secrets.env").symlink_to(tmp_path / "elsewhere")

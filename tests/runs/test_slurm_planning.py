@@ -221,7 +221,7 @@ def test_a_root_that_no_node_sees_is_refused(client, hive):
     client.script(hive.logins[1].table("hive", kind="slurm", root="/tmp/ada-launch"), "launch.toml")
     done = client.run("--host", "hive", "--", "python3", "train.py")
     assert done.returncode == 3
-    assert "no compute node sees what is kept there" in done.stderr
+    assert "compute nodes cannot read files there" in done.stderr
 
 
 def test_a_job_that_names_slurms_keys_runs_on_a_cluster_alone(client, hive):
@@ -244,7 +244,7 @@ def test_a_job_that_names_slurms_keys_runs_on_a_cluster_alone(client, hive):
         pytest.param(["--runtime", "native"], "expected auto or slurm", marks=pytest.mark.long),
         pytest.param(
             ["--allow-substitute"],
-            "a plan for each card that may come is made by itself",
+            "a plan for each card that may be assigned is made automatically",
             marks=pytest.mark.long,
         ),
         (["--set", "image=lab/torch:1", "--dry-run"], "--set slurm.image=docker://lab/torch:1"),

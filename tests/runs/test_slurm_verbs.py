@@ -252,7 +252,7 @@ def test_a_queued_run(hive):
     assert [state for _, state in hive.jobs(run)] == ["CANCELLED"]
     refused = hive.client.run("exec", run, "--", "true")
     assert refused.returncode == 4
-    assert "its files are there" in refused.stderr
+    assert "its files are on the" in refused.stderr
 
 
 @pytest.mark.long

@@ -98,19 +98,19 @@ def test_a_job_that_slurm_has_ended_is_said_to_get_a_new_job(mirror, capsys):
             {"state": "waiting", "reason": "client", "checkpoint": 5, "evidence": {"service": "its job 12 is NODE_FAIL"}},
             "ended-by-slurm",
             "for good: its job 12 is NODE_FAIL",
-            "launch recover w8q2zz     submits a new job, which goes on from step 5",
+            "launch recover w8q2zz     submits a new job, which continues from step 5",
         ),
         (
             {"state": "stopped", "reason": "cancelled-in-slurm"},
             "cancelled-in-slurm",
-            "somebody has cancelled its job in Slurm",
+            "its job was cancelled in Slurm",
             "launch rerun w8q2zz ",
         ),
         (
             {"state": "stopped", "reason": "cancelled-in-slurm", "checkpoint": 15},
             "cancelled-in-slurm",
-            "somebody has cancelled its job in Slurm",
-            "launch resume w8q2zz     goes on from step 15",
+            "its job was cancelled in Slurm",
+            "launch resume w8q2zz     continues from step 15",
         ),
     ],
 )  # fmt: skip

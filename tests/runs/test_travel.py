@@ -72,7 +72,7 @@ def test_no_planted_secret_is_on_the_host(client, lab, uses_git):
     (line,) = [line for line in out.splitlines() if " ship " in line]
     assert "left out: " in line
     assert ".env" in line
-    assert "not sent: link -> deploy (points to what is left out)" in out
+    assert "not sent: link -> deploy (points to an excluded path)" in out
 
 
 def test_what_a_launchignore_includes_arrives(client, lab):

@@ -223,7 +223,7 @@ def test_launch_trust_names_folders_for_a_machine_without_a_person(clone, tmp_pa
 def test_a_person_at_a_terminal_is_asked_once(clone):
     """No is the default, and nothing was begun by then. A yes is remembered."""
     with clone.asked("probe", "--host", "local") as screen:
-        screen.until(lambda lines: lines[-1].startswith("go on?"))
+        screen.until(lambda lines: lines[-1].startswith("continue?"))
         assert 'hosts.local.python = "./evil.sh"' in "\n".join(screen.lines())
         assert not clone.was_believed()
         screen.type("\n")
@@ -231,12 +231,12 @@ def test_a_person_at_a_terminal_is_asked_once(clone):
         assert screen.process.returncode == 2
     assert not clone.was_believed()
     with clone.asked("probe", "--host", "local") as screen:
-        screen.until(lambda lines: lines[-1].startswith("go on?"))
+        screen.until(lambda lines: lines[-1].startswith("continue?"))
         screen.type("y\n")
         screen.to_the_end()
     assert clone.was_believed() == ["a program"]
     with clone.asked("probe", "--host", "local") as screen:
-        assert "go on?" not in "".join(screen.to_the_end())
+        assert "continue?" not in "".join(screen.to_the_end())
     assert clone.was_believed() == ["a program"]
 
 

@@ -84,8 +84,8 @@ def waiting(project: LambdaCloud, *words: str) -> str:
 def moved_to(seen: CompletedProcess[str], run: str) -> str:
     """Return the run that goes on with one, as `launch recover` says it."""
     assert seen.returncode == 0, seen.stderr
-    (line,) = [line for line in seen.stdout.splitlines() if " goes on from step " in line]
-    assert line.split(" goes on from step ")[1].split("   ")[0] == f"{WAITS_AT - 1} of {run}"
+    (line,) = [line for line in seen.stdout.splitlines() if " continues from step " in line]
+    assert line.split(" continues from step ")[1].split("   ")[0] == f"{WAITS_AT - 1} of {run}"
     return line.split()[0]
 
 

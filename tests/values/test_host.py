@@ -80,8 +80,8 @@ def test_the_record_of_a_machine_has_no_key_that_an_older_version_refuses():
 @pytest.mark.parametrize(
     ("key", "value", "why"),
     [
-        ("address", "gpu", "no machine to log in to"),
-        ("port", 22, "no machine to log in to"),
+        ("address", "gpu", "no machine accepts a login"),
+        ("port", 22, "no machine accepts a login"),
         ("root", "~/.launch", "on this machine"),
         ("python", "python3", "Kaggle's image"),
         ("environment", "venv", "requirements"),
@@ -194,7 +194,7 @@ def test_a_limit_in_dollars_is_one_in_whole_cents(dollars, cents):
 @pytest.mark.parametrize(
     ("key", "value", "why"),
     [
-        ("address", "10.0.0.1", "which the service tells"),
+        ("address", "10.0.0.1", "which the service reports"),
         ("known_hosts", "/k", "keeps it with the rental"),
         ("variables", "listed", "-e NAME=VALUE"),
     ],
@@ -290,8 +290,8 @@ def test_a_login_node_may_be_this_machine():
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"engine": "docker"}, ["hosts.k.engine: not for kind", "no container of ours"]),
-        ({"sudo": True}, ["hosts.k.sudo: not for kind", "no container of ours   (line 3)"]),
+        ({"engine": "docker"}, ["hosts.k.engine: not for kind", "without a container of launcher"]),
+        ({"sudo": True}, ["hosts.k.sudo: not for kind", "without a container of launcher   (line 3)"]),
         ({"variables": "inherit"}, ["hosts.k.variables: not for kind", "-e NAME=VALUE"]),
         ({"build": {"base": "x"}}, ["hosts.k.build", "'login' or 'job'"]),
         ({"runtime": "native"}, ["hosts.k.runtime", "expected auto or slurm"]),

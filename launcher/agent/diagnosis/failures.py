@@ -62,7 +62,7 @@ _LOST_XIDS = r"(?:48|6[1-4]|7[49]|9[2-5]|109|110|119|120|136|14[0-9]|15[0-9])"
 FAILURES = (
     FailureClass(
         "not-rehearsable",
-        "the script needs what a rehearsal on a CPU cannot imitate",
+        "the script needs a feature that a rehearsal on a CPU cannot imitate",
         "run it on the card: the same command without --rehearse; or have the script do without it",
         causes=(("not rehearsable: ", r"^(?:[\w.]*NotRehearsableError: )?not rehearsable: "),),
     ),
@@ -495,8 +495,8 @@ FAILURES = (
     ),
     FailureClass(
         "shared-file-refused",
-        "the script writes into a large file that was sent with it: the host keeps one copy for all runs, which nobody may change",
-        "give the run a copy of its own: --set writable='[\"model.pt\"]'; or write a new file and rename it to the old name",
+        "the script writes into a large file that was sent with it: the host keeps one read-only copy for all runs",
+        "give the run its own copy: --set writable='[\"model.pt\"]'; or write a new file and rename it to the old name",
         causes=(
             (
                 "/tree/content",
@@ -696,7 +696,7 @@ FAILURES = (
     ),
     FailureClass(
         "missing-dependency",
-        "a package or library is missing, or its version does not match what the others were built for",
+        "a package or library is missing, or its version does not match the other packages",
         "add it to the job's requirements with a matching version; an undefined symbol means that a wheel was built for another torch",
         causes=(
             ("modulenotfounderror", r"ModuleNotFoundError:"),
@@ -790,7 +790,7 @@ FAILURES = (
     FailureClass(
         "host-lost",
         "a node of the run was lost: its machine died, or Slurm could not reach it any more",
-        "the run goes on when Slurm has another node; if the same one is lost again, leave it out: sbatch's --exclude",
+        "the run continues on another node; if the same node is lost again, exclude it with sbatch's --exclude",
         causes=(
             ("node failure on", r"^srun: error: Node failure on \S+"),
             ("due to node failure", r"\bDUE TO NODE FAILURE\b"),

@@ -61,7 +61,7 @@ _IN_ANOTHER = re.compile(
 """Matches a message printed after a precision error by a script that continues in another precision."""
 _MEASURED = re.compile(r"\W*errors?\b[\w ()%]{0,20}[:=]?\s*[-+]?[\d.][\d.eE+%-]*\W*", re.IGNORECASE)
 _NO_PLACE = "the last loss that the log shows is not finite, but the log does not place it in a training"
-_IF_GOOD = "; with exit status 0, the lines after it would count as work that went on"
+_IF_GOOD = "; with exit status 0, the lines after it would count as continued work"
 _LAST_ERROR = "the log ends with this error, although the exit status is 0"
 
 

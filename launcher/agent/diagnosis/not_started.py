@@ -28,9 +28,7 @@ def words_of_start(program: str, error: OSError, code: str, path: str) -> Words:
         )
     first = _first_line(os.path.join(code, program))
     if first is None:
-        return Words(
-            "there is no '%s' on the host" % program, "a relative path starts at the folder of the code"
-        )
+        return Words("the host has no '%s'" % program, "a relative path starts at the folder of the code")
     if not first.startswith("#!"):
         return Words(
             "'%s' does not begin with a line #!" % program, "name its interpreter: python %s" % program

@@ -62,12 +62,12 @@ _SIGNALS = {
     signal.SIGILL: "native code uses an instruction that this processor does not have",
     signal.SIGFPE: "native code divided by zero",
     signal.SIGBUS: "shared memory is full, or a file that it had mapped was cut short",
-    signal.SIGINT: "somebody pressed Ctrl-C, or sent the signal of it",
-    signal.SIGPIPE: "it wrote to a pipe that nobody reads any more",
+    signal.SIGINT: "Ctrl-C was pressed, or SIGINT was sent",
+    signal.SIGPIPE: "it wrote to a closed pipe",
     signal.SIGXCPU: "it used up the CPU time that the host allows (ulimit -t)",
     signal.SIGXFSZ: "it wrote a file larger than the host allows (ulimit -f)",
     signal.SIGTRAP: "it was stopped at a breakpoint, or by an assertion of native code",
-    signal.SIGQUIT: "somebody asked it to end with a core dump",
+    signal.SIGQUIT: "SIGQUIT was sent: it ended with a core dump",
 }
 _NATIVE = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP)
 _STATUSES = {
@@ -120,7 +120,7 @@ def words_of_end(code: Optional[int], number: Optional[int], *, has_line: bool =
         return Words("nothing is known of how it ended", "read the end of its log")
     return Words(
         "it ended with exit status %d%s" % (code, "" if has_line else ", and its log shows no error"),
-        "the script chose this status, e.g. by sys.exit(%d): read what it printed last" % code,
+        "the script chose this status, e.g. by sys.exit(%d): read its last output" % code,
     )
 
 

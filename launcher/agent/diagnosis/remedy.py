@@ -254,7 +254,7 @@ def _again(text: str, most: int) -> Edit:
 
 TABLE = {
     "nan-divergence": _RUNG._replace(
-        alone="lower the learning rate, clip the gradients, and check the data of that step; launch it with --adapt, which gives the script the plan's precision and goes to a safer one by itself"
+        alone="lower the learning rate, clip the gradients, and check the data of that step; launch it with --adapt, which gives the script the plan's precision and changes to a safer one automatically"
     ),
     "not-learning": Edit(
         lambda _attempt: None,
@@ -271,7 +271,7 @@ TABLE = {
         _fewer_loaders,
         knob="loaders",
         by_hand="use fewer loader workers or more memory; if the script reads worker.knobs().loader_workers, the next attempt gets fewer",
-        at_last="there are no loader workers to remove: the host or the container needs more memory",
+        at_last="no loader workers are left to remove: the host or the container needs more memory",
     ),
     "gpu-busy-exclusive": Edit(
         _free_card,

@@ -64,7 +64,7 @@ class Spooled(LivenessProbe):
                 "class": NOT_RESTARTABLE,
                 "line": line,
                 "why": "its script never asked worker.resume_from(), so another session would begin at step 1 again",
-                "mend": "a script that asks for its checkpoint goes on in the next session; `restart = true` lets it begin anew",
+                "mend": "call worker.resume_from() to continue in the next session, or set `restart = true` to start again",
             }
             return "failed", NOT_RESTARTABLE, evidence
         if fruitless < MOST_FRUITLESS:

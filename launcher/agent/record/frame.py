@@ -92,7 +92,7 @@ def read_frame(line: str) -> Frame:
         raise FrameError("it does not have 7 words", path)
     sequence, mode, _, offset, length, digest, body = words
     if not all(map(_COUNT.fullmatch, (sequence, offset, length))):
-        raise FrameError("its counts are no numbers", path)
+        raise FrameError("its counts are not numbers", path)
     if mode != (APPEND if path.is_growing else REPLACE) or (mode == REPLACE and int(offset)):
         raise FrameError("its mode is not that of its file", path)
     data = _unpack(body, path)

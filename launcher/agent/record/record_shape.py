@@ -59,7 +59,7 @@ def read_record(path: str, shape: Shape) -> JsonObject:
     for name, check in shape.items():
         value = record.get(name)
         if value is not None and not check(value):
-            raise UnreadableError(path, "has an odd value of %r" % name)
+            raise UnreadableError(path, "has an invalid value of %r" % name)
     return record
 
 

@@ -94,7 +94,7 @@ def _descend(steps: Tuple[str, ...]) -> int:
         except OSError as error:
             path = os.path.join(*steps)
             if error.errno in (errno.ELOOP, errno.ENOTDIR):
-                raise UnreadableError(path, "is behind %s, which is no folder" % name) from None
+                raise UnreadableError(path, "lies below %s, which is not a folder" % name) from None
             if error.errno == errno.EACCES:  # its job has changed its mode
                 where = "" if name == names[-1] else "is behind %s, which " % name
                 raise UnreadableError(path, "%smay not be opened" % where) from None

@@ -38,7 +38,7 @@ SAVING_S = 120.0
 MOST_SAVING = 0.25
 """The largest share of the session for both together."""
 _OTHER_CARDS = (
-    "launch again: the service may give what was asked for; --allow-substitute plans for other cards too"
+    "launch again: the service may assign the requested card;  --allow-substitute plans for other cards too"
 )
 LAST_S = 15.0
 MOST_LAST = 0.1

@@ -84,7 +84,7 @@ class ClientSession:
         """Return a run that exists. Raises RequestError."""
         run = Run(self.path_of(run_id))
         if not os.path.isdir(run.path):
-            raise RequestError("no-run", "there is no run %s below %s" % (run.id, self.root))
+            raise RequestError("no-run", "no run %s below %s" % (run.id, self.root))
         return run
 
     def prepared_run(self, run_id: RunId) -> Run:

@@ -154,7 +154,7 @@ class _Keeping:
         ended = contact.end_leftovers(self._run, 0.0)
         if ended:
             pids = ", ".join(str(proof["pid"]) for proof in ended)
-            _say("ended what an earlier start of the job had left on this node: pid %s" % pids)
+            _say("ended processes of an earlier start of the job on this node: pid %s" % pids)
         code = self._keep_agents()
         if code == RESTART and self._signals.is_over:
             self._note_end()

@@ -116,7 +116,7 @@ def what_is_wrong(path: str, is_given_up: Callable[[], bool] = lambda: False) ->
         for name, entry in files.items():
             status = os.stat(os.path.join(path, name))
             if not stat.S_ISREG(status.st_mode):  # opening a pipe would block
-                return "%s is no file" % name
+                return "%s is not a regular file" % name
             if status.st_size != entry.get("size"):
                 return "%s has another size" % name
         for name, entry in files.items():

@@ -181,7 +181,7 @@ def _popen(program: AttendedProgram, token: str, stdin: int, stdout: int) -> sub
                 pass_fds=program.held,
             )
     except FileNotFoundError:
-        raise CommandError("not-found", "there is no program %s" % program.words[0]) from None
+        raise CommandError("not-found", "program %s was not found" % program.words[0]) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL byte in a word
         reason = error.strerror if isinstance(error, OSError) else error
         raise CommandError("not-executable", "%s: %s" % (program.words[0], reason)) from None

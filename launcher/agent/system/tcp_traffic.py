@@ -49,7 +49,7 @@ def _read(link: socket.socket) -> Iterator[tuple[int, int]]:
             if kind == _DONE:
                 return
             if kind == _ERROR or length < _HEADER.size:
-                raise OSError("the kernel does not tell of sockets")
+                raise OSError("the kernel does not report sockets")
             told = data[at + _HEADER.size : at + length]
             if len(told) >= _TOLD:
                 yield struct.unpack_from("=I", told, _INODE_AT)[0], _bytes_of(told)

@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
     try:
         return _go_on(run, last, seen)
     except FileExistsError as error:
-        _say("%s was made by another process, which goes on with the run" % error.filename)
+        _say("another process made %s, and continues the run" % error.filename)
         return 0
 
 
@@ -60,7 +60,7 @@ def _is_over(run: Run, last: Folder) -> bool:
     _say(words % (last.path, silence.lasts_s))
     while (is_dead := silence.look()) is None:
         time.sleep(LOOK_S)
-    _say("its agent has been silent: going on" if is_dead else "the run is alive elsewhere: nothing to do")
+    _say("its agent has been silent: continuing" if is_dead else "the run is alive elsewhere: nothing to do")
     return is_dead
 
 

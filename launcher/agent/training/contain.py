@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
             )
             return 0
     if not os.path.exists(run.plan):
-        sys.stderr.write("there is no run in %s\n" % run.path)
+        sys.stderr.write("no run in %s\n" % run.path)
         return 0
     last, before = run.numbers()[-1], read_json(run.container_end)
     without_folder = int(before.get("without_folder", 0)) if before.get("after") == last else 0

@@ -73,7 +73,7 @@ NOT_RESTARTABLE = {
     "class": "not-restartable",
     "line": "its last attempt was ended from outside",
     "why": "its script never asked worker.resume_from(), so another attempt would begin at step 1 again",
-    "mend": "a script that asks for its checkpoint goes on where it was; `restart = true` lets it begin anew",
+    "mend": "call worker.resume_from() to continue from its checkpoint, or set `restart = true` to start again",
 }
 """The evidence of a run whose script cannot continue."""
 TIME_UP = "the time of its job was up before it had ended"

@@ -69,7 +69,7 @@ def move(session: ClientSession, request: Move, _payload: bytes) -> VerbReply:
     contact.check_is_here(run)
     with contact.contact(run) as is_ours:
         if not is_ours:
-            raise RequestError("held", "another client is at run %s: try again" % run.id)
+            raise RequestError("held", "another client is working on run %s: try again" % run.id)
         state = run_state.state_of(run)
         if state["state"] not in TERMINAL or run_state.is_unwritten(state):
             raise RequestError("not-ended", "run %s is %s" % (run.id, state["state"]))
@@ -107,7 +107,7 @@ def contents(session: ClientSession, request: Contents, _payload: bytes) -> Verb
     sizes = {entry["sha256"]: entry["size"] for entry in manifest.values() if "sha256" in entry}
     wanted = request.files or []
     if not set(wanted) <= set(sizes):
-        raise RequestError("not-offered", "run %s: a file was asked for that it was not sent" % run.id)
+        raise RequestError("not-offered", "run %s: a requested file was never sent" % run.id)
     with session.store.shared():
         missing = [sha256 for sha256 in wanted if not session.store.holds(sha256, sizes[sha256])]
         found = parentage.find_in_trees(run, manifest, missing)
@@ -170,7 +170,7 @@ def offer_checkpoint(session: ClientSession, request: OfferCheckpoint, payload: 
     manifest = read_object(payload, "the manifest")
     files, step = manifest.get("files"), manifest.get("step")
     if not isinstance(files, dict) or not all(map(_is_file, files.values())) or not _is_size(step):
-        raise RequestError("bad-checkpoint", "the manifest of %s is not one of ours" % request.name)
+        raise RequestError("bad-checkpoint", "the manifest of %s is invalid" % request.name)
     for path in files:
         if "\0" in path or parentage.leads_out(path):
             raise RequestError("bad-checkpoint", "the manifest of %s names %r" % (request.name, path))

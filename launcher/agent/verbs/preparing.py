@@ -56,7 +56,7 @@ def create(session: ClientSession, request: Create, payload: bytes) -> VerbReply
     plan = cast("PlanRecord", read_object(payload, "the plan"))
     place_id = liveness.probe_of(request.runtime).place_id()
     if not place_id:
-        words = "this machine cannot tell which place keeps runs of %s" % request.runtime
+        words = "this machine cannot find out which host or cluster keeps runs of %s" % request.runtime
         raise RequestError("no-place", words)
     contact.check_can_start(session.root)
     worker_folder.unpack(sys.argv[0])
@@ -64,12 +64,12 @@ def create(session: ClientSession, request: Create, payload: bytes) -> VerbReply
     try:
         run.make()
     except FileExistsError:
-        raise RequestError("run-exists", "there is a run %s already" % run.id) from None
+        raise RequestError("run-exists", "run %s exists already" % run.id) from None
     if forgone.is_marked(
         session.root, run.id
     ):  # checked after it was made: a process that marks it looks for it afterwards
         shutil.rmtree(run.path, ignore_errors=True)
-        raise RequestError("forgone", "run %s goes on elsewhere" % run.id)
+        raise RequestError("forgone", "run %s continues on another host" % run.id)
     folder = run.new_folder()
     session.prepared[run.id] = folder
     _make_locks(session, run)
@@ -245,7 +245,7 @@ def _unjudged(parent: Run) -> Iterator[None]:
     """Keep other clients from judging a parent. Several runs may continue it at once. Raises RequestError."""
     lock = Lock.take(parent.contact_lock, shared=True)
     if lock is None:
-        raise RequestError("held", "another client is at run %s: try again" % parent.id)
+        raise RequestError("held", "another client is working on run %s: try again" % parent.id)
     try:
         run_state.probe_of(parent).forget(parent)
         yield

@@ -17,7 +17,7 @@ from .summary_cache import CachedSummary, SummaryCache
 GROUP = 50
 MOST_BYTES = 60_000
 """The longest line: a job may write evidence of any size into its record."""
-_TOO_LONG = {UNREADABLE: "what its record says is too long to list"}
+_TOO_LONG = {UNREADABLE: "its record is too long to list"}
 
 
 class RunFilter(NamedTuple):

@@ -25,7 +25,7 @@ def account_words(host: Host, settings: RentalSettings) -> list[str]:
             found = [one for one in account.provider.instances() if one.is_billed]
     except (HostError, BadFileError) as error:
         why, *mend = str(error).splitlines()
-        return [first, f"  what the account has is not known: {why}", *mend]
+        return [first, f"  the account's machines are unknown: {why}", *mend]
     if not found:
         return [first, f"  its account has no machine   a first run   launch --host {host.name} …"]
     count = "a machine" if len(found) == 1 else f"{len(found)} machines"
@@ -33,7 +33,7 @@ def account_words(host: Host, settings: RentalSettings) -> list[str]:
         first,
         f"  its account has {count}, rented from elsewhere:",
         *(f"    {_words(one)}" for one in found),
-        f"  to end one, and lose what is on it   launch reconcile --adopt {_proposed(found)}",
+        f"  terminate one and lose its data   launch reconcile --adopt {_proposed(found)}",
     ]
 
 

@@ -160,7 +160,7 @@ def cannot_go_on(host: str, limit: str, following: str) -> Finding:
     The caller has found from the job's script that it cannot resume.
     """
     message = (
-        f"{host}: the script never asks worker.resume_from(): a run that is longer than {limit} cannot go on in the "
+        f"{host}: the script never calls worker.resume_from(): a run longer than {limit} cannot continue in the "
         f"next {following}, and ends as not-restartable"
     )
     mend = "have it save and resume through launcher_worker     or let it begin anew   --set restart=true"

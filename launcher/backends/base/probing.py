@@ -133,7 +133,7 @@ class Probing:
         Raises UsageError for a host that rents none.
         """
         del offer, profile
-        raise UsageError(f"{host.name}: nothing is rented there\n  what is offered   launch offers")
+        raise UsageError(f"{host.name}: it rents no machines\n  offers   launch offers")
 
     def cards(self, host: Host, job: Job, asked: CardRequest, facts: Facts, lookup: Lookup) -> CardsThere:
         """Return the cards for a job, chosen from a host's probed facts.

@@ -31,7 +31,7 @@ def settings_of(host: Host) -> RentalSettings:
     settings = backend_of(host).running.rental(host)
     if settings is None:
         raise UsageError(
-            f'{host.name}: nothing is rented there: its table has no kind = "lambda-cloud"\n'
+            f'{host.name}: it rents no machines: its table has no kind = "lambda-cloud"\n'
             "  what Lambda Cloud offers   launch offers"
         )
     return settings

@@ -22,11 +22,11 @@ LACKS = {
     **SPOOL_LACKS,
     "sweep": Lack(
         "no process of a run is on a machine of yours, and Kaggle ends those of a session",
-        "what its account still holds   launch gc --host {host} --dry-run",
+        "its account's storage   launch gc --host {host} --dry-run",
     ),
     "image": Lack(
-        "sessions run in Kaggle's own image, and what a job lacks is installed there each time",
-        "what is expected there   launch probe --host {host}",
+        "sessions run in Kaggle's own image, and missing packages are installed in each session",
+        "its expected hardware   launch probe --host {host}",
     ),
     "init": Lack(
         "the account of your credentials needs no table, and nothing there can be probed",
@@ -37,7 +37,7 @@ LACKS = {
         "the same on this machine   launch drill --host local",
     ),
     "verify": Lack(
-        "what it measures is kept on the machine for later launches, and a session's is gone with it",
+        "measurements are kept on the machine for later launches, and a session's machine is gone with it",
         "its plan on this machine's CPU   launch verify --host local --rehearse --profile t4x2 --job …",
     ),
 }

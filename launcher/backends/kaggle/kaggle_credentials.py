@@ -45,7 +45,7 @@ class KaggleLogin:
         if not secret.isascii() or not secret.isprintable() or " " in secret:
             raise BadFileError(f"kaggle: what {origin} holds is not a token or key: it has other characters")
         if user and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", user):
-            raise BadFileError(f"kaggle: {origin}: '{printable(user[:64])}' is no name of an account")
+            raise BadFileError(f"kaggle: {origin}: '{printable(user[:64])}' is not an account name")
         self.kind, self.origin, self.user, self.needs_renewal = kind, origin, user, needs_renewal
         self._secret, self.until = secret, until
 

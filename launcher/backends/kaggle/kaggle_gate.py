@@ -16,7 +16,7 @@ from launcher.values.plan import Finding, Plan
 
 _SECRETS = "Kaggle attaches secrets by hand in its editor, to one kernel, and each session of a run is a new kernel (kaggle-cli#582)"
 _WITHOUT_SECRETS = (
-    "what a secret opens can be there without it: files in a private dataset of yours on Kaggle, or a gated model that you "
+    "use a private Kaggle dataset instead of a secret, or a gated model that you "
     "add to your models on Kaggle; name it in the host's table   datasets = […]     models = […]"
 )
 _INPUT = "/kaggle/input/"
@@ -58,7 +58,7 @@ def _places(plan: Plan, settings: KaggleSettings) -> list[Finding]:
         f"{', '.join(named)}: host:… names a file that is on the host, and a session of {plan.host} has none"
         + (f" but those below {_INPUT}" if has_inputs else "")
     )
-    mend = f"a file here is sent   --set {named[0]}=./…     a dataset of Kaggle's is there if the host's table names it"
+    mend = f"a file here is sent   --set {named[0]}=./…     a Kaggle dataset is available if the host's table names it"
     return [Finding(level="refuse", code="no-host-files", message=message, mend=mend)]
 
 
@@ -67,7 +67,7 @@ def _sessions(plan: Plan, settings: KaggleSettings) -> list[Finding]:
     hours, limit = settings.session_hours, plan.time_limit_minutes
     if limit is not None and limit <= hours * 60:
         return []
-    message = f"{plan.host}: a session lasts {hours_text(hours)} at most; a longer run goes on in the next one, which a client begins"
+    message = f"{plan.host}: a session lasts {hours_text(hours)} at most; a client continues a longer run in the next one"
     mend = "as long as it is followed, or by   launch attach RUN     launch recover --all"
     return [Finding(level="note", code="sessions", message=message, mend=mend)]
 

@@ -10,8 +10,8 @@ from launcher.backends.kaggle.kaggle_settings import KaggleSettings
 from launcher.values.host import Host
 from launcher.values.host_kind import HostKind
 
-_NO_MACHINE = "there is no machine to log in to: Kaggle runs the job, and launcher asks its service"
-_ENVIRONMENT = "the job has the Python of Kaggle's image; what it lacks is installed from `requirements`"
+_NO_MACHINE = "no machine accepts a login: Kaggle runs the job, and launcher uses its API"
+_ENVIRONMENT = "the job has the Python of Kaggle's image; missing packages are installed from `requirements`"
 _CONTAINER = "a kernel is Kaggle's own container, and starts no other"
 
 
@@ -67,13 +67,13 @@ class KaggleKind(HostKind):
         "port": _NO_MACHINE,
         "identity_file": _NO_MACHINE,
         "known_hosts": _NO_MACHINE,
-        "root": "what the runs of an account send home is kept in launcher's own folder on this machine",
+        "root": "downloads of an account's runs are kept in launcher's own folder on this machine",
         "python": "the job has the Python of Kaggle's image",
         "environment": _ENVIRONMENT,
         "env": _ENVIRONMENT,
         "engine": _CONTAINER,
         "sudo": _CONTAINER,
-        "build": "the image is Kaggle's own; what a job lacks is installed from its `requirements`",
+        "build": "the image is Kaggle's own; missing packages are installed from the job's `requirements`",
         "variables": "a kernel inherits no variables from here; use -e NAME=VALUE",
         "hold": _NO_MACHINE,
     }

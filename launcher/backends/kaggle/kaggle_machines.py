@@ -223,7 +223,7 @@ def _by_shape(host: str, shape: str) -> tuple[Machine, Retired | None]:
     """Return the machine of an accelerator's name, and the retired entry that it replaces, if any."""
     retired = next((one for one in RETIRED if one.shape == shape), None)
     if shape in TPUS or (retired is not None and retired.why == _TPU):
-        raise RefusedError(f"{host}: accelerator {shape}: {_TPU}\n  what it offers   {_offered()}")
+        raise RefusedError(f"{host}: accelerator {shape}: {_TPU}\n  available   {_offered()}")
     if retired is not None:
         return _machine(retired.instead), retired
     names = [machine.shape for machine in MACHINES]
@@ -244,7 +244,7 @@ def _by_profile(host: str, named: Sequence[Profile]) -> tuple[Machine, Retired |
     if alike is not None and alike.profiles:
         words = f"{host} gives {alike.cards} x {alike.names[0]} or none, not {first.title}"
         raise RefusedError(f"{words}\n  all of them   launch --host {host} --profile {alike.profiles[0]}")
-    raise RefusedError(f"{host} has no {first.title}\n  what it offers   {_offered()}")
+    raise RefusedError(f"{host} has no {first.title}\n  available   {_offered()}")
 
 
 def _substituted(host: str, machine: Machine, retired: Retired | None) -> tuple[Finding, ...]:
@@ -273,7 +273,7 @@ def _mismatch(host: str, settings: KaggleSettings, profile: Profile, machine: Ma
     words = f'{host}: accelerator = "{settings.accelerator}" is {has}, not {profile.title}'
     shape = shape_for(profile)
     if shape is None:
-        return RefusedError(f"{words}\n  what it offers   {_offered()}")
+        return RefusedError(f"{words}\n  available   {_offered()}")
     return RefusedError(f'{words}\n  leave it out of the host\'s table, or write   accelerator = "{shape}"')
 
 

@@ -99,7 +99,7 @@ class KaggleProbing(Probing):
 
     def rows(self, facts: Facts, quota: str | None) -> Iterator[tuple[str, str]]:
         """Yield the rows of the expected machine, and of the account's hours."""
-        yield "expected", f"nothing can be probed before a session: this is what was read until {DATE}"
+        yield "expected", f"nothing can be probed before a session: these facts were read until {DATE}"
         yield "cpus", f"{facts.cpus}, {facts.memory_gb} GB"
         yield "root", f"{facts.root}   {facts.room_title}"
         torch = (

@@ -13,8 +13,8 @@ class KaggleRunning(Running):
     """The running part for an account."""
 
     stop_loses = (
-        "Kaggle ends a session only by deleting it: what it has printed is here and stays, "
-        "what it has written, checkpoints too, is lost"
+        "Kaggle ends a session only by deleting it: its printed output stays on this computer, "
+        "its files, checkpoints included, are lost"
     )
 
     def first_note(self) -> str | None:

@@ -70,7 +70,7 @@ class KaggleRuntime(Runtime):
         The last one must be over and its outputs downloaded. The service has no lock: two pushes at once
         would both begin. So the client that pushed the last kernel goes first.
         """
-        needs.wait(f"until what its last session has left is here; {self._spool.about}")
+        needs.wait(f"until its last session's files are here; {self._spool.about}")
         self._spool.bring_home(run, lambda _count: None)
         segments = self._spool.segments
         if self._is_continued(run, needs):
@@ -132,7 +132,7 @@ class KaggleRuntime(Runtime):
             self._spool.segments.retire(run)
         except ServiceError as error:
             host, short = self.desk.host, run.rpartition("-")[2]
-            words = "is stopped here, but its kernels stay for now, and another client may go on from them"
+            words = "is stopped here, but its kernels stay for now, and another client may continue from them"
             raise HostError(
                 host, f"{run} {words}: {str(error).splitlines()[0]}\n  again   launch stop {short}"
             ) from error

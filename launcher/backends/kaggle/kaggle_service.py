@@ -358,7 +358,7 @@ class KaggleService:
         """Parse an answer strictly: the default of an invalid field may be the opposite of the answer."""
         said = reply.json()
         if said is None:  # a page of a proxy before the service, not the service's answer
-            words = f"{what}: its answer is no JSON ({reply.kind or 'no type'}, {len(reply.body)} bytes)"
+            words = f"{what}: its answer is not JSON ({reply.kind or 'no type'}, {len(reply.body)} bytes)"
             raise ServiceUnreachableError(HOST, Reason.MALFORMED, f"{HOST}: {words}")
         try:
             fields = {key: value for key, value in said.items() if value is not None}

@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 LACKS = {
     "init": Lack(
         "a table there needs no probe, and nothing can be probed before a machine is rented",
-        'a table, with a limit   [hosts.{host}]  kind = "lambda-cloud"  max_hours = 4     what is offered   launch offers',
+        'a table, with a limit   [hosts.{host}]  kind = "lambda-cloud"  max_hours = 4     offers   launch offers',
     ),
     "sweep": Lack(
         "each machine there is rented for one run, and goes back with all that is left on it",
-        "what is rented   launch hosts     what nobody needs any more   launch reconcile",
+        "rented machines   launch hosts     unused machines   launch reconcile",
     ),
     "drill": Lack(
         "a drill would rent a machine for each fault, and break it while you pay for it",
         "the same on this machine   launch drill --host local     on a machine of yours   launch drill --host lab",
     ),
     "verify": Lack(
-        "what it measures is kept on the machine for later launches, and a rented one is gone",
-        "its plan on this machine's CPU   launch verify --rehearse --profile a100_40gb --job …     what is rented   launch offers --host {host}",
+        "measurements are kept on the machine for later launches, and a rented one is gone",
+        "its plan on this machine's CPU   launch verify --rehearse --profile a100_40gb --job …     offers   launch offers --host {host}",
     ),
 }
 
@@ -42,8 +42,8 @@ class LambdaCloud(Backend):
     def connect(self, host: Host) -> NoReturn:
         """Raise UsageError, because a machine is reached through its run."""
         raise UsageError(
-            f"{host.name}: there is no machine to connect to: one is rented for each launch, and is reached by its run\n"
-            f"  its runs   launch ps     what it offers   launch offers --host {host.name}"
+            f"{host.name}: no machine to connect to: one is rented for each launch, and is reached by its run\n"
+            f"  its runs   launch ps     offers   launch offers --host {host.name}"
         )
 
     open_line = connect

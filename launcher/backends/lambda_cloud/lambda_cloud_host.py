@@ -50,7 +50,7 @@ class LambdaCloudKind(HostKind):
     settings = LambdaSettings
     table = _Table
     foreign: ClassVar = {
-        "address": "each machine that is rented has its own, which the service tells",
+        "address": "each rented machine has its own, which the service reports",
         "known_hosts": "launcher makes the host key of each machine that it rents, and keeps it with the rental",
         "variables": "a run on a rented machine inherits no variables from here; use -e NAME=VALUE",
         "hold": "no connection to a machine is kept that may be given back at any moment",
@@ -82,7 +82,7 @@ class LambdaCloudKind(HostKind):
             f"    [hosts.{NAME}]\n"
             '    kind = "lambda-cloud"\n'
             f"    max_hours = {PROPOSED_HOURS}           # or max_cost = 20, in dollars: the most that one rental may take\n"
-            "  what an hour costs   launch offers     a machine of your own   address = …  instead of  kind"
+            "  hourly prices   launch offers     your own machine   address = …  instead of  kind"
         )
 
 

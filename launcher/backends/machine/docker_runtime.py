@@ -196,11 +196,11 @@ class Docker(Runtime):
         container = self.engine.find(run, place.root)
         if container is None:
             words = f"{host}: the container of {run} was removed"
-            mend = f"its files are there   {self.desk.by_hand(shlex.join(['ls', place.path]))}"
+            mend = f"its files are on the host   {self.desk.by_hand(shlex.join(['ls', place.path]))}"
             raise EngineError(host, f"{words}\n  {mend}")
         if container.status == "paused":
             words = f"{host}: the container of {run} is paused"
-            mend = f"let it go on   {self.engine.by_hand('unpause', name_of(run))}"
+            mend = f"resume it   {self.engine.by_hand('unpause', name_of(run))}"
             raise EngineError(host, f"{words}\n  {mend}")
         command = serving(place)
         is_running = container.status == "running"

@@ -47,7 +47,7 @@ def provide(desk: HostClient, plan: Plan, maker: Maker | None, build: BuildOptio
                 f"{desk.host}: environment {environment.name} is gone, and nothing there can make it again"
             )
             raise HostError(
-                desk.host, f"{words}\n  install Python {environment.python} with venv there, or uv"
+                desk.host, f"{words}\n  install Python {environment.python} with venv on the host, or uv"
             )
         began = time.monotonic()
         card = None if plan.rehearsed else plan.profile
@@ -86,7 +86,7 @@ def _make(
         )
     except MalformedAnswerError as error:
         raise HostError(
-            desk.host, f"{desk.host}: environment {environment.name} did not say what is in it"
+            desk.host, f"{desk.host}: environment {environment.name} did not report its packages"
         ) from error
     except AgentError as error:
         if _NO_ROOM.search(str(error)):

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 LACKS = {
     "image": Lack(
-        "a job of Slurm's runs in no container of ours, and no image is built there",
-        "what a job requires is in its environment   launch --host {host} --dry-run",
+        "a Slurm job runs without a container of launcher, and no image is built for it",
+        "a job's requirements are in its environment   launch --host {host} --dry-run",
     ),
     "verify": Lack(
-        "what it measures is kept with the machine, and a later job may get another one",
+        "measurements are kept with the machine, and a later job may get another one",
         "its plan on this machine's CPU   launch verify --host local --rehearse --profile a100_40gb --job …",
     ),
 }

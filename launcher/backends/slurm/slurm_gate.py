@@ -100,7 +100,7 @@ def short_time(host: str, grace_s: float, time: str | None, time_s: int) -> Iter
     if not is_cut and time_s - left_s - _EARLY_S > _WORTH_S:
         return
     message = (
-        f'{host}: time = "{time}" is short: each start is told to save {left_s} s before its end, '
+        f'{host}: time = "{time}" is short: each start is asked to save {left_s} s before its end, '
         f"and Slurm may say so up to {_EARLY_S} s sooner"
     )
     mend = "a longer time   --set slurm.time=30     or less to save in   --set stop_grace_s=10"
@@ -134,7 +134,7 @@ def _root(plan: Plan, facts: Facts) -> list[Finding]:
     mend = f'a folder that all nodes see, such as your home   root = "~/.launch"  for {plan.host}'
     is_own = any(root == place or root.startswith(f"{place}/") for place in _OWN_PLACES)
     if is_own or disk.kind in _IN_MEMORY:
-        message = f"{plan.host}: {root} is {facts.hostname}'s own ({disk.kind or 'unknown file system'}): no compute node sees what is kept there"
+        message = f"{plan.host}: {root} is {facts.hostname}'s own ({disk.kind or 'unknown file system'}): compute nodes cannot read files there"
         return [_refusal("root-not-shared", message, mend)]
     if disk.kind not in _OF_ONE_MACHINE:
         return []
@@ -156,14 +156,14 @@ def _image(plan: Plan, asked: Submission) -> list[Finding]:
     start = f"{plan.host}: the job runs in {image}"
     found = []
     if plan.requirements:
-        message = f"{start}, and nothing is installed there: it requires {', '.join(plan.requirements)}"
+        message = f"{start}, into which nothing is installed: the job requires {', '.join(plan.requirements)}"
         mend = "have them in the image, and   --set 'requirements=[]'"
         found.append(_refusal("image-lacks-packages", message, mend))
     if plan.host_environment is not None:
         message = f"{start}, and not with the Python of environment = {plan.host_environment}"
         found.append(_refusal("image-and-environment", message, "leave out one of   environment   image"))
     untried = "; launcher was never tried with cards there (--nv)" if "--nv" in asked.container else ""
-    message = f"{start}, which nobody has looked into{untried}"
+    message = f"{start}, whose contents were not checked{untried}"
     return [*found, Finding(level="note", code="image-unknown", message=message)]
 
 
@@ -187,7 +187,7 @@ def _partition_refusals(settings: SlurmSettings, cluster: Cluster, host: str) ->
     wanted = settings.partition.split(",") if settings.partition is not None else []
     missing = [name for name in wanted if name not in known]
     if missing:
-        message = f"{host}: there is no partition '{missing[0]}'{nearest(missing[0], known)}"
+        message = f"{host}: no partition '{missing[0]}'{nearest(missing[0], known)}"
         return [_refusal("no-partition", message, f"there are   {listed}")]
     return []
 
@@ -291,7 +291,7 @@ def _types(
     names = ", ".join(one.name for one in partitions)
     listed = " or ".join(f"gpu:{kind}" for kind in kinds)
     message = f"{plan.host}: partition {names} gives {listed}, and the plan is for {plan.profile.title}"
-    mend = f"launch --host {plan.host} --profile auto     plans for what comes"
+    mend = f"launch --host {plan.host} --profile auto     plans for the assigned card"
     return [_refusal("card-mismatch", message, mend)]
 
 
@@ -327,4 +327,4 @@ def _features(settings: SlurmSettings, partitions: Sequence[Partition], host: st
     message = (
         f"{host}: no node of partition {names} has the feature '{missing[0]}'{nearest(missing[0], there)}"
     )
-    return [_refusal("no-such-feature", message, f"there are   {', '.join(there) or 'none'}")]
+    return [_refusal("no-such-feature", message, f"features   {', '.join(there) or 'none'}")]

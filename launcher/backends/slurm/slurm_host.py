@@ -15,7 +15,7 @@ from launcher.values.parsing import build
 from launcher.values.slurm_settings import SlurmSettings
 from launcher.values.software.image import Build
 
-_PROCESSES = "a job of Slurm's runs as processes of its node, in no container of ours"
+_PROCESSES = "a Slurm job runs as processes of its node, without a container of launcher"
 
 
 class _Table(SlurmSettings, MachineKeys):

@@ -42,7 +42,7 @@ class SlurmProbing(Probing):
         """Return None, because Slurm chooses. Raises UsageError for --allow-substitute."""
         if asked.allows_substitute:
             raise UsageError(
-                f"--allow-substitute: {host.name}: a plan for each card that may come is made by itself\n"
+                f"--allow-substitute: {host.name}: a plan for each card that may be assigned is made automatically\n"
                 "  next   launch it without, with   --profile auto"
             )
         return super().choose(host, asked, lookup)

@@ -32,14 +32,14 @@ class SlurmRunning(Running):
         if state.state == State.WAITING and state.reason == Reason.CLIENT and said:
             is_time_up = _TIMEOUT.search(said) or last_reason() == Reason.SESSION_LIMIT
             why = f"{'its limit of time was reached' if is_time_up else 'Slurm has ended its job for good'}: {said}"
-            from_step = "" if state.checkpoint is None else f", which goes on from step {state.checkpoint}"
+            from_step = "" if state.checkpoint is None else f", which continues from step {state.checkpoint}"
             mend = f"launch recover {short}     submits a new job{from_step}"
             return Diagnosis(Reason.ENDED_BY_SLURM, None, None, why, mend)
         if state.state == State.STOPPED and state.reason == Reason.CANCELLED_IN_SLURM:
-            why = f"somebody has cancelled its job in Slurm, as with scancel{f': {said}' if said else ''}"
+            why = f"its job was cancelled in Slurm, as by scancel{f': {said}' if said else ''}"
             again = f"launch rerun {short}     starts it again"
             if state.checkpoint is not None:
-                again = f"launch resume {short}     goes on from step {state.checkpoint}"
+                again = f"launch resume {short}     continues from step {state.checkpoint}"
             return Diagnosis(Reason.CANCELLED_IN_SLURM, None, None, why, again)
         if state.state == State.FAILED and state.reason == Reason.NEVER_STARTED and said:
             return Diagnosis(
@@ -53,7 +53,7 @@ def _begin_again(mirror: Mirror) -> str:
     host = mirror.host()
     log = host.by_hand(shlex.join(["cat", f"{host.root}/runs/{mirror.run}/record/slurm.log"]))
     return (
-        f"correct what is wrong, such as `extra` or `modules`, and   launch rerun {mirror.short}\n"
-        f"its log is there   {log}\n"
+        f"correct the cause, such as `extra` or `modules`, and   launch rerun {mirror.short}\n"
+        f"its log   {log}\n"
         "without a log: does each node see `root`, and may it write there?"
     )

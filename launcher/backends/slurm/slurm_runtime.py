@@ -123,7 +123,7 @@ class SlurmRuntime(Native):
             return None
         if _OF_OPTION.search(str(error)):
             return f"what sbatch takes   {self.desk.by_hand('sbatch --help')}"
-        return f"what the cluster has   launch probe --host {error.host}"
+        return f"the cluster's facts   launch probe --host {error.host}"
 
     def stop(self, run: str, grace_s: float) -> bool:
         """Wait for the end of a run that was asked to stop. With a grace, cancel its job if it lasts longer.
@@ -206,7 +206,7 @@ class SlurmRuntime(Native):
         if summary is not None and is_terminal(summary.state):
             path = self.desk.runs.location(run).path
             return HostError(
-                host, f"{words}\n  its files are there   {self.desk.by_hand(shlex.join(['ls', path]))}"
+                host, f"{words}\n  its files are on the host   {self.desk.by_hand(shlex.join(['ls', path]))}"
             )
         return HostError(host, f"{words}\n  follow it until it runs   launch attach {short}")
 
@@ -228,7 +228,7 @@ def _await_node(host: str, stream: ByteStream, say: Say) -> None:
         try:
             piece = stream.recv(1)
         except TimeoutError:
-            say(f"a job of its own waits for a node, {time.monotonic() - began:.0f} s so far")
+            say(f"a separate job waits for a node, {time.monotonic() - began:.0f} s so far")
             continue
         if piece == b"\n" and not line:
             return

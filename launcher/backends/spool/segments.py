@@ -166,7 +166,7 @@ class Segments:
             return None
         except (OSError, ValidationError) as error:
             path = self._path(run, RECORD)
-            mend = f"to do without what it says of the session   rm {path}"
+            mend = f"drop its report of the session   rm {path}"
             raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}\n  {mend}") from None
 
     def state(self, run: str) -> object:
@@ -481,7 +481,7 @@ class Segments:
         if gone is not None:
             short = run.rpartition("-")[2]
             raise RunError(
-                f"{run}: {gone} is gone: the client that pushed it has gone on with the run or stopped it, or somebody has deleted it\n"
+                f"{run}: {gone} is gone: another client continued or stopped the run, or the kernel was deleted\n"
                 f"  from the checkpoint that is here   launch stop {short}   then   launch resume {short}"
             )
 
@@ -538,7 +538,7 @@ class Segments:
             if record.status != "waiting":
                 self.service.delete(record.ref)
             lost = (*record.lost, record.ref) if record.status == "unsettled" else record.lost
-            words = "it was deleted, to stop it, with what it had not printed"
+            words = "it was deleted to stop it; output that it had not printed is lost"
             self._write(run, _over(_with(_without(record, record.ref), lost=lost), words, "gone"))
 
     def retire(self, run: str) -> None:

@@ -5,11 +5,11 @@ from launcher.errors import Lack
 SPOOL_LACKS = {
     "exec": Lack(
         "nothing leads into a session while it runs",
-        "what it prints   launch logs {run}     its files, once the session is over   launch ls {run}",
+        "its output   launch logs {run}     its files, once the session is over   launch ls {run}",
     ),
     "shell": Lack(
         "nothing leads into a session while it runs",
-        "what it prints   launch logs {run}     its files, once the session is over   launch ls {run}",
+        "its output   launch logs {run}     its files, once the session is over   launch ls {run}",
     ),
     "forward": Lack(
         "no port of a session can be reached from outside",

@@ -23,13 +23,13 @@ LINE_CELLS = 200
 OWN_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 """The folder name of a checkpoint that the script saves itself, without the launcher's worker."""
 _RECOVER = {
-    "interrupted": "goes on from the last checkpoint",
-    "card": "goes on once a card that it may have is free",
+    "interrupted": "continues from the last checkpoint",
+    "card": "continues when a suitable card is free",
     "secret": "sends the secrets that are set here",
     "image": "tries the image or the environment as it is by then",
     "client": "makes a new container",
     "job": "submits a new job",
-    "rent": "goes on elsewhere from the checkpoint that is here",
+    "rent": "continues on another host from the local checkpoint",
 }
 """The effect of `launch recover`, by the reason for which a run waits."""
 
@@ -106,7 +106,9 @@ def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> It
     name = state.state
     if name == "succeeded":
         if result.unsound is not None:
-            yield StyledLine(f"  explain  launch explain {short}     what the card wants, and how to get it")
+            yield StyledLine(
+                f"  explain  launch explain {short}     the card's best precision, and how to get it"
+            )
         yield StyledLine(f"  output   launch logs {short}")
         if has_doubt:
             yield StyledLine(f"  next     launch diagnose {short}")
@@ -123,14 +125,14 @@ def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> It
         wanted = str(state.reason) if name == "waiting" else name
         if wanted == "client" and result.is_job:
             wanted = "job"
-        what = _RECOVER.get(wanted, "goes on, if it can")
+        what = _RECOVER.get(wanted, "continues, if it can")
         yield StyledLine(f"  next     launch recover {short}     {what}")
     else:
         yield StyledLine(f"  next     launch logs {short}")
     if name == "failed" and not evidence.diagnosis(state.evidence):
         yield StyledLine(f"           launch diagnose {short}     reads its log for the cause")
     if result.goes_on is not None:
-        yield StyledLine(f"  goes on  launch attach {result.goes_on.rpartition('-')[2]}")
+        yield StyledLine(f"  continued  launch attach {result.goes_on.rpartition('-')[2]}")
     elif (
         name in ("failed", "stopped")
         and state.reason != Reason.CODE_DAMAGED
@@ -160,7 +162,7 @@ def home_lines(run: str, files: Mapping[Path, int]) -> Iterator[str]:
     """Yield a line for each of the largest downloaded files, with its size, then a line that counts the others."""
     largest = sorted(files, key=lambda path: (-files[path], path))[:LARGEST]
     for number, path in enumerate(largest):
-        yield f"  {'came home' if number == 0 else '':<9} {shown_path(path)} ({size_text(files[path])})"
+        yield f"  {'files' if number == 0 else '':<9} {shown_path(path)} ({size_text(files[path])})"
     left = len(files) - LARGEST
     if left > 0:
         yield f"  {'':<9} and {left} more   launch ls {run.rpartition('-')[2]}"

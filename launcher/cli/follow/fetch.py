@@ -10,7 +10,7 @@ from launcher.runs.follow.refreshing import refresh
 from launcher.runs.locating import locate_to_read
 from launcher.runs.run_desk import open_desk
 
-EARLIER = "showing what was fetched earlier"
+EARLIER = "showing the local copy"
 
 
 def fetch(run: str, host: str | None) -> Mirror:
@@ -49,6 +49,6 @@ def complain_not_asked(mirror: Mirror) -> None:
 def complain_unreached(error: UnreachableError, mirror: Mirror) -> None:
     """Print on standard error that a host does not answer or is gone, and the date of the local copy."""
     if isinstance(error, MachineGoneError):
-        complain(f"{str(error).splitlines()[0]}\n  · showing what came home")
+        complain(f"{str(error).splitlines()[0]}\n  · showing the local copy")
         return
     complain(f"{error}\n  · {last_answer(mirror) or EARLIER}")

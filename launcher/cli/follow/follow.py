@@ -84,7 +84,9 @@ def follow_to_end(
             raise
         finish(mirror, state, view)
         if lease is None and records.is_looked_after(mirror.run):
-            view.note("another process here brings its files home and ends the rent   launch hosts")
+            view.note(
+                "another process on this computer downloads its files and ends the rental   launch hosts"
+            )
         elif (
             lease is None and records.open_for(mirror.run) is not None
         ):  # the process with the lease was killed

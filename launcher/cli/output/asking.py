@@ -22,7 +22,7 @@ def agrees(question: str) -> bool | None:
         return None
     complain(question)
     try:
-        return typer.confirm("go on?", default=False, err=True)
+        return typer.confirm("continue?", default=False, err=True)
     except typer.Abort as error:
         complain("")  # end the question's line
         if isinstance(

@@ -39,7 +39,7 @@ def rental_warnings(*, says_all: bool = True) -> list[str]:
             f"rented, {_cost(left)} so far, and no process here ends it: for {_runs(left)}   launch reconcile"
         )
     if found.unreadable:
-        lines.append("a record of what is rented cannot be read   launch reconcile")
+        lines.append("a rental record cannot be read   launch reconcile")
     return lines
 
 

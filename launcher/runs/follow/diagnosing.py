@@ -56,7 +56,7 @@ def diagnosis_of(mirror: Mirror) -> Diagnosis | None:
 
 def _interrupted(mirror: Mirror, state: RunState) -> Diagnosis:
     if said := of_service(state.evidence):
-        mend = f"launch recover {mirror.short}     the next session goes on from the last checkpoint"
+        mend = f"launch recover {mirror.short}     the next session continues from the last checkpoint"
         return Diagnosis("interrupted", None, None, f"the run is interrupted: {said}", mend)
     seen = f"; {', '.join(found)}" if (found := words(state.evidence)) else ""
     why = f"the run is interrupted: its agent is gone (killed, rebooted or removed){seen}"
@@ -151,7 +151,7 @@ def _why(mirror: Mirror, attempt: _EndedAttempt, evidence: Mapping[str, Any]) ->
         found = diagnose(log, _ended(evidence, previous))
     if found.name == "none":
         unknown = BY_NAME["unknown"]
-        why = f"it ended as {state.get('reason') or 'nobody knows'}, and its log shows no failure"
+        why = f"it ended as {state.get('reason') or 'an unknown reason'}, and its log shows no failure"
         return Diagnosis(str(state.get("reason") or unknown.name), None, None, why, unknown.mend)
     return found
 

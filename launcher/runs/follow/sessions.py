@@ -64,7 +64,7 @@ def _with_next_session(host: Host, mirror: Mirror, view: View, opening: Opening 
         if outcome == RecoveryOutcome.RECOVERED:
             view.note(f"{mirror.run}: {words}, and the next one is on its way")
         elif outcome == RecoveryOutcome.FAILED:
-            view.note(f"{mirror.run}: {words}, and it cannot go on in another one")
+            view.note(f"{mirror.run}: {words}, and it cannot continue in another one")
         else:  # another client has recovered it, or is about to
             time.sleep(ANOTHER_S)
         return desk

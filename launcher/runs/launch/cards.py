@@ -98,7 +98,7 @@ def refusal(findings: Sequence[Finding], plan: Plan, facts: Facts) -> CardBusyEr
     taken = [gpu for gpu in cards_of(plan.profile, facts) if is_unavailable(gpu, facts)]
     holders = [f"{one.title} holds GPU {gpu.index}" for gpu in taken for one in strangers_on(gpu)]
     text = f"{REFUSED}{findings[0].message}\n  {WAIT}\n  {findings[0].mend}"
-    return CardBusyError(text, ", ".join(holders) or "its cards admit nobody")
+    return CardBusyError(text, ", ".join(holders) or "its cards accept no processes")
 
 
 def waiting_for(make: Callable[[], T], wait_s: float, view: View) -> T:

@@ -68,7 +68,7 @@ def propose(host: Host, environment: str | None, facts: Facts) -> Proposal:
     if environment is not None and (facts.interpreter is None or facts.interpreter.error):
         why = facts.interpreter.error if facts.interpreter else "it has no Python"
         raise UsageError(
-            f"--environment {environment}: {why}\n  what is there   launch probe --host {host.name}"
+            f"--environment {environment}: {why}\n  the host's facts   launch probe --host {host.name}"
         )
     runtime = choose_runtime(found or resolve.profile("cpu"), given, A_JOB, facts)
     text = f"host = {json.dumps(name)}\n" + ("" if is_written else _table(name, host, profile, environment))
@@ -91,7 +91,7 @@ def write(path: Path, text: str) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise UsageError(f"{path} is there already, and stays as it is\n  look   launch hosts") from None
+        raise UsageError(f"{path} exists already, and was not changed\n  look   launch hosts") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from error
 
@@ -109,7 +109,9 @@ def _environment(runtime: str, environment: str | None, facts: Facts) -> str:
         return f"{environment}   (Python {facts.interpreter.version}, torch {torch or 'is not there'})"
     if load_runtime(runtime).has_images:
         return f"a container ({runtime}): the image of a job is built there once"
-    return "the Python found there if it has what a job requires, else an environment that is made there once for it"
+    return (
+        "the Python found there if it has what a job requires, else an environment that is made once for it"
+    )
 
 
 def _table(name: str, host: Host, profile: str | None, environment: str | None) -> str:

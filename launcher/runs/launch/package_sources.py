@@ -123,7 +123,7 @@ def with_packages(task: Task, host: Host, added: Sequence[str]) -> Task:
     job = task.job
     has_image = backend_of(host).planning.image(job, host) is not None
     if has_image and wanted:
-        raise UsageError("--with: the job has an image of its own, in which nothing is installed")
+        raise UsageError("--with: the job names an image, and launch installs nothing into it")
     is_named = task.names_packages or has_image
     if is_named or (PurePosixPath(job.command[0]).name in _NEEDS_NONE and not wanted):
         packages = Packages(job.requirements, "")
@@ -197,7 +197,7 @@ def _of_script(task: Task) -> Packages | None:
         return None
     where = f"{script.path}: its block '# /// script'"
     if len(blocks) > 1:
-        raise BadFileError(f"{where} is there twice")
+        raise BadFileError(f"{where} occurs twice")
     lines = blocks[0]["content"].splitlines()
     content = "\n".join(line[2:] if line.startswith("# ") else line[1:] for line in lines)
     table = parse_toml(content, where)

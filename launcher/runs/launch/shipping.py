@@ -40,7 +40,7 @@ def ship(desk: HostClient, load: Load, before: ShippedBefore, mirror: Mirror, st
     try:
         sent = _send(desk, mirror.run, load.tree, manifest, stage)
     except ConnectionLostError as error:
-        words = f"{error}\n  no run was begun   the same command again sends only what has not arrived whole"
+        words = f"{error}\n  no run was begun   the same command again sends only the files that have not arrived complete"
         raise ConnectionLostError(error.host, words) from error
     if sent or is_large(load.cargo):
         before.record(manifest.values())
@@ -86,7 +86,7 @@ def _send(
         missing = desk.preparation.ship(
             run, missing, functools.partial(tree.write_files, requested, meter=meter)
         )
-    raise RunError(f"{desk.host} cannot keep what it is sent; is its disk sound?")
+    raise RunError(f"{desk.host} cannot store the files that it receives; check its disk")
 
 
 def _sources(collected: tree.CodeTree, manifest: Mapping[str, tree.PathRecord]) -> dict[str, tree.SizedFile]:

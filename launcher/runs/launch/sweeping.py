@@ -68,5 +68,7 @@ def summary(items: list[Swept]) -> str:
         chosen = [item for item in items if item.did == did]
         if chosen:
             more = f", {len(chosen) - 3} more" if len(chosen) > 3 else ""
-            words.append(f"{did} {len(chosen)} of ours: {', '.join(item.title for item in chosen[:3])}{more}")
+            words.append(
+                f"{did} {len(chosen)} leftovers: {', '.join(item.title for item in chosen[:3])}{more}"
+            )
     return "; ".join(words) or "nothing is left over"

@@ -11,7 +11,7 @@ def unverifiable(plan: Plan) -> tuple[Finding, ...]:
     """Return a refusal to verify a script that decides its own precision, because all trials would be the same."""
     if plan.hands_out("precision"):
         return ()
-    message = "your script decides its own precision: there are no precisions to verify"
+    message = "your script decides its own precision: no precision to verify"
     mend = "--adapt     gives it the plan's, and leaves the file as it is"
     return (Finding(level="refuse", code="not-verifiable", message=message, mend=mend),)
 

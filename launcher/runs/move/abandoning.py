@@ -114,7 +114,7 @@ def _explained(why: UnreachableError, mirror: Mirror, target: Host) -> Unreachab
     return UnreachableError(
         why.host,
         f"{why}\n  without it   launch recover {mirror.short} --host {target.name} --abandon\n"
-        f"    goes on at {target.name} from the newest checkpoint that is here; {why.host} may train on until it answers, and ends the run then",
+        f"    continues on {target.name} from the newest local checkpoint; {why.host} may keep training until it is reachable again, and ends the run then",
     )
 
 

@@ -44,7 +44,9 @@ def preview_move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
             return recover_on(new, mirror, RecoverRequest(is_dry=True), view)
         sender = check_move(mirror, target, request, view, gives_up=False)
         arrival(new, mirror, target, sender, request, Heir(), view)
-    return _planned(mirror, target, "goes on from its last checkpoint; the checks pass, and nothing was sent")
+    return _planned(
+        mirror, target, "continues from its last checkpoint; the checks pass, and nothing was sent"
+    )
 
 
 def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> Recovery:
@@ -55,7 +57,7 @@ def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> R
     choice, _ = agree(wanted_like(before, target, request), view)
     if (asked := choice.cost.question) is not None:
         view.finding(asked)
-    words = "goes on from its last checkpoint; the checks pass, and nothing was rented or sent"
+    words = "continues from its last checkpoint; the checks pass, and nothing was rented or sent"
     return _planned(mirror, target, words)._replace(rental=choice)
 
 

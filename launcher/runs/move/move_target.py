@@ -171,7 +171,7 @@ def give_up_elsewhere(mirror: Mirror, moved: MovedTo, view: View) -> str:
 def check_successor(mirror: Mirror, moved: MovedTo) -> None:
     """Raise RunError unless a host's record of a successor is a run id, because it becomes a path here."""
     if not RUN_ID.fullmatch(moved.run):
-        raise RunError(f"{mirror.run}: its host says that it goes on as {moved.run!r}, which is no run")
+        raise RunError(f"{mirror.run}: its host says that it continues as {moved.run!r}, which is not a run")
 
 
 def _is_known(mirror: Mirror, moved: MovedTo) -> bool:
@@ -344,7 +344,7 @@ def send_files(
     Raises RunError if the host cannot keep them.
     """
     if new.preparation.ship(child.run, missing, _writer(files, stage)):
-        raise RunError(f"{new.host} cannot keep what it is sent; is its disk sound?")
+        raise RunError(f"{new.host} cannot store the files that it receives; check its disk")
 
 
 def check_offered(new: HostClient, missing: Sequence[str], offered: Mapping[str, object]) -> None:

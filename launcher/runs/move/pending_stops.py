@@ -62,7 +62,7 @@ def _settle(desk: HostClient, mirror: Mirror, departure: Departure) -> None:
             departure = move_records.note(mirror, told=time.time())
             ended = stop(desk, mirror.run, now=True, grace_s=0.0).summary
             said.append(
-                f"{mirror.run} on {desk.host} was ended, at step {ended.step or '-'}: you abandoned it, and it goes on as {departure.run}"
+                f"{mirror.run} on {desk.host} was ended, at step {ended.step or '-'}: you abandoned it, and it continues as {departure.run}"
             )
     also = None
     if summary is not None:

@@ -188,7 +188,7 @@ class CheckpointKeeper:
                 words = str(error).splitlines()[0]
                 if words not in self._said:
                     self._said.add(words)
-                    self._notes.put(f"the newest checkpoint did not come here: {words}; the run goes on")
+                    self._notes.put(f"the newest checkpoint was not downloaded: {words}; the run continues")
 
     def _next(self) -> bool:
         """Wait for a request; return whether to continue.

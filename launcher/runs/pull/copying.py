@@ -109,7 +109,7 @@ def _bring(
     manifest = transfer.digests(files)
     if manifest.left_out:
         path, why = min(manifest.left_out.items())
-        raise RunError(f"{path} cannot be read there: {why}")
+        raise RunError(f"{path} cannot be read on its host: {why}")
     here = [content for content in manifest.files if copies.has(content)]
     for content in here:
         _copy_whole(mirror, mirror.place(content.path), places[content.path])

@@ -169,7 +169,7 @@ def named_by(word: str, files: Iterable[RunOutput], short: str) -> list[RunOutpu
         found = [file for file in files if file.path == path or file.path.startswith(f"{path}/")]
         if found:
             return found
-    raise RunError(f"{short} wrote no {word}\n  what it wrote   launch ls {short}")
+    raise RunError(f"{short} wrote no {word}\n  its files   launch ls {short}")
 
 
 def shown_path(path: str) -> str:

@@ -101,7 +101,7 @@ class RunOnMachine(NamedTuple):
             with open_desk(self.machine, self.mirror, opening) as desk:
                 return missing(desk, self.mirror)
         except (LaunchError, OSError):
-            return "its machine does not say what it had"
+            return "its machine did not list its files"
 
     def forgo(self, opening: Opening) -> str | None:
         """Make sure that the machine never begins the run; return the reason why its rental can end.
@@ -146,7 +146,7 @@ class _TimedStage:
             self._is_said = True
             hours = max(0.1, round((takes_s - left_s) / 3600 + 0.1, 1))
             self._view.note(
-                f"{self._mirror.run}: not all comes home by the limit: {decimal(moved.total - moved.done)} at {decimal(int(moved.bytes_per_s))}/s"
+                f"{self._mirror.run}: the download will not finish before the limit: {decimal(moved.total - moved.done)} at {decimal(int(moved.bytes_per_s))}/s"
                 f" take {minutes_text(takes_s / 60)}, and {minutes_text(max(0.0, left_s) / 60)} are left"
                 f"   more time   launch extend {self._mirror.short} --hours {hours:g}"
             )
@@ -182,7 +182,7 @@ def bring_home(
         if failed:
             path, why = min(failed.items())
             more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-            raise RunError(f"{mirror.run}: {shown_path(path)} cannot be brought home: {why}{more}")
+            raise RunError(f"{mirror.run}: {shown_path(path)} cannot be downloaded: {why}{more}")
         shown.text = "; ".join([*words, "each as its machine has it"])
     if older := checkpoints_left(pulled, mirror):
         names = sorted({checkpoint_of(file.path) for file in older}, key=by_number)

@@ -28,7 +28,7 @@ def _after_gone(mirror: Mirror, record: records.RentalRecord) -> str:
     if (moved := move_records.elsewhere(mirror)) is not None:
         return moved
     short, state, host = mirror.short, mirror.state(), record.machine.name
-    look = f"what came home   launch ls {short}     "
+    look = f"downloaded files   launch ls {short}     "
     if not any(
         mirror.files.is_file(f"checkpoints/{name}/{MANIFEST}") for name in mirror.files.names("checkpoints")
     ):
@@ -37,7 +37,7 @@ def _after_gone(mirror: Mirror, record: records.RentalRecord) -> str:
     verb, more = "resume" if has_ended else "recover", ""
     if state is not None and state.state == State.SUCCEEDED:
         more = " --set steps=…"
-    return f"{look}go on elsewhere   launch {verb} {short} --host {host}{more}"
+    return f"{look}continue elsewhere   launch {verb} {short} --host {host}{more}"
 
 
 def check_rented(mirror: Mirror) -> None:

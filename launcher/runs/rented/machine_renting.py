@@ -156,7 +156,7 @@ class _Renting:
         own = (one for one in self._renter.ledger.rentals() if one.intent.run == self._run)
         if isinstance(error, UnsettledError) or any(one.is_open for one in own):
             return error
-        check = f"nothing was rented; what can be checked   launch --host {self._host.name} --dry-run"
+        check = f"nothing was rented; check without renting   launch --host {self._host.name} --dry-run"
         return type(error)(error.host, error.reason, f"{error}\n  {check}", error.retry_s)
 
     def _try(self, candidate: Candidate, setup: Setup) -> Rented:

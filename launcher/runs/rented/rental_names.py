@@ -67,7 +67,7 @@ def _findings(host: Host, settings: RentalSettings, free: set[str], service: Pro
             yield from _unknown(host, "key", key, keys)
             if key in keys and not _may_log_in(host, settings.usual_user, keys[key]):
                 looked = host.identity_file or "a usual file of ~/.ssh"
-                words = f"its private half is neither in ssh-agent nor in {looked}: nobody here could log in"
+                words = f"its private half is neither in ssh-agent nor in {looked}: no user of this computer could log in"
                 mend = 'in the same table   identity_file = "…"     or no key: launcher makes one     nothing was rented'
                 yield _refusal(host, "key", key, "no-private-key", words, mend)
     with contextlib.suppress(ServiceError):

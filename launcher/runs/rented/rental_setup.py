@@ -84,6 +84,6 @@ def set_up(login: InstanceLogin, log: Path, stage: Stage) -> None:
     if said.code != 0 or not last.startswith("done: "):
         name = login.host.name
         why = last or f"exit code {said.code}"
-        words = f"{name}: setting up the machine for containers failed: {why}\n  what it printed   {log}"
+        words = f"{name}: setting up the machine for containers failed: {why}\n  its output   {log}"
         raise ServiceError(name, FAILED, f'{words}\n  without containers   runtime = "native" in its table')
     stage.text = last.removeprefix("done: ")

@@ -153,7 +153,7 @@ def resume_on_kept(found: RentedMachine, parent: Mirror, start: Callable[[Lease]
     again = f"on another machine   launch resume {parent.short} --host …     once this one is gone"
     if not found.record.keeps:
         raise RunError(
-            f"{parent.run}: its rented machine is not kept: it ends once all has come home\n"
+            f"{parent.run}: its rented machine is not kept: it is terminated after the last download\n"
             f"  have it end   launch attach {parent.short}     then   launch resume {parent.short} --host {found.record.machine.name}"
         )
     _refuse_without_checkpoint(found, parent)
@@ -181,7 +181,7 @@ def _refuse_without_checkpoint(found: RentedMachine, parent: Mirror) -> None:
         return
     by_hand = "" if parent.is_freed else f"by hand there   launch exec {parent.short} -- …     "
     raise RunError(
-        f"{parent.run}: it has saved no checkpoint that launcher can go on from; its machine is kept: {cost.words if cost else ''}\n"
+        f"{parent.run}: it has saved no checkpoint that launcher can continue from; its machine is kept: {cost.words if cost else ''}\n"
         f"  {by_hand}end it   launch reconcile --adopt {found.rental.instance}\n"
         f"  from its start, on another machine   launch rerun {parent.short} --host {found.record.machine.name}"
     )

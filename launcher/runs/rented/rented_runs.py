@@ -40,7 +40,9 @@ def lease_for(mirror: Mirror, view: View) -> Lease | None:
     if lease is None:
         log = keeper_log(found.rental.nonce)
         said = f"   {log}" if log is not None else ""
-        view.note(f"{mirror.run}: another process here brings its files home and ends the rent{said}")
+        view.note(
+            f"{mirror.run}: another process on this computer downloads its files and ends the rental{said}"
+        )
     return lease
 
 
@@ -114,7 +116,7 @@ def still_rented(mirror: Mirror) -> str | None:
     if found is None or cost is None or found.rental.instance is None:
         return None
     loses = "" if mirror.is_freed else " --force"
-    what = "to end it" if mirror.is_freed else "to end it, and lose what is only there"
+    what = "to end it" if mirror.is_freed else "terminate it, and lose the files that are only on it"
     return f"its machine is still rented: {cost.words}; {what}   launch reconcile --adopt {found.rental.instance}{loses}"
 
 

@@ -88,8 +88,8 @@ def recover(word: str, host_name: str | None, request: RecoverRequest, view: Vie
         raise UsageError(words)
     if mirror.is_freed:
         raise UsageError(
-            f"{mirror.run} was removed from {host.name}: nothing there can go on\n"
-            f"  from its start   launch rerun {mirror.short}     what is here   launch ls {mirror.short}"
+            f"{mirror.run} was removed from {host.name}: nothing on it can continue\n"
+            f"  from its start   launch rerun {mirror.short}     its local copy   launch ls {mirror.short}"
         )
     with reach(host, mirror) as desk:
         return recover_on(desk, mirror, request, view)
@@ -164,7 +164,7 @@ def recover_on(desk: HostClient, mirror: Mirror, request: RecoverRequest, view: 
         _note_unread(run, request, view)
         return Recovery(run, host, RecoveryOutcome.NOTHING_TO_DO, summary.state)
     if request.is_dry:
-        words = f"goes on: it is {summary.state}{f' ({summary.reason})' if summary.reason else ''}; nothing was sent"
+        words = f"it continues: it is {summary.state}{f' ({summary.reason})' if summary.reason else ''}; nothing was sent"
         return Recovery(run, host, RecoveryOutcome.PLANNED, summary.state, words)
     return _recover(desk, mirror, summary, request, view)
 

@@ -123,7 +123,7 @@ def check_ended(summary: Summary, parent: Mirror, request: ResumeRequest) -> Non
     state = summary.state
     if state in (State.INTERRUPTED, State.WAITING):
         raise InterruptedRunError(
-            f"{parent.run} is {state}: it has not ended\n  have it go on   launch recover {short}"
+            f"{parent.run} is {state}: it has not ended\n  continue it     launch recover {short}"
         )
     if not is_terminal(state):
         raise RunError(

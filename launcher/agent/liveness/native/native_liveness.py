@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 START_S = 20.0
 POLL_S = 0.005
 KEEPER_GRACE_S = 3.0
-STOPPED = "pid %d is stopped (SIGSTOP), its agent is dead, and its training may go on unseen"
+STOPPED = "pid %d is stopped (SIGSTOP), its agent is dead, and its training may continue unseen"
 
 
 class NativeLiveness(LivenessProbe):

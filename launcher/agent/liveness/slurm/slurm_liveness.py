@@ -189,7 +189,7 @@ class SlurmLiveness(LivenessProbe):
         try:
             job = self._ask_for_job(run)
         except SlurmSilentError as error:
-            return "nobody can say whether its job has ended: %s" % error
+            return "Slurm does not answer, so its job may still run: %s" % error
         if job is None or job.state == slurm_jobs.COMPLETES:
             return ""
         return "its job %s is %s" % (job.id, job.state)

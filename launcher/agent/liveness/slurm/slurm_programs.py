@@ -110,7 +110,7 @@ def path_of(program: str) -> str:
     """Return the path of a program. Raises SlurmSilentError."""
     found = _find(program)
     if found is None:
-        raise SlurmSilentError("there is no %s on %s: is it a login node?" % (program, os.uname().nodename))
+        raise SlurmSilentError("%s was not found on %s: is it a login node?" % (program, os.uname().nodename))
     return found
 
 

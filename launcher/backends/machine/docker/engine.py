@@ -102,7 +102,7 @@ class DockerEngine:
                 return lambda: kept.pop() if kept else self._desk.open_socket(path)
         if way.program is None:
             words = f"{way.name}'s socket cannot be reached, and no program {way.name} was found there"
-            mend = f"install it there, or   launch --host {self.host} --runtime native"
+            mend = f"install it on the host, or   launch --host {self.host} --runtime native"
             raise EngineError(self.host, f"{self.host}: {words}{refusal}\n  {mend}")
         program = [
             *(["sudo", "-n"] if way.sudo else []),

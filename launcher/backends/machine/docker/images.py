@@ -159,11 +159,11 @@ def _packages_in(engine: DockerEngine, image: Image, root: str) -> InstalledPack
     answers = [line.partition(ANSWER)[2] for line in output.splitlines() if line.startswith(ANSWER)]
     if not answers:
         words = printable(" ".join(output.split()))[-500:] or "it said nothing"
-        raise EngineError(engine.host, f"{engine.host}: {image.name} does not say what is in it: {words}")
+        raise EngineError(engine.host, f"{engine.host}: {image.name} did not report its packages: {words}")
     try:
         return InstalledPackages.model_validate(untrusted_json.decode(answers[-1]))
     except (ValidationError, ValueError) as error:
-        raise EngineError(engine.host, f"{engine.host}: {image.name} does not say what is in it") from error
+        raise EngineError(engine.host, f"{engine.host}: {image.name} did not report its packages") from error
 
 
 def check_image(desk: HostClient, engine: DockerEngine, plan: Plan, build: BuildOptions) -> None:
@@ -263,7 +263,7 @@ def _pull(engine: DockerEngine, image: Image, say: Say) -> None:
             say(printable(f"{message.status} {message.id} {message.progress}"))
     except EngineError as error:
         by_hand = engine.by_hand("pull", image.name)
-        mend = f"is there an image {image.name}, and may {engine.host} have it?   {by_hand}"
+        mend = f"does the image {image.name} exist, and may {engine.host} pull it?   {by_hand}"
         raise EngineError(engine.host, f"{error}\n  {mend}") from error
 
 

@@ -392,11 +392,11 @@ def resume(
             pid = "PID" if worker is None else worker.pid
             raise UsageError(
                 f"{queue.name}: {worker_words(queue)} works it, with {what} that it began with\n"
-                f"  first   Ctrl-C in that command, or   kill {pid}   of one in the background; what runs goes on"
+                f"  first   Ctrl-C in that command, or   kill {pid}   of one in the background; running items continue"
             )
         elif failed:
             queue.wish(BatchRequest.AGAIN)
-            complain("what has failed is queued again by the process that works it")
+            complain("failed items are queued again by the process that works the batch")
         _work(queue, detach=detach, as_json=as_json)
 
 
@@ -470,7 +470,9 @@ def rm(
     if removed.runs:
         say(f"  its {'run stays' if removed.runs == 1 else f'{removed.runs} runs stay'}   launch ps")
     if removed.with_code:
-        say(f"  {removed.with_code} of them did not succeed, and keep their code, to go on elsewhere")
+        say(
+            f"  {removed.with_code} of them did not succeed, and keep their code, so that they can continue on another host"
+        )
     for path in removed.kept:
         say(f"  kept   {shown_path(path)}")
 

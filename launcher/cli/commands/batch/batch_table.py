@@ -155,7 +155,7 @@ def tell_mended(queue: BatchQueue, work: Work) -> None:
     if work.mended:
         complain(
             f"{queue.folder / FILE}: had lost the launches of {', '.join(work.mended)}: it was cut off, or is an older copy\n"
-            "  each is looked for where it was to run, and launched again only if it is not there"
+            "  each is searched for on its host, and launched again only if it is missing"
         )
 
 
@@ -166,8 +166,8 @@ def who_works(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
     if all(item.state == ItemState.ENDED for item in items):
         return []
     return [
-        "no process works it: what runs goes on, what is queued waits",
-        f"  go on with it   launch batch resume {queue.name}",
+        "no process works it: running items continue, queued items wait",
+        f"  continue it     launch batch resume {queue.name}",
     ]
 
 
@@ -261,7 +261,7 @@ def print_stopped(queue: BatchQueue, stopped: Sequence[Stopped], *, as_json: boo
     if rows and not as_json:
         known = {one.item.number: one.state for one in stopped}  # another process may still record it
         say(f"{queue.name}: {totals(known.get(item.number, state_of(item)) for item in queue.items())}")
-        say(f"  what was stopped or dropped can be run again   launch batch resume {queue.name} --failed")
+        say(f"  run stopped or dropped items again   launch batch resume {queue.name} --failed")
     if lost := [one for one in stopped if one.problem]:
         count = "1 run" if len(lost) == 1 else f"{len(lost)} runs"
         complain(f"{count} could not be stopped   once their hosts answer: launch batch stop {queue.name}")

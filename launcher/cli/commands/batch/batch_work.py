@@ -234,7 +234,7 @@ def _left_there(queue: BatchQueue, items: Sequence[Item], results: Results) -> s
         return None
     run = (there[0].run or "").rpartition("-")[2]
     runs = "1 run" if len(there) == 1 else f"{len(there)} runs"
-    return f"artifacts = {artifacts}: what {runs} wrote did not come home   launch pull {run}    ({there[0].name})"
+    return f"artifacts = {artifacts}: files of {runs} were not downloaded   launch pull {run}    ({there[0].name})"
 
 
 @contextlib.contextmanager
@@ -316,7 +316,7 @@ def work_detached(queue: BatchQueue, *, as_json: bool) -> None:
         print_batch(queue.name, queue.items(), worker)
         return
     say(f"process {process.pid} works {queue.name}   launch batch status {queue.name}")
-    say(f"  what it says                          {log}")
+    say(f"  its log                               {log}")
     say(f"  if this machine sleeps or goes down   launch batch resume {queue.name}")
 
 

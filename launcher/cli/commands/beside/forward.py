@@ -58,7 +58,7 @@ def forward(
     code = 0
     with contextlib.closing(Door(place, mirror, there)) as door, forwarded(door, here, complain) as local:
         if not (words or local.is_answered):
-            complain(f"nobody listens on port {there} there yet")
+            complain(f"no process listens on port {there} of the run yet")
         run_there = f"port {there} of {mirror.short} on {place.name}"
         complain(f"{run_there}   Ctrl-C ends it; the run is not affected" if local.is_carried else run_there)
         if as_json:

@@ -52,7 +52,7 @@ def cp(
         raise UsageError(f"{source}: expected RUN:PATH\n  example   launch cp last:out/model.pt .")
     place, mirror = locate(run, host)
     if mirror.is_freed:
-        raise RunError(f"{mirror.short} was removed from {place.name}\n  what is here   {mirror.folder}")
+        raise RunError(f"{mirror.short} was removed from {place.name}\n  its local copy   {mirror.folder}")
 
     def may_replace(existing: Sequence[Path]) -> bool:
         names = "\n".join(f"  {path}" for path in existing[:5])

@@ -59,14 +59,14 @@ def pull(
     place, mirror = locate(run, host)
     if mirror.is_freed:
         raise RunError(
-            f"{mirror.short} was removed from {place.name}: what came home before is in {mirror.folder}\n"
+            f"{mirror.short} was removed from {place.name}: the files downloaded before are in {mirror.folder}\n"
             f"  look   launch ls {mirror.short}"
         )
     view = make_view(as_json)
     if (words := gone(mirror)) is not None:
         if checkpoint is not None or not are_here(mirror, paths or ()):
             raise MachineGoneError(place.name, words)
-        view.note(f"{words.splitlines()[0]}; what came home is in {mirror.folder}")
+        view.note(f"{words.splitlines()[0]}; the downloaded files are in {mirror.folder}")
         if as_json:
             from launcher.cli.output.answer import answer
 

@@ -70,7 +70,7 @@ def drill(
     except (KeyboardInterrupt, Terminated) as error:
         view.close()
         if not dry_run:
-            left = "; ".join(getattr(error, "__notes__", ())) or "what had begun was removed"
+            left = "; ".join(getattr(error, "__notes__", ())) or "the begun run was removed"
             complain(f"interrupted after {_count(len(rows), 'fault')}: {left}")
             if rows and not as_json:
                 _show_rows(rows)

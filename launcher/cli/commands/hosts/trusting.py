@@ -59,7 +59,7 @@ def trust(
     answer = True if yes else agrees("trust these values?")
     if answer is None:
         named = "".join(f" {shlex.quote(str(file))}" for file in files or ())
-        raise UsageError(f"there is no terminal to ask at\n  next   launch trust{named} --yes")
+        raise UsageError(f"no terminal is available for the question\n  next   launch trust{named} --yes")
     if not answer:
         complain("nothing was trusted")
         raise typer.Exit(1)

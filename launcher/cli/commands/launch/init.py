@@ -55,7 +55,7 @@ def init(
 
     path = PROJECT_FILE
     if path.exists():
-        raise UsageError(f"{path} is there already, and stays as it is\n  look   launch hosts")
+        raise UsageError(f"{path} exists already, and was not changed\n  look   launch hosts")
     place = _asked() if host is None else resolve.host(host)
     backend_of(place).check_has(place, "init")
     if environment is not None:

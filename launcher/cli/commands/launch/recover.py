@@ -165,7 +165,7 @@ def _show(found: list[Recovery]) -> None:
         first, *more = one.words.splitlines() or [""]
         if one.outcome == RecoveryOutcome.RECOVERED:
             where = f" {first}" if first else ""
-            say(f"{one.run} on {one.host} goes on{where}   launch attach {short}")
+            say(f"{one.run} on {one.host} continues{where}   launch attach {short}")
         elif one.outcome == RecoveryOutcome.PLANNED:
             if one.rental is not None:
                 show_rental(one.rental)

@@ -61,7 +61,7 @@ def attach(
     if words := gone(mirror):
         show_end(mirror, view, words)
     if mirror.is_freed:
-        view.note(f"it was removed from {place.name}; what is here   launch ls {mirror.short}")
+        view.note(f"it was removed from {place.name}; its local copy   launch ls {mirror.short}")
         show_end(mirror, view, "")  # only an ended run can be removed
     lease = lease_for(mirror, view)
     if lease is None:

@@ -150,7 +150,7 @@ def _show(comparison: Comparison, code: CodeDiff | None) -> None:
     from launcher.cli.text.comparison_text import show_comparison
 
     if not (comparison.plan or comparison.trees):
-        say("nothing in plan, code and data differs, as far as is known here")
+        say("nothing in plan, code and data differs, as recorded on this computer")
     left_out = show_comparison(comparison, terminal_width())
     if left_out:
         named = " ".join(run.mirror.short for run in comparison.runs)

@@ -70,7 +70,7 @@ def _of(source: str, host: str | None) -> Diagnosis:
     if path.exists() and host is None:
         if path.exists() and not path.is_file():
             raise UsageError(
-                f"{source}: is not a regular file\n  what a command prints   COMMAND | launch diagnose -"
+                f"{source}: is not a regular file\n  a command's output   COMMAND | launch diagnose -"
             )
         try:
             with path.open("rb") as file:

@@ -60,6 +60,6 @@ def logs(
 
                 state = follow_sessions(mirror.host(), mirror, view, pulls=False).state
                 if state in (State.INTERRUPTED, State.WAITING):
-                    view.note(f"{mirror.run} is {state}, and goes on with   launch attach {mirror.short}")
+                    view.note(f"{mirror.run} is {state}, and continues   launch attach {mirror.short}")
     except KeyboardInterrupt:
         raise typer.Exit(0) from None

@@ -65,7 +65,7 @@ def ps(
     if not watch:
         from launcher.cli.output.wait_notice import waiting_for
 
-        with waiting_for(host or "the hosts of runs that go on"):
+        with waiting_for(host or "the hosts of live runs"):
             rows = look(limit + 1)  # one extra row tells whether more runs exist
         _show(rows[:limit], host, foreign, is_chosen=bool(state), here=here, as_json=as_json)
         if len(rows) > limit and not as_json:
@@ -246,11 +246,11 @@ def _goes_on(row: ListedRun) -> str:
     departure = row.goes_on
     if departure is None:
         return ""
-    what = f"goes on as {departure.short}"
+    what = f"continues as {departure.short}"
     if row.next is not None:
-        what = f"to go on as {departure.short}, which has not begun   {row.next}"
+        what = f"will continue as {departure.short}, which has not begun   {row.next}"
     if not departure.is_open:
-        also = f"; {row.host} was told before that {departure.also} goes on" if departure.also else ""
+        also = f"; {row.host} has {departure.also} on record as its continuation" if departure.also else ""
         return f"{what}{also}"
     heard = "not yet told" if departure.told is None else "told, not yet ended"
     return f"abandoned, {what}; {heard}"

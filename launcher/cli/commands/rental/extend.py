@@ -55,7 +55,7 @@ def extend(
     check_last(run, mirror, "extend", yes=sure, options=f" --hours {hours:g}")
     found = open_for(mirror.run)
     if found is None:
-        raise UsageError(f"{mirror.run}: no machine is rented for it\n  what is rented   launch hosts")
+        raise UsageError(f"{mirror.run}: no machine is rented for it\n  rented machines   launch hosts")
     cost = more_time.cost_with(found, hours * 3600)
     if not sure:
         cost.confirm(agrees, "nothing was changed")

@@ -126,7 +126,7 @@ def reconcile(
                 f"  if it is lost, and the account's page shows nothing   launch reconcile --dismiss {intent.run.rpartition('-')[2]}",
             )
     for path in _unreadable(reports):
-        complain(f"{path} cannot be read: what it stands for may be paid for")
+        complain(f"{path} cannot be read: its rental may still be billed")
     for rental in settled.unknown:
         intent = rental.intent
         complain(
@@ -166,7 +166,7 @@ def _dismiss(word: str) -> None:
     open_ones = open_by_run()
     if not open_ones:
         raise UnknownNameError(
-            "nothing is rented, as far as is known here\n  what the account has   launch reconcile"
+            "no open rental is on record on this computer\n  the account's machines   launch reconcile"
         )
     rental = dismiss(open_ones[find(word, [*open_ones])])
     what = f"instance {rental.instance}" if rental.instance is not None else "an instance"
