@@ -18,12 +18,12 @@ LaunchError                    exit 1
 │   │   ├── NoKeyError                  no key is available
 │   │   └── ServiceAuthError            the same of a cloud service
 │   ├── ServiceError                    a cloud service refused; the two service errors above belong here too
-│   │   └── UnsettledError              the outcome is unknown: check before asking again
+│   │   └── UnknownOutcomeError         the outcome is unknown: check before asking again
 │   ├── HostKeyError                    its key is unknown or has changed
 │   ├── AgentError                      its agent refused
 │   ├── MalformedAnswerError            its agent sent an answer of the wrong form
 │   ├── RefusedStreamError              its sshd forbids forwarding, or nothing listens
-│   │   └── NobodyListensError          no process listens on the port
+│   │   └── PortClosedError             no process listens on the port
 │   └── EngineError                     its container engine refused
 ├── RunError                   exit 1   the run
 │   ├── NoRunError                      its host does not have it
@@ -168,7 +168,7 @@ class RefusedStreamError(HostError):
     """Raised when a socket on a host cannot be reached: forwarding is forbidden, or no process listens on it."""
 
 
-class NobodyListensError(RefusedStreamError):
+class PortClosedError(RefusedStreamError):
     """Raised when no process listens on a port of a host's loopback, which may change."""
 
 
@@ -196,7 +196,7 @@ class ServiceAuthError(ServiceError, AuthRefusedError):
     """Raised when a cloud service rejects the credentials, or none are available."""
 
 
-class UnsettledError(ServiceError):
+class UnknownOutcomeError(ServiceError):
     """Raised when a call that must not be made twice got no clear answer: it may have been accepted."""
 
 

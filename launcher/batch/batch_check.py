@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from launcher.backends.registry import backend_of
-from launcher.batch.batch_draft import Draft, Large
+from launcher.batch.batch_draft import Draft, LargeUpload
 from launcher.batch.batch_mistakes import Mistakes
 from launcher.config import job_check, script_check, secret_values
 from launcher.config.local_paths import values_of
@@ -20,7 +20,7 @@ from launcher.errors import RefusedError, UsageError
 from launcher.planning.script.source import source
 from launcher.runs.launch.resolved_request import AUTO, understand
 from launcher.upload.loading import Load, load
-from launcher.upload.upload_history import ShippedBefore, is_large
+from launcher.upload.upload_history import UploadHistory, is_large
 from launcher.values.credential import credential_in
 from launcher.values.job import Job
 from launcher.values.plan import Finding
@@ -36,7 +36,7 @@ def tell_nobody(_words: str) -> None:
     """Ignore the progress of a check."""
 
 
-def check(drafts: Sequence[Draft], lookup: Lookup, mistakes: Mistakes, tell: Tell) -> tuple[Large, ...]:
+def check(drafts: Sequence[Draft], lookup: Lookup, mistakes: Mistakes, tell: Tell) -> tuple[LargeUpload, ...]:
     """Resolve each item as a launch would, for each of its hosts.
 
     Send nothing. Return the uploads to confirm.
@@ -65,9 +65,9 @@ class _Checker:
         return {run for run, reads in self._reads_worker.items() if not reads}
 
     @property
-    def large(self) -> tuple[Large, ...]:
+    def large(self) -> tuple[LargeUpload, ...]:
         """The large uploads to hosts that do not have the code yet."""
-        found = [Large(host, one) for (host, _, _), one in self._questions.items() if one is not None]
+        found = [LargeUpload(host, one) for (host, _, _), one in self._questions.items() if one is not None]
         return tuple(dict.fromkeys(found))
 
     def check(self, draft: Draft) -> None:
@@ -156,7 +156,7 @@ class _Checker:
         for host in hosts:
             place = host, code, id(loaded)
             if place not in self._questions:
-                found = ShippedBefore(code, self._lookup.host(host)).question(loaded)
+                found = UploadHistory(code, self._lookup.host(host)).question(loaded)
                 mend = found and found.mend and found.mend.replace("launch --yes", "launch batch --yes")
                 self._questions[place] = found and found.model_copy(update={"mend": mend})
 

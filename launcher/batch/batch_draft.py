@@ -36,7 +36,7 @@ class Draft(NamedTuple):
         return self.places.get(key, self.run)
 
 
-class Large(NamedTuple):
+class LargeUpload(NamedTuple):
     """A large first upload to a host. The user must confirm it."""
 
     host: str

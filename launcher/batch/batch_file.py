@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_args
 from launcher.base.toml import inline, read_toml
 from launcher.batch.batch_check import Tell, check, tell_nobody
 from launcher.batch.batch_definition import MOST_ITEMS, BatchFile, BatchRun, Rules
-from launcher.batch.batch_draft import Draft, Large
+from launcher.batch.batch_draft import Draft, LargeUpload
 from launcher.batch.batch_matrix import Matrix, Point, flat, grid_of, multiply
 from launcher.batch.batch_mistakes import Mistakes
 from launcher.config import resolve, trust
@@ -43,7 +43,7 @@ class Batch(NamedTuple):
     rules: Rules
     drafts: tuple[Draft, ...]
     notes: tuple[str, ...] = ()
-    large: tuple[Large, ...] = ()
+    large: tuple[LargeUpload, ...] = ()
 
 
 def read_batch(path: Path, changes: Mapping[str, Any], tell: Tell = tell_nobody) -> Batch:

@@ -19,7 +19,7 @@ from launcher.batch.item_view import ItemView
 from launcher.batch.queued_item import REFUSED, Item, ItemState
 from launcher.config import resolve, secret_values
 from launcher.copy import index
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.request import Request
 from launcher.copy.run_id import new_run_id
 from launcher.copy.runs_folder import runs_folder
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 RUN_EXISTS = "run-exists"
 
 
-class Lane(NamedTuple):
+class ItemContext(NamedTuple):
     """The context of the work on an item.
 
     It holds the queue, the budget, the function that connects to its host, the function that shows messages
@@ -106,13 +106,13 @@ def request_of(item: Item) -> Request:
     return TypeAdapter(Request).validate_json(item.request)
 
 
-def begin(lane: Lane, item: Item, host: str, view: ItemView) -> Attempt:
+def begin(lane: ItemContext, item: Item, host: str, view: ItemView) -> Attempt:
     """Launch a queued item on a host. The run's id is on disk before anything is sent."""
     item = lane.queue.step(item, ItemState.RESERVED, run=new_run_id(item.name), host=host)
     return submit(lane, item, view)
 
 
-def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
+def submit(lane: ItemContext, item: Item, view: ItemView) -> Attempt:
     """Launch an item that has its run's id and its host."""
     request = request_of(item)._replace(host=item.host, name=item.name)
     try:
@@ -139,7 +139,7 @@ def submit(lane: Lane, item: Item, view: ItemView) -> Attempt:
     return Attempt(item, BeginResult.BEGAN, started=started)
 
 
-def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
+def settle(lane: ItemContext, item: Item, view: ItemView, tries: int = 0) -> Attempt:
     """Look for the run of an item whose launch was interrupted.
 
     Adopt the run, or launch it again under the same id. If a client dies while it prepares a run, the host
@@ -147,7 +147,7 @@ def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
     Raises HostError if the user must act.
     """
     host = resolve.host(item.host)
-    mirror = Mirror(run_of(item), runs_folder())
+    mirror = LocalCopy(run_of(item), runs_folder())
     try:
         if lane.is_rented:
             is_there = _is_rented(host, item, view)
@@ -170,7 +170,7 @@ def settle(lane: Lane, item: Item, view: ItemView, tries: int = 0) -> Attempt:
     return submit(lane, item, view)
 
 
-def _note_batch(lane: Lane, mirror: Mirror) -> None:
+def _note_batch(lane: ItemContext, mirror: LocalCopy) -> None:
     """Write the batch's name into the index entry of a run, for lists. Raises RunError if the write fails."""
     with mirror.disk_errors(index.place(mirror.run)):
         if (entry := mirror.entry) is not None:
@@ -181,7 +181,7 @@ class _PreparingError(Exception):
     """Raised for a run in preparation, which is about to start or about to be removed."""
 
 
-def _is_there(host: Host, mirror: Mirror, opening: Opening | None, *, awaits: bool) -> bool:
+def _is_there(host: Host, mirror: LocalCopy, opening: Opening | None, *, awaits: bool) -> bool:
     """Whether a host has a run. If so, bind the local copy to the host.
 
     Raises _PreparingError for a run in preparation if `awaits`. Raises OtherRootError if the host's root is
@@ -198,12 +198,12 @@ def _is_there(host: Host, mirror: Mirror, opening: Opening | None, *, awaits: bo
     return True
 
 
-def _is_bound(mirror: Mirror) -> bool:
+def _is_bound(mirror: LocalCopy) -> bool:
     """Whether a run may have begun. A run is in the index before it begins."""
     return index.knows(mirror.run)
 
 
-def _bind_again(lane: Lane, item: Item, mirror: Mirror) -> None:
+def _bind_again(lane: ItemContext, item: Item, mirror: LocalCopy) -> None:
     """Restore the record of a run's host, if the local record was removed. Raises HostError.
 
     Raises RunError if the run is not on the host.
@@ -264,19 +264,19 @@ def _failed(queue: BatchQueue, item: Item, error: LaunchError) -> Attempt:
 
     Nothing began unless the run is bound to its host, which precedes its start.
     """
-    if _is_bound(Mirror(run_of(item), runs_folder())):
+    if _is_bound(LocalCopy(run_of(item), runs_folder())):
         return Attempt(item, BeginResult.UNSETTLED, _line(error))
     return _put_back(queue, item, BeginResult.SILENT, _line(error))
 
 
 def follow_item(
-    lane: Lane, item: Item, started: Started | None, view: ItemView, watch: Watch, *, pulls: bool
+    lane: ItemContext, item: Item, started: Started | None, view: ItemView, watch: Watch, *, pulls: bool
 ) -> RunState:
     """Follow the run of an item to its end, as `launch` and `attach` do. Return its last state.
 
     An interrupted run is recovered first. Raises HostError if the user must act, RunError.
     """
-    mirror = started.mirror if started is not None else Mirror(run_of(item), runs_folder())
+    mirror = started.mirror if started is not None else LocalCopy(run_of(item), runs_folder())
     if not _is_bound(mirror):
         _bind_again(lane, item, mirror)
     host = started.host if started is not None else mirror.host()
@@ -316,7 +316,7 @@ def follow_item(
         if lease is not None:
             raise
         # The managing process has downloaded the run already.
-        return _state_of_gone(Mirror(mirror.run, runs_folder()), str(error))
+        return _state_of_gone(LocalCopy(mirror.run, runs_folder()), str(error))
     except BaseException:
         if lease is not None and not lease.is_released and lease.rental.is_open:
             _hand_over(lane, item, lease, view)
@@ -328,14 +328,14 @@ def follow_item(
     return state
 
 
-def _hand_over(lane: Lane, item: Item, lease: Lease, view: ItemView) -> None:
+def _hand_over(lane: ItemContext, item: Item, lease: Lease, view: ItemView) -> None:
     """Leave a rental to a background process. Show the user the same messages as a launch does."""
     from launcher.rental.lease.release import hand_off  # few runs are on a rented machine
 
     hand_off(lease, _aloud(lane, item, view))
 
 
-def _aloud(lane: Lane, item: Item, view: ItemView) -> ItemView:
+def _aloud(lane: ItemContext, item: Item, view: ItemView) -> ItemView:
     """Return a view whose notes are also shown to the user, and not only written to the log."""
 
     def tell(text: str) -> None:
@@ -345,7 +345,7 @@ def _aloud(lane: Lane, item: Item, view: ItemView) -> ItemView:
     return ItemView(tell)
 
 
-def _state_of_gone(mirror: Mirror, why_gone: str) -> RunState:
+def _state_of_gone(mirror: LocalCopy, why_gone: str) -> RunState:
     """Return the last state of a run whose machine is no longer rented.
 
     Raises RunError if it had not ended.
@@ -356,7 +356,7 @@ def _state_of_gone(mirror: Mirror, why_gone: str) -> RunState:
     return state
 
 
-def _recovered(host: Host, mirror: Mirror, view: ItemView, opening: Opening | None) -> HostClient | None:
+def _recovered(host: Host, mirror: LocalCopy, view: ItemView, opening: Opening | None) -> HostClient | None:
     """Recover a run if necessary. Return its open connection, or None if its host does not answer.
 
     In that case, following it keeps retrying.

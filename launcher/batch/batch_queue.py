@@ -364,14 +364,14 @@ class BatchQueue:
         lost its last transitions without a sign. The index of this user's runs has each run before it begins.
         """
         from launcher.copy import index  # showing a batch needs neither
-        from launcher.copy.mirror import Mirror
+        from launcher.copy.mirror import LocalCopy
 
         known, items = self.runs(), {item.name: item for item in self.items()}
         with self._errors():
             made = float(self._value("made"))
         lost: dict[str, tuple[str, str]] = {}
         for entry in index.of_batch(self.name, made):
-            name = Mirror(entry.run, self.folder.parent.parent).record.plan().job
+            name = LocalCopy(entry.run, self.folder.parent.parent).record.plan().job
             if entry.run not in known and name in items and entry.host.name in items[name].hosts:
                 lost[name] = entry.run, entry.host.name  # the latest of several
         with self._errors(), self._data:

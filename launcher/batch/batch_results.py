@@ -20,12 +20,12 @@ from launcher.batch.batch_usage import HOUR_S, Usage, Used
 from launcher.batch.queued_item import Item
 from launcher.compare.code_differences import shortened
 from launcher.compare.comparing import ComparedRun, Comparison, compare, draw
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.runs_folder import runs_folder
 from launcher.errors import HostError, RunError
 from launcher.metrics.csv_cell import cell
 from launcher.metrics.metric_results import Goal
-from launcher.runs.follow.view import SilentStage
+from launcher.runs.follow.view import NullStage
 from launcher.runs.pull.pulling import Choice, pull
 from launcher.runs.run_desk import open_desk
 from launcher.values.parsing import nearest
@@ -80,7 +80,7 @@ def write_results(queue: BatchQueue) -> Results:
     compared = _by_run(comparison)
     problems: list[str] = []
     table: Path | None = queue.folder / RESULTS
-    removed = [item for item in with_runs if not Mirror(run_of(item), runs_folder()).files.is_folder()]
+    removed = [item for item in with_runs if not LocalCopy(run_of(item), runs_folder()).files.is_folder()]
     earlier = _earlier(queue, {run_of(item) for item in removed})
     if removed:
         problems.append(
@@ -118,7 +118,7 @@ def written_results(queue: BatchQueue) -> Results:
 
 def _comparison(with_runs: Sequence[Item], rules: Rules) -> Comparison | None:
     metric, goal = _goal(rules.best)
-    mirrors = [Mirror(run_of(item), runs_folder()) for item in with_runs]
+    mirrors = [LocalCopy(run_of(item), runs_folder()) for item in with_runs]
     return compare(mirrors, {metric: goal} if metric and goal else {}) if mirrors else None
 
 
@@ -239,10 +239,10 @@ def _best(
 
 def _bring_home(best: BestItem) -> list[str]:
     """Download the best run's files. Return the problems."""
-    mirror = Mirror(best.run, runs_folder())
+    mirror = LocalCopy(best.run, runs_folder())
     try:
         with open_desk(mirror.host(), mirror) as desk:
-            pulled = pull(desk, mirror, Choice(mirror.record.plan().pull_limit), SilentStage())
+            pulled = pull(desk, mirror, Choice(mirror.record.plan().pull_limit), NullStage())
     except (HostError, RunError) as error:
         return [f"{str(error).splitlines()[0]}   launch pull {mirror.short}"]
     left = len(pulled.over_limit) + len(pulled.left_out)

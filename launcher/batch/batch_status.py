@@ -86,9 +86,9 @@ def state_of(item: Item, view: ItemView | None = None) -> str:
     if view is not None and view.doing is None and view.state is not None:
         return str(view.state.state)
     if item.state == ItemState.CONFIRMED and item.run is not None and view is None:
-        from launcher.copy.mirror import Mirror  # an item that was not begun has none
+        from launcher.copy.mirror import LocalCopy  # an item that was not begun has none
 
-        if (last := Mirror(item.run, runs_folder()).state()) is not None:
+        if (last := LocalCopy(item.run, runs_folder()).state()) is not None:
             return str(last.state)
     return item.outcome or _WORDS.get(item.state, str(item.state))
 
@@ -102,10 +102,10 @@ def _row(item: Item, view: ItemView | None, used: Used) -> ItemRow:
         return row._replace(state=view.doing or row.state, why=why)
     if item.run is None or item.state == ItemState.RESERVED:
         return row
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
     from launcher.copy.move_records import words_of  # an item that was not begun has neither
 
-    mirror = Mirror(item.run, runs_folder())
+    mirror = LocalCopy(item.run, runs_folder())
     reached = mirror.record.last_step()
     goes_on = words_of(mirror) if item.outcome != State.SUCCEEDED else None
     row = row._replace(step=reached.step, loss=reached.loss, seen=mirror.reached())

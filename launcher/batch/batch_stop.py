@@ -15,11 +15,11 @@ from launcher.batch.batch_status import launches, state_of
 from launcher.batch.queued_item import DROPPED, NEVER_BEGAN, UNENDED, Item, ItemState
 from launcher.config import resolve
 from launcher.copy import index
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.runs_folder import runs_folder
 from launcher.errors import LaunchError, RunError, UnreachableError, UsageError
 from launcher.rental.settle_account import give_up_machine
-from launcher.runs.follow.null_view import SilentView
+from launcher.runs.follow.null_view import NullView
 from launcher.runs.follow.summaries import runs_of
 from launcher.runs.rented.machine_gone import gone
 from launcher.runs.rented.rented_runs import leave_to_keeper
@@ -161,14 +161,14 @@ def _stop(batch: str, item: Item, *, now: bool) -> Stopped:
     dropped = Stopped(item, DROPPED, STOPPED)
     if item.run is None:
         return dropped
-    mirror = Mirror(item.run, runs_folder())
+    mirror = LocalCopy(item.run, runs_folder())
     entry, is_bound = mirror.entry, index.knows(item.run)
     if entry is not None and entry.batch != batch:
         raise RunError(
             f"{item.run} is not a run of the batch {batch}\n  to stop it   launch stop {mirror.short}"
         )
     if not is_bound and item.state != ItemState.CONFIRMED:
-        give_up_machine(item.run, SilentView())
+        give_up_machine(item.run, NullView())
         return dropped
     known = mirror.state()
     if known is not None and is_terminal(known.state):
@@ -179,7 +179,7 @@ def _stop(batch: str, item: Item, *, now: bool) -> Stopped:
     # A run missing in the index is still on the host where it began.
     with open_desk(mirror.host(), mirror) if is_bound else connect(resolve.host(item.host)) as desk:
         if not runs_of(desk, [item.run]):
-            give_up_machine(item.run, SilentView())
+            give_up_machine(item.run, NullView())
             return dropped
         row = stop_run(desk, item.run, now=now, grace_s=mirror.record.plan().stop_grace_s)
     leave_to_keeper(mirror)

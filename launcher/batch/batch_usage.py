@@ -10,7 +10,7 @@ from launcher.batch.batch_queue import BatchQueue
 from launcher.copy.runs_folder import runs_folder
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
     from launcher.rental.renting import Rental
 
 HOUR_S = 3600.0
@@ -67,10 +67,10 @@ class Usage:
     def _of_run(self, run: str) -> Used | None:
         if run in self._ended:
             return self._ended[run]
-        from launcher.copy.mirror import Mirror  # an item that was not begun has none
+        from launcher.copy.mirror import LocalCopy  # an item that was not begun has none
         from launcher.values.states import is_terminal
 
-        mirror = Mirror(run, runs_folder())
+        mirror = LocalCopy(run, runs_folder())
         state = mirror.state()
         if state is None or (seconds := mirror.took_s(state)) is None:
             return None
@@ -89,7 +89,7 @@ def rentals_for(runs: Mapping[str, int]) -> Iterator[tuple[int, Rental]]:
             yield number, rental
 
 
-def _cards(mirror: Mirror) -> int:
+def _cards(mirror: LocalCopy) -> int:
     """Return the number of GPUs in a run's plan."""
     allocation = mirror.files.read_json("plan.json").get("allocation")
     cards = allocation.get("cards") if isinstance(allocation, dict) else None

@@ -21,7 +21,7 @@ from launcher.batch.batch_budget import Budget
 from launcher.batch.batch_item import (
     Attempt,
     BeginResult,
-    Lane,
+    ItemContext,
     begin,
     follow_item,
     run_of,
@@ -35,7 +35,7 @@ from launcher.batch.item_view import ItemView
 from launcher.batch.queued_item import DROPPED, REFUSED, Item, ItemState
 from launcher.config import resolve
 from launcher.copy import move_records
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.runs_folder import runs_folder
 from launcher.errors import BadFileError, LaunchError, UnknownNameError, UnreachableError
 from launcher.runs.run_desk import on_line
@@ -374,10 +374,10 @@ class BatchWorker:
     def _begin(self, item: Item, view: ItemView, host: str) -> None:
         self._after(begin(self._lane(host), item, host, view), view, host)
 
-    def _lane(self, host: str | None) -> Lane:
+    def _lane(self, host: str | None) -> ItemContext:
         place = self._hosts[host or ""]
         opening = None if place.line is None else on_line(place.line)
-        return Lane(self._queue, self._budget, opening, self._say_in_view, self._code, place.is_rented)
+        return ItemContext(self._queue, self._budget, opening, self._say_in_view, self._code, place.is_rented)
 
     def _say_in_view(self, text: str) -> None:
         """Show a message about the batch, from the main thread."""
@@ -451,7 +451,7 @@ class BatchWorker:
         """
         host = self._hosts[item.host or ""]
         with contextlib.suppress(BadFileError):
-            allocation = Mirror(run_of(item), runs_folder()).whole_plan().allocation
+            allocation = LocalCopy(run_of(item), runs_folder()).whole_plan().allocation
             is_for_all = not allocation.cards and allocation.how != "scheduled"
             if is_for_all and host.upkeep.is_shared:
                 host.most = self._rules.max_parallel or 1
@@ -497,4 +497,4 @@ def queue_again(queue: BatchQueue) -> list[Item]:
 
 
 def _goes_on(item: Item) -> bool:
-    return item.run is not None and move_records.departure_of(Mirror(item.run, runs_folder())) is not None
+    return item.run is not None and move_records.departure_of(LocalCopy(item.run, runs_folder())) is not None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from launcher.metrics.curves import numbers
 from launcher.runs.follow.evidence import why_waiting
-from launcher.runs.follow.null_view import SilentView
+from launcher.runs.follow.null_view import NullView
 
 if TYPE_CHECKING:
     from launcher.base.meter import Moved
@@ -35,7 +35,7 @@ class _ItemStage:
         """Ignore the numbers: a table shows only the stage's name."""
 
 
-class ItemView(SilentView):
+class ItemView(NullView):
     """The view of a launch and a run that keeps the values for a table. One thread writes, another one reads.
 
     `doing` is the stage of a launch. `state` is the run's last state; `loss` and `step` are its last ones;

@@ -18,11 +18,11 @@ from pydantic import ConfigDict, TypeAdapter
 from launcher.base.client_files import read_regular
 from launcher.base.text import printable
 from launcher.compare.code_differences import FileDifference, file_differences
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import AgentError, LaunchError, RunError
 from launcher.runs.run_desk import connect
 from launcher.upload import upload_record
-from launcher.upload.upload_record import Manifest, Sent
+from launcher.upload.upload_record import Manifest, UploadRecord
 
 if TYPE_CHECKING:
     from launcher.runs.follow.view import Stage
@@ -50,7 +50,7 @@ class CodeDiff(NamedTuple):
     errors: list[LaunchError]
 
 
-def code_diff(first: Mirror, second: Mirror, stage: Stage) -> CodeDiff:
+def code_diff(first: LocalCopy, second: LocalCopy, stage: Stage) -> CodeDiff:
     """Return the code differences of two runs. Files that have changed here since come from the runs' hosts."""
     sides = (_Side(first), _Side(second))
     errors: list[LaunchError] = []
@@ -74,7 +74,7 @@ class _Desks:
         self._stack, self._stage = stack, stage
         self._open: dict[str, HostClient] = {}
 
-    def of(self, mirror: Mirror) -> HostClient:
+    def of(self, mirror: LocalCopy) -> HostClient:
         host = mirror.host()
         if mirror.is_freed:
             raise RunError(f"{mirror.run} was removed from {host.name}, with the code that was sent for it")
@@ -89,11 +89,11 @@ class _Desks:
 class _Side:
     """One of the two runs: its sent files, and the contents of files, by their SHA-256."""
 
-    def __init__(self, mirror: Mirror) -> None:
+    def __init__(self, mirror: LocalCopy) -> None:
         self.mirror = mirror
         recorded = upload_record.read(mirror)
         self.is_known = recorded is not None
-        self.sent = recorded or Sent({}, {})
+        self.sent = recorded or UploadRecord({}, {})
         self._contents: dict[str, bytes] = {}
 
     @property
@@ -125,7 +125,7 @@ class _Side:
             return []
         try:
             answer = desks.of(self.mirror).runs.tree(self.mirror.run)
-            self.sent = Sent(_MANIFEST.validate_json(answer), {})
+            self.sent = UploadRecord(_MANIFEST.validate_json(answer), {})
             _ = self.sent.sizes  # raises KeyError if a file has no size
         except LaunchError as error:
             return [error]

@@ -20,7 +20,7 @@ from launcher.compare.code_differences import (
 )
 from launcher.compare.compared_curves import ComparedLine, Curves, check_free, curves_of, draw_curves
 from launcher.compare.plan_differences import Difference, plan_differences
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.record_sync import PLAN
 from launcher.copy.run_files import RunFiles
 from launcher.errors import BadFileError, RunError
@@ -44,7 +44,7 @@ class ComparedRun(NamedTuple):
     was sent. `has_manifest`: the list of sent files is on record.
     """
 
-    mirror: Mirror
+    mirror: LocalCopy
     job: str | None
     host: str | None
     card: str | None
@@ -86,7 +86,7 @@ class Comparison(NamedTuple):
     files: tuple[FileDifference, ...]
 
 
-def compare(mirrors: Sequence[Mirror], goals: Mapping[str, Goal] = NO_GOALS) -> Comparison:
+def compare(mirrors: Sequence[LocalCopy], goals: Mapping[str, Goal] = NO_GOALS) -> Comparison:
     """Return the comparison of some runs, from the records here. `goals` set the better direction of some metrics."""
     plans = [_plan(mirror) for mirror in mirrors]
     manifests = [sent.manifest if (sent := upload_record.read(mirror)) else None for mirror in mirrors]
@@ -99,7 +99,7 @@ def compare(mirrors: Sequence[Mirror], goals: Mapping[str, Goal] = NO_GOALS) -> 
     )
 
 
-def _plan(mirror: Mirror) -> Mapping[str, Any] | None:
+def _plan(mirror: LocalCopy) -> Mapping[str, Any] | None:
     """Return a run's plan with the defaults of this version, or as recorded if invalid; None if it is missing."""
     record = mirror.files.read_json(PLAN)
     try:
@@ -109,7 +109,7 @@ def _plan(mirror: Mirror) -> Mapping[str, Any] | None:
 
 
 def _compared(
-    goals: Mapping[str, Goal], mirror: Mirror, plan: Mapping[str, Any] | None, manifest: Manifest | None
+    goals: Mapping[str, Goal], mirror: LocalCopy, plan: Mapping[str, Any] | None, manifest: Manifest | None
 ) -> ComparedRun:
     summary, state, report = mirror.record.plan(), mirror.state(), known_precision(mirror)
     points = [point for _, point in joined(mirror)]
@@ -137,7 +137,7 @@ def _compared(
     )
 
 
-def _host(mirror: Mirror) -> str | None:
+def _host(mirror: LocalCopy) -> str | None:
     try:
         return mirror.host().name
     except RunError:
@@ -152,7 +152,7 @@ def _planned_torch(plan: Mapping[str, Any]) -> str | None:
     return None
 
 
-def picture_of(mirrors: Sequence[Mirror]) -> Path:
+def picture_of(mirrors: Sequence[LocalCopy]) -> Path:
     """Return the path of the picture of some runs: in the folder `compared`, beside the runs' folders."""
     names = [mirror.short for mirror in mirrors]
     if len(names) > _MOST_IN_NAME:

@@ -16,7 +16,7 @@ from launcher.values.job import Job
 from launcher.values.plan import Finding, Plan
 from launcher.values.precision import PrecisionRequest
 from launcher.values.software.requirement import distribution
-from launcher.values.upload_selection import Cargo, LeftOut, Why
+from launcher.values.upload_selection import ExcludedPath, ExclusionReason, UploadSelection
 
 _MAGIC = (b"#!", b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 """The first bytes of a file that a kernel can start: a script's first line, a program of Linux or macOS."""
@@ -26,7 +26,7 @@ _OF_A_SHELL = ("&&", "||", "|", ";", ">", ">>", "<", "2>&1", "&")
 _INTERPRETERS = {".py": "python", ".sh": "bash"}
 
 
-def findings(job: Job, cargo: Cargo) -> tuple[Finding, ...]:
+def findings(job: Job, cargo: UploadSelection) -> tuple[Finding, ...]:
     """Return the findings that keep a job's command from starting, given the files sent with it.
 
     A folder that is refused gets no findings about its script.
@@ -82,7 +82,7 @@ def _shell_words(command: Sequence[str]) -> Iterator[Finding]:
         yield _refusal("shell-words", message, f"without the quotes   launch … -- {command[0]}")
 
 
-def _script(script: Script, job: Job, cargo: Cargo) -> Iterator[Finding]:
+def _script(script: Script, job: Job, cargo: UploadSelection) -> Iterator[Finding]:
     if script.is_module:
         yield from _module(script.path, job, cargo)
     elif script.path == ".." or script.path.startswith("../"):
@@ -93,13 +93,13 @@ def _script(script: Script, job: Job, cargo: Cargo) -> Iterator[Finding]:
         yield from _program(script.path, job.command, cargo.folder / script.path)
 
 
-def _spellings(path: str, cargo: Cargo) -> tuple[str, str]:
+def _spellings(path: str, cargo: UploadSelection) -> tuple[str, str]:
     """Return a path below the folder, and the same path with its links resolved."""
     real = os.path.relpath(os.path.realpath(cargo.folder / path), os.path.realpath(cargo.folder))
     return path, real
 
 
-def _absent(path: str, cargo: Cargo) -> Finding:
+def _absent(path: str, cargo: UploadSelection) -> Finding:
     """Return the refusal of a script that is not sent: it is excluded, or it does not exist."""
     if os.path.lexists(cargo.folder / path):
         entries = map(cargo.why_left_out, _spellings(path, cargo))
@@ -118,13 +118,18 @@ def _nearest(path: str, paths: Collection[str]) -> str | None:
     return next(iter(difflib.get_close_matches(path, sorted(paths), n=1, cutoff=0.6)), None)
 
 
-def _left_out(path: str, entry: LeftOut | None) -> Finding:
+def _left_out(path: str, entry: ExcludedPath | None) -> Finding:
     if entry is None:
         message, mend = f"'{path}' is not among what travels", "launch --dry-run     says what does"
-    elif entry.why is Why.ENVIRONMENT:
+    elif entry.why is ExclusionReason.ENVIRONMENT:
         message = f"'{path}' does not travel: it is of the virtual environment {entry.path}"
         mend = "`python` is the job's interpreter on the host; its packages are in the job's   requirements = […]"
-    elif entry.why in (Why.LINK_OUT, Why.LINK_TO_LEFT_OUT, Why.SPECIAL, Why.UNREADABLE):
+    elif entry.why in (
+        ExclusionReason.LINK_OUT,
+        ExclusionReason.LINK_TO_LEFT_OUT,
+        ExclusionReason.SPECIAL,
+        ExclusionReason.UNREADABLE,
+    ):
         message = f"'{path}' does not travel: {entry.path} {entry.why.value}"
         mend = "put the file itself into the folder"
     else:
@@ -134,7 +139,7 @@ def _left_out(path: str, entry: LeftOut | None) -> Finding:
     return _refusal("script-left-out", message, mend)
 
 
-def _outside(path: str, cargo: Cargo) -> Iterator[Finding]:
+def _outside(path: str, cargo: UploadSelection) -> Iterator[Finding]:
     parts = [part for part in path.split("/") if part != ".."]
     exists = os.path.exists(cargo.folder / path)
     if exists and (not parts or parts[0] not in _BESIDE_THE_CODE):
@@ -142,7 +147,7 @@ def _outside(path: str, cargo: Cargo) -> Iterator[Finding]:
         yield _refusal("script-left-out", message, "send the folder above too   --set code=..")
 
 
-def _module(name: str, job: Job, cargo: Cargo) -> Iterator[Finding]:
+def _module(name: str, job: Job, cargo: UploadSelection) -> Iterator[Finding]:
     """Yield the refusal of a module that is missing in a package of the folder.
 
     Other modules may be installed on the host.

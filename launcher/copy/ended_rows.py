@@ -15,7 +15,7 @@ from pydantic import ConfigDict, TypeAdapter
 from launcher import __version__
 from launcher.base.whole_file import write_whole
 from launcher.copy import index
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.values.record import Summary
 
 SETTLED_S = 60.0
@@ -75,7 +75,7 @@ class EndedRows:
             return []
         return list(zip(lines, rows, strict=False))
 
-    def keep(self, mirror: Mirror, entry: index.IndexEntry, host: str, summary: Summary) -> None:
+    def keep(self, mirror: LocalCopy, entry: index.IndexEntry, host: str, summary: Summary) -> None:
         """Keep a row, unless one of its folders has changed recently."""
         folder = str(mirror.folder.parent)
         entered, changed = self.runs.get(mirror.run, 0), self._changed(folder, mirror.run)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 
 
-def last_answer(mirror: Mirror, least_s: float = 0.0) -> str | None:
+def last_answer(mirror: LocalCopy, least_s: float = 0.0) -> str | None:
     """Say when a run's host last answered; None if unknown, or less than `least_s` seconds ago."""
     reached = mirror.reached()
     if reached is None or time.time() - reached < least_s:

@@ -13,12 +13,12 @@ from launcher.copy.run_files import MOST_JSON
 from launcher.values.record import Summary, is_terminal
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
 
 LAST_SEEN = ".last-seen.json"
 
 
-def note(mirror: Mirror, summary: Summary) -> None:
+def note(mirror: LocalCopy, summary: Summary) -> None:
     """Store a host's newest summary of a run. A failed write is ignored."""
     data = summary.model_dump_json().encode()
     with contextlib.suppress(OSError):
@@ -27,7 +27,7 @@ def note(mirror: Mirror, summary: Summary) -> None:
                 file.write(data)  # a torn file counts as missing
 
 
-def latest(mirror: Mirror, known: Summary) -> Summary:
+def latest(mirror: LocalCopy, known: Summary) -> Summary:
     """Return the newest summary of a run: its host's last one, or `known`, from the records here, if it is further on."""
     try:
         said = Summary.model_validate_json(mirror.files.read(LAST_SEEN, MOST_JSON))

@@ -36,7 +36,7 @@ REACHED = ".mirror.lock"
 REACHED_S = 2.0
 
 
-class Mirror:
+class LocalCopy:
     """The local copy of one run."""
 
     def __init__(self, run: str, folder: Path) -> None:
@@ -330,7 +330,7 @@ class Mirror:
         """Remove this local copy, and the run from the index if it was the last copy. Raises OSError."""
         self.files.remove_tree()
         if (entry := self.entry) is not None:
-            left = tuple(one for one in entry.copies if Mirror(self.run, Path(one)).files.is_folder())
+            left = tuple(one for one in entry.copies if LocalCopy(self.run, Path(one)).files.is_folder())
             if left:
                 index.update(entry, copies=left)
             else:
@@ -417,12 +417,12 @@ class Mirror:
         )
 
 
-def mirror_of(run: str, copies: Iterable[str] = ()) -> Mirror:
+def mirror_of(run: str, copies: Iterable[str] = ()) -> LocalCopy:
     """Return the local copy of a run; `copies` are other folders to search if this command's runs folder has none."""
-    return Mirror(run, folder_with(run, copies))
+    return LocalCopy(run, folder_with(run, copies))
 
 
-def mirrors() -> list[Mirror]:
+def mirrors() -> list[LocalCopy]:
     """Return the local copies of all runs of this user, the latest launched last."""
     return [mirror_of(entry.run, entry.copies) for entry in index.entries()]
 

@@ -6,7 +6,7 @@ from launcher.values.base import Record
 from launcher.values.reported.answers import MovedTo
 
 
-class Departure(Record):
+class MoveRecord(Record):
     """The run that continues elsewhere, its host by this client's name for it, and the id of that host's root.
 
     `abandoned` is the time since which the old host must be informed at the next contact, null if it was

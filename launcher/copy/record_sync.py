@@ -26,7 +26,7 @@ from launcher.values.base import Record
 from launcher.values.record import Event, RunState, State, is_terminal
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
 
 PLAN = "plan.json"
 TAIL = 4096
@@ -79,7 +79,7 @@ class _Update(Record):
 class RecordSync:
     """Writes a host's updates of a run's record into the local copy."""
 
-    def __init__(self, mirror: Mirror) -> None:
+    def __init__(self, mirror: LocalCopy) -> None:
         """Create the object without reading files, as if the local copy were empty."""
         self._mirror, self._files = mirror, mirror.files
         self._cursors: dict[str, Cursor] = {}

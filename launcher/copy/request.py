@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import UsageError
 from launcher.values.precision import PrecisionRequest
 
@@ -47,14 +47,14 @@ class Request(NamedTuple):
     most_cents: int | None = None
 
 
-def remember(mirror: Mirror, request: Request) -> None:
+def remember(mirror: LocalCopy, request: Request) -> None:
     """Write a request, and the folder that it was made in, beside the run's entry. Raises OSError."""
     asked = {**request._asdict(), **_NOT_AGAIN}
     record = {"version": 1, "folder": str(Path.cwd()), "request": asked}
     mirror.records.write(NAME, json.dumps(record, default=list).encode())
 
 
-def recall(mirror: Mirror) -> Request:
+def recall(mirror: LocalCopy) -> Request:
     """Return the request that a run came from.
 
     Raises UsageError if it is not recorded here, or was made in another folder, because its paths refer to
@@ -76,14 +76,14 @@ def recall(mirror: Mirror) -> Request:
     return request
 
 
-def new_launch(mirror: Mirror) -> str:
+def new_launch(mirror: LocalCopy) -> str:
     """Return the command that launches a run anew: `launch rerun` if its command line is recorded here."""
     if _recorded(mirror) is not None:
         return f"launch rerun {mirror.short}"
     return f"launch --host {mirror.record.plan().host or 'HOST'} …"
 
 
-def _recorded(mirror: Mirror) -> tuple[Request, Path] | None:
+def _recorded(mirror: LocalCopy) -> tuple[Request, Path] | None:
     """Return the request that a run came from and the folder that it was made in; None if they are not recorded here."""
     record = mirror.records.read_json(NAME)
     try:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcher.backends.registry import backend_of
 from launcher.base.held_interrupts import HeldInterrupts
 from launcher.base.resources import data_folder
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.request import Request
 from launcher.copy.runs_folder import runs_folder
 from launcher.drill import drill_judging as judging
@@ -34,8 +34,8 @@ from launcher.errors import HostError, LaunchError, RefusedError
 from launcher.planning.placement import runtime as choose_runtime
 from launcher.runs.cleaning import free, remove_here
 from launcher.runs.follow.following import follow
-from launcher.runs.follow.null_view import SilentView
-from launcher.runs.follow.view import SilentStage
+from launcher.runs.follow.null_view import NullView
+from launcher.runs.follow.view import NullStage
 from launcher.runs.launch.launching import Started, launch
 from launcher.runs.launch.resolved_request import understand
 from launcher.runs.resume.recovering import TO_RECOVER, RecoverRequest, RecoveryOutcome, recover_on
@@ -178,7 +178,7 @@ def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> Fault
     """Launch the job, cause the fault, follow the run to its end, judge it, and remove it."""
     token = f"drill-{secrets.token_hex(6)}"
     try:
-        started = launch(_job(ready.request, token, planned), SilentView())
+        started = launch(_job(ready.request, token, planned), NullView())
     except RefusedError as error:
         return _without(planned, DrillResult.NOT_RUN, " ".join(str(error).split()))
     except LaunchError as error:  # all lines: the run may have begun
@@ -234,7 +234,7 @@ def _hurt(
     return state, problems
 
 
-def _followed_to_its_end(started: Started, view: SilentView, problems: list[str]) -> RunState:
+def _followed_to_its_end(started: Started, view: NullView, problems: list[str]) -> RunState:
     """Follow a run. Recover it as a user would whenever it waits or is interrupted."""
     host, mirror = started.host, started.mirror
     state = follow(host, mirror, view, started.desk)
@@ -250,7 +250,7 @@ def _followed_to_its_end(started: Started, view: SilentView, problems: list[str]
     return state
 
 
-class _Following(SilentView):
+class _Following(NullView):
     """Counts lost connections.
 
     Raises the error of one that is lost after `until`, a time of the monotonic clock.
@@ -289,7 +289,7 @@ class _Limit:
 def _judged(
     desk: HostClient,
     planned: Planned,
-    mirror: Mirror,
+    mirror: LocalCopy,
     place: DrillPlace,
     state: RunState,
     problems: list[str],
@@ -325,7 +325,7 @@ def _judged(
     )
 
 
-def _differing(desk: HostClient, mirror: Mirror, place: DrillPlace) -> list[str]:
+def _differing(desk: HostClient, mirror: LocalCopy, place: DrillPlace) -> list[str]:
     """Return the files of the record and the job's artifacts whose local copy differs from the host's."""
     script = f"""
 cd {shlex.quote(place.folder)} || exit
@@ -383,7 +383,7 @@ def _left(desk: HostClient, place: DrillPlace, *, is_removed: bool = False) -> l
     return host_shell.run(desk, variables + _LOOK, LEAVE_S + 60).splitlines()
 
 
-def _on_record(mirror: Mirror) -> tuple[str | None, str | None]:
+def _on_record(mirror: LocalCopy) -> tuple[str | None, str | None]:
     """Return the first failure in a run's record, and its remedy."""
     for folder in mirror.files.numbered():
         state, begun = (mirror.files.read_json(f"{folder}/{name}.json") for name in ("state", "attempt"))
@@ -420,7 +420,7 @@ def _cleared_away(started: Started, place: DrillPlace | None, *, keeps_mirror: b
             state = mirror.state()
             if state is None or not is_terminal(state.state):
                 stop(desk, mirror.run, now=True, grace_s=0.0)
-            problem = free(desk, mirror, "all", SilentStage()).problem
+            problem = free(desk, mirror, "all", NullStage()).problem
             if place is not None:
                 host_shell.run(desk, f"rm -rf {shlex.quote(place.ledger)}")
                 if problem is None and (left := _left(desk, place, is_removed=True)):

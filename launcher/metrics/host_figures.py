@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.run_files import lines_of
 from launcher.metrics.curves import Point, host_points
 
@@ -25,7 +25,7 @@ class FigureSummary(NamedTuple):
     most: float
 
 
-def host_figures(mirror: Mirror) -> Iterator[Point]:
+def host_figures(mirror: LocalCopy) -> Iterator[Point]:
     """Yield a run's figures in the order of time, without those of the runs that it continues."""
     for path in mirror.record.events_of_leader():
         with mirror.record.opened(path) as file:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.copy import index
-from launcher.copy.mirror import Mirror, mirror_of
+from launcher.copy.mirror import LocalCopy, mirror_of
 from launcher.copy.run_id import RUN_ID
 from launcher.metrics.curves import Measured, in_order, order
 from launcher.metrics.metric_points import metric_points
@@ -16,11 +16,11 @@ from launcher.metrics.metric_points import metric_points
 class Ancestor(NamedTuple):
     """A run that another one continues, and its last step that counts for the continuation."""
 
-    mirror: Mirror
+    mirror: LocalCopy
     until: float
 
 
-def ancestors(mirror: Mirror) -> list[Ancestor]:
+def ancestors(mirror: LocalCopy) -> list[Ancestor]:
     """Return the runs that a run continues, the oldest first.
 
     The list ends at a run without a local copy.
@@ -36,13 +36,13 @@ def ancestors(mirror: Mirror) -> list[Ancestor]:
     return found[::-1]
 
 
-def _copy_of(run: str, beside: Path) -> Mirror:
+def _copy_of(run: str, beside: Path) -> LocalCopy:
     """Return the local copy of a run in a folder; if it is missing, the one in the index."""
-    one = Mirror(run, beside)
+    one = LocalCopy(run, beside)
     return one if one.files.is_folder() else mirror_of(run, index.copies_of(run))
 
 
-def joined(mirror: Mirror) -> list[Measured]:
+def joined(mirror: LocalCopy) -> list[Measured]:
     """Return the points of a run and of the runs that it continues, each with its run's id, no step twice.
 
     An ancestor contributes the points up to the step from which its successor started. Points are in the

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.run_files import lines_of
 from launcher.metrics.curves import LOG_BYTES
 from launcher.values.record import FolderStart
@@ -14,7 +14,7 @@ from launcher.values.record import FolderStart
 BLOCK = 1 << 16
 
 
-def last_lines(mirror: Mirror, count: int) -> dict[str, int]:
+def last_lines(mirror: LocalCopy, count: int) -> dict[str, int]:
     """Return the byte offset at which to start each log, to show the last `count` lines of all of them."""
     starts = {path: _size(mirror, path) for path in mirror.record.logs()}
     for path in reversed(starts):
@@ -25,7 +25,7 @@ def last_lines(mirror: Mirror, count: int) -> dict[str, int]:
     return starts
 
 
-def lines_since(mirror: Mirror, seconds: float) -> dict[str, int]:
+def lines_since(mirror: LocalCopy, seconds: float) -> dict[str, int]:
     """Return the byte offset at which to start each log, to show a run's last seconds or a little more.
 
     The seconds count back from the run's end, or from the last sign of a live one, by its host's clock.
@@ -47,12 +47,12 @@ def lines_since(mirror: Mirror, seconds: float) -> dict[str, int]:
     return starts
 
 
-def _size(mirror: Mirror, path: str) -> int:
+def _size(mirror: LocalCopy, path: str) -> int:
     status = mirror.files.status(path)
     return 0 if status is None else status.st_size
 
 
-def _sizes(mirror: Mirror, folder: str) -> Iterator[tuple[float, int]]:
+def _sizes(mirror: LocalCopy, folder: str) -> Iterator[tuple[float, int]]:
     """Yield the time and the size of an attempt's log, from its beginning."""
     began = FolderStart.lenient(mirror.files.read_json(f"{folder}/attempt.json")).time
     if began is not None:
@@ -68,7 +68,7 @@ def _sizes(mirror: Mirror, folder: str) -> Iterator[tuple[float, int]]:
                 yield event.time, size
 
 
-def _start_of_last(mirror: Mirror, path: str, count: int) -> tuple[int, int]:
+def _start_of_last(mirror: LocalCopy, path: str, count: int) -> tuple[int, int]:
     """Return the start of the last `count` lines of a file, and the number of lines found."""
     found = 0
     with mirror.record.opened(path) as file:
@@ -89,7 +89,7 @@ def _start_of_last(mirror: Mirror, path: str, count: int) -> tuple[int, int]:
     return 0, found + (end > 0)
 
 
-def _start_of_line(mirror: Mirror, path: str, offset: int) -> int:
+def _start_of_line(mirror: LocalCopy, path: str, offset: int) -> int:
     """Return the start of the line that contains a byte."""
     with mirror.record.opened(path) as file:
         size = file.seek(0, 2)

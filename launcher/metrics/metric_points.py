@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from launcher.base.json_file import JsonObject
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.run_files import lines_of
 from launcher.metrics.curves import Point, numbers, points
 
@@ -23,7 +23,7 @@ _point = functools.partial(tuple.__new__, Point)
 """Make a point from a tuple; `Point(…)` takes twice as long."""
 
 
-def metric_points(mirror: Mirror) -> Iterator[Point]:
+def metric_points(mirror: LocalCopy) -> Iterator[Point]:
     """Yield the points of all fetched metric events, oldest folder first."""
     for path in mirror.record.event_files():
         with mirror.record.opened(path) as file:

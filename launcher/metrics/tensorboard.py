@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.run_record import MOST_GROWN
 from launcher.metrics.curves import HOST, Point, host_points, points
 from launcher.metrics.event_file import EventFile
@@ -29,7 +29,7 @@ class TensorBoard:
     If several clients follow a run, the first one writes. Disk errors are reported in `problem`.
     """
 
-    def __init__(self, mirror: Mirror) -> None:
+    def __init__(self, mirror: LocalCopy) -> None:
         """Write to the local copy's TensorBoard folder, unless another client does. Raises OSError."""
         self._mirror, self._folder = mirror, mirror.tensorboard
         mirror.make_folder()
@@ -98,7 +98,7 @@ class TensorBoard:
         )
 
 
-def _began(mirror: Mirror) -> float:
+def _began(mirror: LocalCopy) -> float:
     """Return the time of the first event in a run's local copy."""
     for path in mirror.record.events_of_leader():
         with mirror.files.open(path, most=MOST_GROWN) as file:

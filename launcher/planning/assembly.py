@@ -12,7 +12,7 @@ from launcher.planning.precision.split import split
 from launcher.planning.precision.workload import read_workload, set_checkpointing, workload_of
 from launcher.planning.script.source import source, written
 from launcher.planning.software.image_plan import Sources, image
-from launcher.planning.software.wheel_choice import UNKNOWN, Site
+from launcher.planning.software.wheel_choice import UNKNOWN, HostSoftware
 from launcher.planning.verification_plan import workload_digest
 from launcher.values.facts import PrecisionEvidence
 from launcher.values.host import Host
@@ -32,7 +32,7 @@ def plan(
     runtime: str = "native",
     sources: Sources | None = None,
     *,
-    site: Site = UNKNOWN,
+    site: HostSoftware = UNKNOWN,
     environment: Environment | None = None,
     model: Model | None = None,
     teacher: Model | None = None,

@@ -26,7 +26,7 @@ from launcher.agent.record.locks import Lock, is_locked
 from launcher.agent.record.safe_open import write_all
 from launcher.errors import BadFileError, RefusedError
 from launcher.rental.lease.hold import RentalLock, is_alive, is_stopped, reads_limits
-from launcher.rental.renting import OPEN, Extra, Intent, Rental, RentalState
+from launcher.rental.renting import OPEN, ExtraInstance, Intent, Rental, RentalState
 
 NONCE_CHARACTERS = "abcdefghijklmnopqrstuvwxyz234567"
 NONCE_LENGTH = 12
@@ -398,7 +398,7 @@ def _after(rental: Rental, line: RentalLine) -> Rental:
         return rental.model_copy(update={"intent": Intent.model_validate(intent)})
     if kind == "extra":
         known = {extra.id: extra for extra in rental.extras}
-        known[line["instance"]] = Extra(line["instance"], line.get("cents"))
+        known[line["instance"]] = ExtraInstance(line["instance"], line.get("cents"))
         return rental.model_copy(update={"extras": tuple(known.values())})
     state = next((one for one in RentalState if one == kind), None)
     if state is None:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from launcher.errors import ServiceError, ServiceUnreachableError, UsageError
 from launcher.rental.rate_limit import Waits
 from launcher.rental.rental_settings import RentalSettings
-from launcher.rental.renting import Instance, InstanceOffer, Intent, Setup
+from launcher.rental.renting import Instance, InstanceOffer, Intent, LaunchOptions
 from launcher.values.base import Record
 
 PROVIDERS = {
@@ -100,7 +100,7 @@ class Provider(Protocol):
     def offers(self) -> tuple[InstanceOffer, ...]:
         """Return all types, with their prices and the regions that have one free."""
 
-    def launch(self, intent: Intent, setup: Setup) -> tuple[str, ...]:
+    def launch(self, intent: Intent, setup: LaunchOptions) -> tuple[str, ...]:
         """Launch an instance that carries the intent's nonce. Return its id and the ids of extra instances.
 
         Raises UnsettledError if the provider may have accepted the launch. After any other error it did not;

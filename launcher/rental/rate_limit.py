@@ -38,16 +38,16 @@ def say_nothing(_wait_s: float) -> None:
     """Ignore the wait."""
 
 
-def usual_pace(base: str, clock: Clock) -> CallPace:
+def usual_pace(base: str, clock: Clock) -> RateLimit:
     """Return the rate limit that all clients of this user share for a service.
 
     It depends on the service's address and not on the key, because two keys may belong to one account.
     """
     name = re.sub(r"[^A-Za-z0-9.-]+", "-", base.partition("://")[2]).strip("-")
-    return CallPace(Unix("launch").user_state_path / "pace", name, clock)
+    return RateLimit(Unix("launch").user_state_path / "pace", name, clock)
 
 
-class CallPace:
+class RateLimit:
     """Lets one call through at a time: calls `request_s` apart, launches `launch_s` apart."""
 
     def __init__(

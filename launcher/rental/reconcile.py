@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.errors import RefusedError
-from launcher.rental.lease.renter import POLL_S, Renter, Termination
+from launcher.rental.lease.renter import POLL_S, ProviderAccount, Termination
 from launcher.rental.renting import Instance, Rental, RentalState
 from launcher.rental.verdict import ENDED, SETTLE_S, JudgedRental, RentalVerdict, judge
 
@@ -47,7 +47,7 @@ class Reconciled(NamedTuple):
 
 
 def survey(
-    renter: Renter,
+    renter: ProviderAccount,
     wanted: Collection[str] = (),
     adopted: Collection[str] = (),
     bringing: Collection[str] = (),
@@ -70,7 +70,9 @@ def survey(
     )
 
 
-def _unlisted(renter: Renter, rentals: Iterable[Rental], instances: Iterable[Instance]) -> Iterator[Instance]:
+def _unlisted(
+    renter: ProviderAccount, rentals: Iterable[Rental], instances: Iterable[Instance]
+) -> Iterator[Instance]:
     """Yield the instances of open rentals that exist but are missing in the list.
 
     By the list alone they would count as gone.
@@ -85,7 +87,7 @@ def _unlisted(renter: Renter, rentals: Iterable[Rental], instances: Iterable[Ins
 
 
 def reconcile(
-    renter: Renter,
+    renter: ProviderAccount,
     wanted: Collection[str] = (),
     adopted: Collection[str] = (),
     bringing: Collection[str] = (),
@@ -156,7 +158,7 @@ def reconcile(
     return Reconciled(account, tuple(ended), judged, unreadable, tuple(left.values()), tuple(unmade))
 
 
-def _may_just_end(renter: Renter, judged: JudgedRental) -> bool:
+def _may_just_end(renter: ProviderAccount, judged: JudgedRental) -> bool:
     """Whether another command may have just terminated a machine that this account does not list.
 
     That command will record it.
@@ -169,7 +171,7 @@ def _may_just_end(renter: Renter, judged: JudgedRental) -> bool:
     )
 
 
-def _record(renter: Renter, judged: JudgedRental) -> None:
+def _record(renter: ProviderAccount, judged: JudgedRental) -> None:
     """Record in the ledger the list's result for a rental without an instance."""
     rental, now = judged.rental, renter.clock.now()
     if rental is None or judged.instance is not None:

@@ -94,7 +94,7 @@ class Instance(NamedTuple):
         return bool(self.nonce)
 
 
-class Setup(Written):
+class LaunchOptions(Written):
     """The options of a new instance.
 
     `user_data` may hold a private key, so no `repr` and no ledger contains it.
@@ -172,7 +172,7 @@ class RentalReason(StrEnum):
 OPEN = (RentalState.INTENT, RentalState.LAUNCHED, RentalState.READY, RentalState.ENDING)
 
 
-class Extra(NamedTuple):
+class ExtraInstance(NamedTuple):
     """An extra instance of the same rental, which is terminated.
 
     `cents` is its cost, None until it is gone.
@@ -198,7 +198,7 @@ class Rental(Record):
     missing_since: float | None = None
     cents: Cents | None = None
     why: str = ""
-    extras: tuple[Extra, ...] = ()
+    extras: tuple[ExtraInstance, ...] = ()
 
     @property
     def nonce(self) -> str:

@@ -22,8 +22,8 @@ from launcher.rental import records
 from launcher.rental.lease.handoff import hand_over, take, take_idle, take_over
 from launcher.rental.lease.instance_keys import forget_key
 from launcher.rental.lease.release import RentedRun, end_named, end_rent, lose_words
-from launcher.rental.lease.rental_lease import Lease, Step, Teller
-from launcher.rental.lease.renter import Renter, Termination, open_account
+from launcher.rental.lease.rental_lease import Lease, RentalView, Step
+from launcher.rental.lease.renter import ProviderAccount, Termination, open_account
 from launcher.rental.provider import PROVIDERS, module_of
 from launcher.rental.reconcile import Reconciled, reconcile, survey
 from launcher.rental.records import RentalRecord, RentedMachine
@@ -38,14 +38,14 @@ RunOf = Callable[[RentalRecord], RentedRun | None]
 """Return the run of a rental, or None if it never started."""
 
 
-class Asker(Teller, Protocol):
+class InteractiveView(RentalView, Protocol):
     """A view that can also ask the user."""
 
     def agrees(self, question: str) -> bool | None:
         """Return the user's answer, or None without a terminal."""
 
 
-class Named(NamedTuple):
+class TerminationRequest(NamedTuple):
     """Instances that the user wants terminated, rented here or not, and the start time (None means now).
 
     With `force`, terminate them even if files of their runs are lost. `is_sure`: do not ask about instances
@@ -70,7 +70,12 @@ class SettledAccounts(NamedTuple):
 
 
 def reconcile_all(
-    tables: Iterable[RentalSettings], named: Named, run_of: RunOf, view: Asker, *, dry_run: bool
+    tables: Iterable[RentalSettings],
+    named: TerminationRequest,
+    run_of: RunOf,
+    view: InteractiveView,
+    *,
+    dry_run: bool,
 ) -> SettledAccounts:
     """Reconcile the accounts where this user has rented, and the accounts of the given tables.
 
@@ -93,7 +98,7 @@ def reconcile_all(
 
 
 def accounts_of(
-    tables: Iterable[RentalSettings], named: Named, failed: list[LaunchError]
+    tables: Iterable[RentalSettings], named: TerminationRequest, failed: list[LaunchError]
 ) -> list[RentalSettings]:
     """Return the accounts to reconcile. Add the error of an unreadable address file to `failed`."""
     found: dict[tuple[str, str], RentalSettings] = {}
@@ -121,7 +126,7 @@ def _may_have_key(provider: str) -> bool:
         return True
 
 
-def end_abandoned(settings: RentalSettings, runs: Collection[str], view: Teller) -> None:
+def end_abandoned(settings: RentalSettings, runs: Collection[str], view: RentalView) -> None:
     """Terminate the machines of launches whose client was killed before a run could start.
 
     Wait until the machines are gone, but do not wait for one that may still appear. Raises BadFileError or
@@ -139,7 +144,7 @@ def end_abandoned(settings: RentalSettings, runs: Collection[str], view: Teller)
             view.note(_still_listed(account, ending))
 
 
-def give_up_machine(run: str, view: Teller) -> None:
+def give_up_machine(run: str, view: RentalView) -> None:
     """Terminate the machine of a run that never started, unless another process manages it.
 
     Raises ServiceError. Raises RunError if a launch without an answer may still create a machine.
@@ -185,7 +190,12 @@ def _is_in_reach(rental: Rental, settings: RentalSettings) -> bool:
 
 
 def _reconcile(
-    settings: RentalSettings, named: Named, run_of: RunOf, view: Asker, *, dry_run: bool
+    settings: RentalSettings,
+    named: TerminationRequest,
+    run_of: RunOf,
+    view: InteractiveView,
+    *,
+    dry_run: bool,
 ) -> Reconciled:
     renter = open_account(settings)
     try:
@@ -223,7 +233,7 @@ def _reconcile(
         renter.close()
 
 
-def _named_at(settings: RentalSettings, named: Named) -> Sequence[str]:
+def _named_at(settings: RentalSettings, named: TerminationRequest) -> Sequence[str]:
     """Return the named instances that may belong to an account.
 
     One that was rented at another account is left out, since two accounts may use the same id.
@@ -236,7 +246,7 @@ def _named_at(settings: RentalSettings, named: Named) -> Sequence[str]:
     return [one for one in named.instances if one not in elsewhere]
 
 
-def _agree_to_end(renter: Renter, adopted: Sequence[str], view: Asker) -> None:
+def _agree_to_end(renter: ProviderAccount, adopted: Sequence[str], view: InteractiveView) -> None:
     """Ask whether to terminate named instances that were not rented here, whose files cannot be downloaded.
 
     Raises RefusedError if the user declines or no terminal is available.
@@ -262,14 +272,14 @@ def _agree_to_end(renter: Renter, adopted: Sequence[str], view: Asker) -> None:
 
 
 @contextlib.contextmanager
-def _asking(view: Teller, settings: RentalSettings) -> Iterator[Step]:
+def _asking(view: RentalView, settings: RentalSettings) -> Iterator[Step]:
     """Show during the block that an account is being asked."""
     with view.stage(f"asking {urlsplit(settings.api).hostname}") as stage:
         stage.text = None
         yield stage
 
 
-def _bring_named_home(found: RentedMachine, run_of: RunOf, view: Teller, *, is_due: bool) -> None:
+def _bring_named_home(found: RentedMachine, run_of: RunOf, view: RentalView, *, is_due: bool) -> None:
     """Download the files of a machine that the user wants terminated now.
 
     Raises RunError if another process keeps the machine, unless `is_due`.
@@ -290,7 +300,9 @@ def _bring_named_home(found: RentedMachine, run_of: RunOf, view: Teller, *, is_d
         )
 
 
-def _downloading(found: Sequence[RentedMachine], renter: Renter, run_of: RunOf, view: Teller) -> set[str]:
+def _downloading(
+    found: Sequence[RentedMachine], renter: ProviderAccount, run_of: RunOf, view: RentalView
+) -> set[str]:
     """Return the nonces of machines past their limit whose files are being downloaded now.
 
     The managing process was asleep at the limit, for example on a laptop. A stopped process loses the machine
@@ -319,7 +331,7 @@ def _downloading(found: Sequence[RentedMachine], renter: Renter, run_of: RunOf, 
 
 
 def _ended_of(
-    found: Sequence[RentedMachine], renter: Renter, done: Collection[Termination]
+    found: Sequence[RentedMachine], renter: ProviderAccount, done: Collection[Termination]
 ) -> Iterator[Termination]:
     """Yield the machines terminated after their download, and not by the later check of the list."""
     for one in found:
@@ -329,12 +341,12 @@ def _ended_of(
             yield Termination(rental.instance, rental.why or "its run has ended", rental)
 
 
-def _still_listed(renter: Renter, ending: Termination) -> str:
+def _still_listed(renter: ProviderAccount, ending: Termination) -> str:
     whose = "" if ending.rental is None else f", {renter.cost(ending.rental)} so far"
     return f"{ending.instance} is still listed after its termination{whose}: try again   launch reconcile     or end it at   {renter.page}"
 
 
-def _with_its_boot(renter: Renter, found: RentedMachine, run_of: RunOf) -> RentedMachine:
+def _with_its_boot(renter: ProviderAccount, found: RentedMachine, run_of: RunOf) -> RentedMachine:
     """Return a machine. Restore the record that it has booted, if that was cut off.
 
     Without the record, the machine would be terminated with all results of its run.
@@ -353,7 +365,7 @@ def _with_its_boot(renter: Renter, found: RentedMachine, run_of: RunOf) -> Rente
         raise RefusedError(renter.ledger.words(error)) from error
 
 
-def _at(account: Renter, found: Sequence[RentedMachine]) -> list[RentedMachine]:
+def _at(account: ProviderAccount, found: Sequence[RentedMachine]) -> list[RentedMachine]:
     """Return this user's machines that are ready at an account, and may therefore have a run.
 
     A machine rented with another key counts if the account lists it, since a key may be replaced.
@@ -367,7 +379,7 @@ def _at(account: Renter, found: Sequence[RentedMachine]) -> list[RentedMachine]:
     return [one for one in ready if one in own or has_any_of(listed, one.rental)]
 
 
-def _unsure_of(account: Renter, view: Teller) -> set[str]:
+def _unsure_of(account: ProviderAccount, view: RentalView) -> set[str]:
     """Return the runs whose state cannot be determined here. Their machines stay until their limit."""
     runs = set()
     for rental in account.rentals():
@@ -377,7 +389,7 @@ def _unsure_of(account: Renter, view: Teller) -> set[str]:
     return runs
 
 
-def _would_go_on(found: RentedMachine, run_of: RunOf, view: Teller) -> bool:
+def _would_go_on(found: RentedMachine, run_of: RunOf, view: RentalView) -> bool:
     """Report and return what `_goes_on` would do.
 
     Change nothing. A machine that does not answer would stay.
@@ -406,7 +418,7 @@ def _would_go_on(found: RentedMachine, run_of: RunOf, view: Teller) -> bool:
     return False
 
 
-def _goes_on(found: RentedMachine, run_of: RunOf, view: Teller) -> bool:
+def _goes_on(found: RentedMachine, run_of: RunOf, view: RentalView) -> bool:
     """Handle the run of a machine that no process manages. Return whether the machine is still wanted."""
     run = run_of(found.record)
     if run is None:

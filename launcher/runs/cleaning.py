@@ -13,12 +13,12 @@ from pydantic import ValidationError
 from rich.filesize import decimal
 
 from launcher.backends.base.probing import NO_JOB
-from launcher.backends.base.runtime import Holding, Supply
+from launcher.backends.base.runtime import RunResource, SharedResource
 from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import Runtime, open_all, open_for_run
 from launcher.base.meter import Meter
 from launcher.base.text import files_text
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import AgentError, EngineError, HostError, LastCopyError, MalformedAnswerError, RunError
 from launcher.runs.follow.refreshing import refresh
 from launcher.runs.follow.summaries import summary_of
@@ -49,7 +49,7 @@ class Freeing(NamedTuple):
     problem: str | None
 
 
-def free(desk: HostClient, mirror: Mirror, lose: Loss, stage: Stage) -> Freeing:
+def free(desk: HostClient, mirror: LocalCopy, lose: Loss, stage: Stage) -> Freeing:
     """Remove an ended run from its host, including its runtime's data. Its record is fetched first.
 
     The host compares the run's files with the files here, which are read again for that. Raises LastCopyError
@@ -80,7 +80,7 @@ def free(desk: HostClient, mirror: Mirror, lose: Loss, stage: Stage) -> Freeing:
     return Freeing(freed, problem)
 
 
-def _bring_record(desk: HostClient, mirror: Mirror, lose: Loss) -> None:
+def _bring_record(desk: HostClient, mirror: LocalCopy, lose: Loss) -> None:
     """Fetch a run's record.
 
     If all may be lost, ignore failures of the host or the local disk, and limit the size. A job can make its
@@ -99,7 +99,7 @@ def _end_runtime(desk: HostClient, summary: Summary) -> None:
         runtime.stop(summary.run, 0.0)
 
 
-def _remove(desk: HostClient, mirror: Mirror, lose: Loss, stage: Stage) -> int:
+def _remove(desk: HostClient, mirror: LocalCopy, lose: Loss, stage: Stage) -> int:
     held: dict[str, str] = {}
     if lose != "all":
         copies = LocalCopies(mirror)
@@ -117,7 +117,7 @@ def _remove(desk: HostClient, mirror: Mirror, lose: Loss, stage: Stage) -> int:
     ).bytes
 
 
-def _last_copies(desk: HostClient, mirror: Mirror, error: AgentError) -> LastCopyError:
+def _last_copies(desk: HostClient, mirror: LocalCopy, error: AgentError) -> LastCopyError:
     """Return the error that names the files that only the host has, with both ways to proceed."""
     try:
         copies = LastCopies.model_validate_json(json.dumps(dict(error.values)), strict=True)
@@ -146,7 +146,7 @@ def _verb(count: int) -> str:
     return "exists" if count == 1 else "exist"
 
 
-def check_here(mirror: Mirror, *, force: bool) -> None:
+def check_here(mirror: LocalCopy, *, force: bool) -> None:
     """Raise LastCopyError if a run's files here are the last copies, unless `force`."""
     if mirror.is_freed and not mirror.files.is_folder() and not force:
         raise LastCopyError(
@@ -167,7 +167,7 @@ def check_here(mirror: Mirror, *, force: bool) -> None:
         )
 
 
-def remove_here(mirror: Mirror, *, force: bool) -> None:
+def remove_here(mirror: LocalCopy, *, force: bool) -> None:
     """Remove this client's copy of a run. Raises RunError if the disk refuses.
 
     Also raises LastCopyError, unless `force`: a pull may have downloaded files since the last check.
@@ -224,7 +224,7 @@ def prune_images(desk: HostClient, host: Host, *, dry_run: bool) -> list[Removed
         return items
 
 
-def images_of(desk: HostClient, host: Host) -> list[Supply]:
+def images_of(desk: HostClient, host: Host) -> list[SharedResource]:
     """Return the images that launch built on a host, in all its roots.
 
     Raises HostError if it has no container engine.
@@ -249,18 +249,22 @@ def _with_images(runtimes: Collection[Runtime], host: Host) -> list[Runtime]:
     return chosen
 
 
-def _old(supplies: Collection[Supply]) -> list[Supply]:
+def _old(supplies: Collection[SharedResource]) -> list[SharedResource]:
     """Return the supplies that are old enough, or have no name that a run could use."""
     return [supply for supply in supplies if supply.id or time.time() - supply.created > UNNAMED_S]
 
 
-def _unneeded(supplies: Collection[Supply], named: Collection[str]) -> list[Supply]:
+def _unneeded(supplies: Collection[SharedResource], named: Collection[str]) -> list[SharedResource]:
     return [supply for supply in supplies if supply.users == 0 and supply.name not in named]
 
 
-def _discard(runtime: Runtime, things: Collection[Holding | Supply], *, dry_run: bool) -> list[RemovedThing]:
+def _discard(
+    runtime: Runtime, things: Collection[RunResource | SharedResource], *, dry_run: bool
+) -> list[RemovedThing]:
     gone = [thing for thing in things if dry_run or runtime.discard(thing)]
     return [
-        RemovedThing(kind=thing.kind, path=thing.name, bytes=thing.bytes if isinstance(thing, Supply) else 0)
+        RemovedThing(
+            kind=thing.kind, path=thing.name, bytes=thing.bytes if isinstance(thing, SharedResource) else 0
+        )
         for thing in gone
     ]

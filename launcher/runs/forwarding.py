@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from launcher.backends.runtimes import Runtime, open_for_run
-from launcher.copy.mirror import Mirror
-from launcher.errors import HostError, NobodyListensError, RefusedStreamError, UnreachableError, UsageError
+from launcher.copy.mirror import LocalCopy
+from launcher.errors import HostError, PortClosedError, RefusedStreamError, UnreachableError, UsageError
 from launcher.runs.follow.summaries import summary_of
 from launcher.runs.run_desk import open_desk
 from launcher.transport.channel import Socket
@@ -24,10 +24,10 @@ LOOK_S = 0.5
 BACKLOG = 64
 
 
-class Door:
+class PortForward:
     """A port beside a run, reached over one connection, which is reopened on the next use if it is lost."""
 
-    def __init__(self, host: Host, mirror: Mirror, port: int) -> None:
+    def __init__(self, host: Host, mirror: LocalCopy, port: int) -> None:
         """Connect to the host. Raises HostError."""
         self._host = host
         self._mirror = mirror
@@ -49,7 +49,7 @@ class Door:
         return self._host.is_local and not self._connected().has_own_loopback
 
     def open(self) -> Socket:
-        """Open a stream to the port. Raises NobodyListensError, another RefusedStreamError, or HostError."""
+        """Open a stream to the port. Raises PortClosedError, another RefusedStreamError, or HostError."""
         with self._lock:
             try:
                 return self._connected().open_port(self._mirror.run, self.port)
@@ -66,7 +66,7 @@ class Door:
         """
         try:
             self.open().close()
-        except NobodyListensError:
+        except PortClosedError:
             return False
         return True
 
@@ -107,7 +107,7 @@ class Forwarded(NamedTuple):
 
 
 @contextlib.contextmanager
-def forwarded(door: Door, port: int | None, tell: Callable[[str], None]) -> Iterator[Forwarded]:
+def forwarded(door: PortForward, port: int | None, tell: Callable[[str], None]) -> Iterator[Forwarded]:
     """Carry connections to `port` of this machine's loopback through a door, during the block.
 
     Without a `port` it is the same number as the run's port, or another if that is taken. `tell` gets errors,
@@ -151,7 +151,7 @@ def _listen(port: int, *, or_another: bool) -> socket.socket:
 class _Carrier:
     """Carries connections to `listener` through a door."""
 
-    def __init__(self, listener: socket.socket, door: Door, tell: Callable[[str], None]) -> None:
+    def __init__(self, listener: socket.socket, door: PortForward, tell: Callable[[str], None]) -> None:
         self._listener = listener
         self._door = door
         self._tell = tell

@@ -9,7 +9,7 @@ from launcher.backends.registry import backend_of
 from launcher.config.lookup import Lookup
 from launcher.copy import index
 from launcher.copy.ended_rows import EndedRows
-from launcher.copy.mirror import Mirror, mirror_of, mirrors, run_ids
+from launcher.copy.mirror import LocalCopy, mirror_of, mirrors, run_ids
 from launcher.copy.run_id import RUN_ID, find
 from launcher.copy.runs_folder import ids_here, runs_folder
 from launcher.errors import SeveralRunsError, UnknownNameError
@@ -26,7 +26,7 @@ NEWEST = 20
 """How many of a host's newest runs are listed for `last`; the one with the latest start is chosen."""
 
 
-def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
+def locate(word: str, host_name: str | None) -> tuple[Host, LocalCopy]:
     """Return the host and the local copy of the run that a word means.
 
     With a host name, the word means one of that host's runs, which is then added to the index. Raises
@@ -55,7 +55,7 @@ def locate(word: str, host_name: str | None) -> tuple[Host, Mirror]:
     return host, mirror
 
 
-def locate_to_read(word: str, host_name: str | None) -> tuple[Host | None, Mirror]:
+def locate_to_read(word: str, host_name: str | None) -> tuple[Host | None, LocalCopy]:
     """Locate a run for a verb that shows its local copy; the host is None for a foreign run or one on another machine.
 
     Raises the errors of `locate`, except those for such runs.
@@ -68,7 +68,7 @@ def locate_to_read(word: str, host_name: str | None) -> tuple[Host | None, Mirro
     return locate(word, host_name)
 
 
-def locate_live(word: str, host_name: str | None, verb: str) -> tuple[Host, Mirror]:
+def locate_live(word: str, host_name: str | None, verb: str) -> tuple[Host, LocalCopy]:
     """Locate a run for a verb of live runs.
 
     If a name means several runs, the error suggests the only one that may be live.
@@ -85,7 +85,7 @@ def locate_live(word: str, host_name: str | None, verb: str) -> tuple[Host, Mirr
         raise SeveralRunsError(word, [*live, *ended], words) from None
 
 
-def mirror_here(word: str) -> Mirror:
+def mirror_here(word: str) -> LocalCopy:
     """Return the local copy of the run that a word means: first among those here, then among all of this user's runs.
 
     Raises the errors of `locate`; no host is contacted.
@@ -111,7 +111,7 @@ def attach_all(host_name: str) -> list[str]:
     return [summary.run for summary in found]
 
 
-def enter(host: Host, desk: HostClient, summary: Summary) -> Mirror:
+def enter(host: Host, desk: HostClient, summary: Summary) -> LocalCopy:
     """Add a host's run to the index; return its local copy.
 
     Raises OtherRootError, and RunError if its plan differs from that of the local copy.
@@ -133,12 +133,12 @@ def foreign_here() -> list[str]:
     return [run for run in ids_here() if run not in own]
 
 
-def own_copy(run: str) -> Mirror:
+def own_copy(run: str) -> LocalCopy:
     """Return the local copy of a run, in one of the folders that the index names."""
     return mirror_of(run, index.copies_of(run))
 
 
-def _latest() -> Mirror:
+def _latest() -> LocalCopy:
     """Return this user's latest launch with a local copy here, else the latest launch anywhere.
 
     Without any launch, return the latest foreign run here.
@@ -157,7 +157,7 @@ def _places(runs: Sequence[str]) -> dict[str, tuple[int, float, str]]:
     """
     cached = EndedRows().rows if len(runs) > MANY else {}
     return {
-        run: cached[run].place if run in cached else Mirror(run, runs_folder()).place_in_order()
+        run: cached[run].place if run in cached else LocalCopy(run, runs_folder()).place_in_order()
         for run in runs
     }
 

@@ -6,7 +6,7 @@ import json
 from typing import Any, NamedTuple
 
 from launcher.base.json_file import flat
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.request import Request, recall
 from launcher.runs.follow.view import View
 from launcher.runs.launch.dry_run import Preview, preview
@@ -31,7 +31,7 @@ class Changes(NamedTuple):
     is_sure: bool = False
 
 
-def rerun(parent: Mirror, changes: Changes, view: View) -> Started:
+def rerun(parent: LocalCopy, changes: Changes, view: View) -> Started:
     """Launch a run's request again with some changes, and show the differences of the plans.
 
     Raises the errors of `launch`.
@@ -43,7 +43,7 @@ def rerun(parent: Mirror, changes: Changes, view: View) -> Started:
     return started
 
 
-def preview_rerun(parent: Mirror, changes: Changes) -> Preview:
+def preview_rerun(parent: LocalCopy, changes: Changes) -> Preview:
     """Return the preview of a rerun, with the differences of its plan as a note.
 
     Raises the errors of `preview`.
@@ -57,7 +57,7 @@ def preview_rerun(parent: Mirror, changes: Changes) -> Preview:
     return found._replace(findings=(*found.findings, note))
 
 
-def _changed(parent: Mirror, changes: Changes) -> Request:
+def _changed(parent: LocalCopy, changes: Changes) -> Request:
     """Return the request that a run came from, with some changes. Raises UsageError, BadFileError."""
     request = recall(parent)
     refuse_verification(parent.whole_plan(), parent)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from launcher.backends.registry import backend_of
 from launcher.copy import move_records
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.runs.rented.machine_gone import check_rented
 from launcher.transport.client.desk import HostClient
 from launcher.transport.shared_connection import SharedConnection
@@ -70,7 +70,7 @@ def connect(host: Host, opening: Opening | None = None) -> HostClient:
     return desk
 
 
-def open_desk(host: Host, mirror: Mirror, opening: Opening | None = None) -> HostClient:
+def open_desk(host: Host, mirror: LocalCopy, opening: Opening | None = None) -> HostClient:
     """Connect to the host of a run and return its client; close it, or use it in a `with`.
 
     Raises HostError that says what to do, MachineGoneError for a rented machine that was given back,

@@ -12,7 +12,7 @@ from launcher.backends.registry import backend_of
 from launcher.config.lookup import Lookup
 from launcher.copy import index, last_seen, move_records
 from launcher.copy.ended_rows import EndedRows
-from launcher.copy.mirror import Mirror, mirror_of, run_ids
+from launcher.copy.mirror import LocalCopy, mirror_of, run_ids
 from launcher.copy.run_id import RUN_ID
 from launcher.copy.runs_folder import ids_here, runs_folder
 from launcher.errors import LaunchError, ServiceError
@@ -25,7 +25,7 @@ from launcher.values.parsing import unknown_name
 from launcher.values.record import State, Summary, is_terminal
 
 if TYPE_CHECKING:
-    from launcher.copy.move_record import Departure
+    from launcher.copy.move_record import MoveRecord
 
 
 STATES = (*State, "unreadable")
@@ -51,7 +51,7 @@ class ListedRun(NamedTuple):
     kept_age_s: float | None = None
     is_unreachable: bool = False
     is_gone: bool = False
-    goes_on: Departure | None = None
+    goes_on: MoveRecord | None = None
     next: str | None = None
     beside: str | None = None
     is_foreign: bool = False
@@ -100,7 +100,7 @@ def _with_entry(row: ListedRun) -> ListedRun:
     return row._replace(batch=entry.batch, folder=_folder_of(mirror_of(entry.run, entry.copies)))
 
 
-def _folder_of(mirror: Mirror) -> str | None:
+def _folder_of(mirror: LocalCopy) -> str | None:
     folder = mirror.folder.parent
     return None if folder == runs_folder() else str(folder)
 
@@ -199,9 +199,9 @@ def _rows_of(host: Host, states: Sequence[str], most: int | None) -> list[Listed
     ]
 
 
-def _own_rows(own: Sequence[Mirror], wait_s: float) -> list[ListedRun]:
+def _own_rows(own: Sequence[LocalCopy], wait_s: float) -> list[ListedRun]:
     rows: list[ListedRun] = []
-    open_runs: dict[str, tuple[Host, list[Mirror]]] = {}
+    open_runs: dict[str, tuple[Host, list[LocalCopy]]] = {}
     gone = records.gone_machines()
     for mirror in reversed(own):
         entry = mirror.entry
@@ -239,7 +239,7 @@ def _kept_age_s(summary: Summary) -> float | None:
     return math.inf if kept is None else time.time() - kept.time
 
 
-def _ask_all(hosts: Sequence[tuple[Host, list[Mirror]]], wait_s: float) -> Iterator[list[ListedRun]]:
+def _ask_all(hosts: Sequence[tuple[Host, list[LocalCopy]]], wait_s: float) -> Iterator[list[ListedRun]]:
     """Ask several hosts for their runs at once, waiting at most `wait_s` for an answer."""
     answers: dict[int, list[ListedRun]] = {}
 
@@ -256,7 +256,7 @@ def _ask_all(hosts: Sequence[tuple[Host, list[Mirror]]], wait_s: float) -> Itera
         yield answers.get(number) or [_unanswered(host, one, None, problem) for one in mirrors_there]
 
 
-def _ask(host: Host, asked: list[Mirror]) -> list[ListedRun]:
+def _ask(host: Host, asked: list[LocalCopy]) -> list[ListedRun]:
     heard: dict[str, Summary] = {}
     try:
         with connect(host) as desk:
@@ -284,7 +284,7 @@ def _ask(host: Host, asked: list[Mirror]) -> list[ListedRun]:
     ]
 
 
-def _unanswered(host: Host, mirror: Mirror, heard: Summary | None, problem: str) -> ListedRun:
+def _unanswered(host: Host, mirror: LocalCopy, heard: Summary | None, problem: str) -> ListedRun:
     """Return the row of a run whose host does not answer. The end of an ended run is certain all the same."""
     summary = heard or remembered(mirror)
     if heard is None and is_terminal(summary.state):

@@ -82,7 +82,7 @@ class Opener(Protocol):
     def open_port(self, port: int) -> Socket:
         """Open a stream to a TCP port of the host's loopback.
 
-        Raises NobodyListensError, RefusedStreamError if the host forbids it, or HostError if the connection
+        Raises PortClosedError, RefusedStreamError if the host forbids it, or HostError if the connection
         is lost.
         """
 
@@ -96,7 +96,7 @@ class Opener(Protocol):
         """Close the connection. Runs continue."""
 
 
-class Passing:
+class ForwardingOpener:
     """An opener that forwards its calls to another one."""
 
     def __init__(self, opener: Opener) -> None:
@@ -137,7 +137,7 @@ class Link(ByteStream, Opener, Protocol):
     """A stream to an agent, together with its connection. `close` frees both."""
 
 
-class Patience:
+class AnswerDeadline:
     """The time limits of an answer: `wait_s` for the next bytes, and `total_s`, if given, for all of them.
 
     Received bytes extend `total_s`, by LEAST_RATE.
@@ -250,7 +250,7 @@ def _pass() -> None:
     pass
 
 
-class AgentChannel(Passing):
+class AgentChannel(ForwardingOpener):
     """The channel to an agent on a host. One request at a time. An idle channel sends pings."""
 
     def __init__(self, host: str, link: Link) -> None:
@@ -264,7 +264,7 @@ class AgentChannel(Passing):
         """The random id of the host's root, which identifies a run's root."""
         self._link = link
         self._rest = bytearray()
-        self._patience = Patience(DEADLINE_S, GREETING_S)
+        self._patience = AnswerDeadline(DEADLINE_S, GREETING_S)
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._next_id = 0
@@ -307,7 +307,7 @@ class AgentChannel(Passing):
         """
         began = time.monotonic()
         with self._lock, self._link_errors():
-            self._request(verb, payload, args, Patience(deadline_s, deadline_s))
+            self._request(verb, payload, args, AnswerDeadline(deadline_s, deadline_s))
             sent()
             reply = self._answer()
         _LOG.debug("%s: %s took %.3f s", self.host, verb, time.monotonic() - began)
@@ -329,14 +329,14 @@ class AgentChannel(Passing):
         If `fill` raises, the link is closed, and the agent removes the incomplete stream.
         """
         with self._lock, self._link_errors():
-            self._request(verb, payload, args, Patience(DEADLINE_S, DEADLINE_S))
+            self._request(verb, payload, args, AnswerDeadline(DEADLINE_S, DEADLINE_S))
             try:
                 fill(cast("IO[bytes]", _ChunkWriter(self._link.sendall)))
             except BaseException:
                 self.close()
                 raise
             self._link.sendall(b'{"chunk":0}\n')
-            self._patience = Patience(HASHING_S, HASHING_S)
+            self._patience = AnswerDeadline(HASHING_S, HASHING_S)
             return self._answer()
 
     def receive_stream(
@@ -358,7 +358,7 @@ class AgentChannel(Passing):
         """
         with self._lock:
             with self._link_errors():
-                self._request(verb, payload, args, Patience(wait_s, total_s))
+                self._request(verb, payload, args, AnswerDeadline(wait_s, total_s))
             reader = _ChunkReader(self._chunk)
             try:
                 take(reader)
@@ -383,7 +383,7 @@ class AgentChannel(Passing):
         """
         with self._lock:
             with self._link_errors():
-                self._request(verb, payload, args, Patience(DEADLINE_S))
+                self._request(verb, payload, args, AnswerDeadline(DEADLINE_S))
             is_over = threading.Event()
             talker = threading.Thread(target=self._tell, args=(company(is_over),), daemon=True)
             talker.start()
@@ -433,7 +433,7 @@ class AgentChannel(Passing):
             word, more = self._magic()
             if word == "need":
                 self._link.sendall(agent_file().to_send)
-                self._patience = Patience(DEADLINE_S, GREETING_S)
+                self._patience = AnswerDeadline(DEADLINE_S, GREETING_S)
                 word, more = self._magic()
             if word == "have" and _ROOT_ID.fullmatch(more):
                 self.root_id = more
@@ -460,7 +460,7 @@ class AgentChannel(Passing):
         word, _, more = line.removeprefix(MAGIC).decode("utf-8", "replace").strip().partition(" ")
         return word, more
 
-    def _request(self, verb: str, payload: bytes, args: JsonObject, patience: Patience) -> None:
+    def _request(self, verb: str, payload: bytes, args: JsonObject, patience: AnswerDeadline) -> None:
         self._next_id += 1
         self._patience = patience
         request: dict[str, object] = {"id": self._next_id, "verb": verb, "args": args}

@@ -12,7 +12,7 @@ from launcher.transport.client.desk import HostClient
 from launcher.values.host import Host
 
 if TYPE_CHECKING:
-    from launcher.transport.persistent_connection import HeldConnection
+    from launcher.transport.persistent_connection import PersistentConnection
     from launcher.transport.shared_connection import Connection, SharedConnection
     from launcher.transport.ssh.ssh import SshConnection
 
@@ -56,7 +56,7 @@ def _connection(host: Host) -> Connection:
     return _over_ssh(host)
 
 
-def _over_ssh(host: Host) -> HeldConnection | SshConnection:
+def _over_ssh(host: Host) -> PersistentConnection | SshConnection:
     """Return the persistent connection to a host, or a new one."""
     from launcher.transport import persistent_connection  # none of this is needed on this machine
     from launcher.transport.ssh.ssh_config import hops

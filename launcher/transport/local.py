@@ -11,7 +11,7 @@ import threading
 from collections.abc import Mapping, Sequence
 
 from launcher.base import own_variables
-from launcher.errors import ConnectionLostError, HostError, NobodyListensError, RefusedStreamError
+from launcher.errors import ConnectionLostError, HostError, PortClosedError, RefusedStreamError
 from launcher.transport.agent_file import boot_command
 from launcher.transport.local_variables import of_local_runs
 from launcher.values.host import Host
@@ -57,7 +57,7 @@ class LocalLink:
         return _socket(self._name, path)
 
     def open_port(self, port: int) -> socket.socket:
-        """Open a stream to a TCP port of this machine's loopback. Raises NobodyListensError."""
+        """Open a stream to a TCP port of this machine's loopback. Raises PortClosedError."""
         return _port(self._name, port)
 
     def open_program(self, words: Sequence[str]) -> ProgramStream:
@@ -133,7 +133,7 @@ class LocalConnection:
         return _socket(self._host.name, path)
 
     def open_port(self, port: int) -> socket.socket:
-        """Open a stream to a TCP port of this machine's loopback. Raises NobodyListensError."""
+        """Open a stream to a TCP port of this machine's loopback. Raises PortClosedError."""
         return _port(self._host.name, port)
 
     def open_program(self, words: Sequence[str]) -> ProgramStream:
@@ -203,4 +203,4 @@ def _port(host: str, port: int) -> socket.socket:
     try:
         return socket.create_connection(("localhost", port), LEAVE_S)
     except OSError as error:
-        raise NobodyListensError(host, f"{host}: no process listens on port {port}") from error
+        raise PortClosedError(host, f"{host}: no process listens on port {port}") from error

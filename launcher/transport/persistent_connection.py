@@ -26,7 +26,7 @@ from launcher.base.json_file import JsonObject
 from launcher.base.text import printable
 from launcher.errors import ConnectionLostError, HostError
 from launcher.transport import background, persistent_socket
-from launcher.transport.channel import Passing
+from launcher.transport.channel import ForwardingOpener
 from launcher.transport.ssh.ssh_config import Hop
 from launcher.values.host import Host
 from launcher.values.public_result import public
@@ -39,7 +39,7 @@ OPEN_S = 90.0
 """The seconds that another stream may take to open on a working connection. An agent has to start."""
 LOCAL_S = 2.0
 """The seconds that a connection server may take to report its state, and to exit afterwards."""
-KINDS = ("ConnectionLostError", "RefusedStreamError", "NobodyListensError", "UnreachableError", "HostError")
+KINDS = ("ConnectionLostError", "RefusedStreamError", "PortClosedError", "UnreachableError", "HostError")
 """The errors that a connection server forwards."""
 _LOG = logging.getLogger(__name__)
 _PROGRAM = "from launcher.transport.connection_server import main; main()"
@@ -49,7 +49,7 @@ _spoken: dict[str, Host | None] = {}
 """The hosts that this process has connected to over SSH. None: keep no connection to this host."""
 
 
-def find(host: Host, route: Sequence[Hop]) -> HeldConnection | None:
+def find(host: Host, route: Sequence[Hop]) -> PersistentConnection | None:
     """Return the persistent connection to a host, or None if it is missing or broken."""
     if not host.hold:
         return None
@@ -57,7 +57,7 @@ def find(host: Host, route: Sequence[Hop]) -> HeldConnection | None:
     if path is None or not path.exists():
         return None
     try:
-        connection = HeldConnection(host.name, path)
+        connection = PersistentConnection(host.name, path)
     except (OSError, HostError) as error:
         if isinstance(error, TimeoutError):
             _drop(path)
@@ -90,7 +90,7 @@ def leave() -> None:
     background.begin(_PROGRAM, hosts[0].name, hosts[0].model_dump_json().encode(), _WIPING)
 
 
-class HeldConnection:
+class PersistentConnection:
     """This process's use of a connection that a connection server keeps. Thread-safe."""
 
     def __init__(self, host: str, path: Path) -> None:
@@ -126,16 +126,16 @@ class HeldConnection:
         except OSError:
             return False
 
-    def open_link(self) -> HeldLink:
+    def open_link(self) -> PersistentLink:
         """Start another agent, whose link ends separately.
 
         Raises RefusedStreamError or ConnectionLostError.
         """
-        return HeldLink(self, self._agent(), is_alone=False)
+        return PersistentLink(self, self._agent(), is_alone=False)
 
-    def only_link(self) -> HeldLink:
+    def only_link(self) -> PersistentLink:
         """Return the link to an agent. Closing it closes this process's side of the connection."""
-        return HeldLink(self, self._agent(), is_alone=True)
+        return PersistentLink(self, self._agent(), is_alone=True)
 
     def by_hand(self, command: str) -> str:
         """Return the shell command that runs a command on the host with ssh itself."""
@@ -148,7 +148,7 @@ class HeldConnection:
     def open_port(self, port: int) -> socket.socket:
         """Open a stream to a TCP port of the host's loopback.
 
-        Raises NobodyListensError, RefusedStreamError or ConnectionLostError.
+        Raises PortClosedError, RefusedStreamError or ConnectionLostError.
         """
         return self._open(open="port", port=port)
 
@@ -236,10 +236,10 @@ class HeldConnection:
         return said
 
 
-class HeldLink(Passing):
+class PersistentLink(ForwardingOpener):
     """An agent's stream on a persistent connection."""
 
-    def __init__(self, connection: HeldConnection, stream: socket.socket, *, is_alone: bool) -> None:
+    def __init__(self, connection: PersistentConnection, stream: socket.socket, *, is_alone: bool) -> None:
         """Take over the stream. With `is_alone`, closing the link closes the connection."""
         super().__init__(connection)
         self._connection = connection
@@ -267,7 +267,7 @@ class HeldLink(Passing):
 
 
 @public("HeldRow")
-class HeldState(NamedTuple):
+class PersistentState(NamedTuple):
     """A connection that process `pid` keeps for later commands.
 
     It closes in `left_s` seconds if no command uses it. `users` is the number of commands that use it now.
@@ -283,11 +283,11 @@ class HeldState(NamedTuple):
 class Closing(NamedTuple):
     """The result of `close_all`: the closed connections, and the hosts with a connection in preparation."""
 
-    held: list[HeldState]
+    held: list[PersistentState]
     opening: list[str]
 
 
-def states() -> list[HeldState]:
+def states() -> list[PersistentState]:
     """Return this user's persistent connections, by host."""
     return sorted(filter(_is_held, filter(None, map(_state, persistent_socket.sockets()))))
 
@@ -304,19 +304,19 @@ def close_all() -> Closing:
     return Closing(sorted(filter(_is_held, closed)), opening)
 
 
-def _is_held(state: HeldState) -> bool:
+def _is_held(state: PersistentState) -> bool:
     """Whether it is a connection. Older versions left a standby process, which has no host."""
     return bool(state.host)
 
 
-def _state(path: Path) -> HeldState | None:
+def _state(path: Path) -> PersistentState | None:
     """Ask a connection server for its state. Return None if it does not answer."""
     with contextlib.suppress(OSError), persistent_socket.connect(path, LOCAL_S) as stream:
         return _told(stream, ask="state")
     return None
 
 
-def _close(path: Path) -> HeldState | None:
+def _close(path: Path) -> PersistentState | None:
     """Make a connection server exit. If it is unused, wait for its exit, and kill it if it does not exit.
 
     Return its state, or None if no process listens at the socket.
@@ -329,7 +329,7 @@ def _close(path: Path) -> HeldState | None:
                 if state is not None and not state.users:
                     stream.recv(1)  # its exit ends the stream
             except TimeoutError:
-                state = state or HeldState(_host_of(pid), "", 0.0, 0, pid)
+                state = state or PersistentState(_host_of(pid), "", 0.0, 0, pid)
                 _kill(pid)
                 path.unlink(missing_ok=True)
             return state
@@ -342,13 +342,13 @@ def _host_of(pid: int) -> str:
     return printable(Path(f"/proc/{pid}/cmdline").read_text().split("\0")[4])
 
 
-def _told(stream: socket.socket, **question: Any) -> HeldState | None:
+def _told(stream: socket.socket, **question: Any) -> PersistentState | None:
     """Return a connection server's report of its state, or None if it is malformed. Raises OSError."""
     persistent_socket.say(stream, **question)
     said = persistent_socket.hear(stream)
     try:
         host, about = printable(str(said["host"])), printable(str(said["about"]))
-        return HeldState(host, about, float(said["left_s"]), int(said["users"]), int(said["pid"]))
+        return PersistentState(host, about, float(said["left_s"]), int(said["users"]), int(said["pid"]))
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
 

@@ -34,15 +34,15 @@ from launcher.transport.channel import (
     HASHING_S,
     AgentChannel,
     AgentReply,
+    ForwardingOpener,
     Incoming,
     Link,
     Opener,
-    Passing,
     Socket,
 )
 from launcher.transport.channel_pool import ChannelPool
 from launcher.transport.client.desk import HostClient
-from launcher.transport.client.run_reading import JoinedReader, LoneReader, Reader
+from launcher.transport.client.run_reading import BatchedReader, Reader, SingleReader
 from launcher.values.host import Host
 
 HOLDING = ("create", "hold", "resume")
@@ -77,7 +77,7 @@ class SharedConnection:
         self,
         host: Host,
         connect: Callable[[], Connection],
-        make_desk: Callable[[LineCalls, Reader], HostClient],
+        make_desk: Callable[[SharedCalls, Reader], HostClient],
     ) -> None:
         """Make no connection yet. `make_desk` creates a host client from its calls and its reader."""
         self.host = host.name
@@ -103,7 +103,7 @@ class SharedConnection:
         Raises HostError with the action to take.
         """
         circuit = self._connected()
-        calls = LineCalls(circuit)
+        calls = SharedCalls(circuit)
         return self._make_desk(calls, _DeskReader(calls, circuit.reader))
 
     def leads_to(self, host: Host) -> bool:
@@ -182,7 +182,7 @@ class _Circuit:
             connection.close()
             raise
         self.root_id = first.root_id
-        self.reader = JoinedReader(host, first, self._open_channel)
+        self.reader = BatchedReader(host, first, self._open_channel)
         self.pool = ChannelPool(host, self._open_channel)
 
     def close(self) -> None:
@@ -202,7 +202,7 @@ class _Circuit:
         return channel
 
 
-class LineCalls(Passing):
+class SharedCalls(ForwardingOpener):
     """The calls of one host client on a shared connection: over its reserved channel, or a shared one."""
 
     def __init__(self, circuit: _Circuit) -> None:
@@ -341,8 +341,8 @@ class LineCalls(Passing):
 class _DeskReader:
     """Reads runs for one host client. Requests that wait for news are joined with those of other clients."""
 
-    def __init__(self, calls: LineCalls, joined: JoinedReader) -> None:
-        self._lone = LoneReader(calls)
+    def __init__(self, calls: SharedCalls, joined: BatchedReader) -> None:
+        self._lone = SingleReader(calls)
         self._joined = joined
 
     def read(self, run: str, request: Mapping[str, Any], wait_s: float | None) -> AgentReply:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import IO
 
 from launcher.base import untrusted_json
-from launcher.values.upload_selection import Why
+from launcher.values.upload_selection import ExclusionReason
 
 ROOT_ID = "root-id"
 """The file that marks a root, the folder in which an agent keeps runs (see `transport/agent_file.py`)."""
@@ -71,21 +71,21 @@ _SECRET_ENDS = (".env", ".kubeconfig", ".ovpn", ".tfstate", ".tfstate.backup", "
 _KEY_STARTS = ("id_rsa", "id_ed25519", "id_ecdsa", "id_dsa")
 _KEY_ENDS = (".pem", ".p12", ".pfx", ".ppk", ".kdbx", ".jks", ".key", ".keytab")
 SECRET_ENDS = (*_KEY_ENDS, *_SECRET_ENDS)
-_OTHERS = {".git": Why.REPOSITORY, "launch.toml": Why.SETTINGS}
-_FOLDERS = {"__pycache__": Why.CACHE, "wandb": Why.TRACKER}
+_OTHERS = {".git": ExclusionReason.REPOSITORY, "launch.toml": ExclusionReason.SETTINGS}
+_FOLDERS = {"__pycache__": ExclusionReason.CACHE, "wandb": ExclusionReason.TRACKER}
 
 
-def of_name(name: str, folder: str, *, is_folder: bool) -> Why | None:
+def of_name(name: str, folder: str, *, is_folder: bool) -> ExclusionReason | None:
     """Return why a file or folder is excluded by its name, in a folder named `folder`. None if it is not."""
     name = name.lower()  # macOS does not distinguish `.ENV` and `.env`
     if name.startswith(_KEY_STARTS) or name.endswith(_KEY_ENDS):
-        return Why.KEY_NAME
+        return ExclusionReason.KEY_NAME
     if _is_for_credentials(name, folder) or name.startswith(_SECRET_STARTS):
-        return Why.CREDENTIALS
+        return ExclusionReason.CREDENTIALS
     if not is_folder and (
         name in _SECRET_FILES or name.endswith(_SECRET_ENDS) or _SECRET_SHAPES.fullmatch(name)
     ):
-        return Why.CREDENTIALS
+        return ExclusionReason.CREDENTIALS
     if name in _OTHERS:
         return _OTHERS[name]
     return _FOLDERS.get(name) if is_folder else None

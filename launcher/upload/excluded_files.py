@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.copy.run_files import RunFiles
-from launcher.values.upload_selection import Cargo, LeftOut, Why
+from launcher.values.upload_selection import ExcludedPath, ExclusionReason, UploadSelection
 
 NAME = "not-sent.json"
 MOST_PATHS = 10_000
@@ -21,7 +21,7 @@ _QUOTED = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"|`([^`\n]+)`")
 _IN_CODE = re.compile(r"^.*/runs/[^/]+/(?:work/)?code/")
 
 
-def remember(files: RunFiles, cargo: Cargo) -> None:
+def remember(files: RunFiles, cargo: UploadSelection) -> None:
     """Write the list of excluded files to a run's folder, unless it is empty. Raises OSError."""
     left_out = [[entry.path, entry.why.value] for entry in cargo.left_out[:MOST_PATHS] if entry.key is None]
     if left_out:
@@ -38,12 +38,12 @@ def explained(files: RunFiles, evidence: Mapping[str, Any]) -> Mapping[str, Any]
     return evidence
 
 
-def _entries(record: Mapping[str, Any]) -> list[LeftOut]:
+def _entries(record: Mapping[str, Any]) -> list[ExcludedPath]:
     pairs = record.get("left_out")
     if not isinstance(pairs, list):
         return []
-    known = set(map(str, Why))
-    return [LeftOut(str(path), Why(why)) for path, why in pairs if why in known]
+    known = set(map(str, ExclusionReason))
+    return [ExcludedPath(str(path), ExclusionReason(why)) for path, why in pairs if why in known]
 
 
 def _paths(line: str) -> list[str]:
@@ -56,7 +56,7 @@ def _is_of(left_out: str, path: str) -> bool:
     return path == left_out.rstrip("/") or (left_out.endswith("/") and path.startswith(left_out))
 
 
-def _words(entry: LeftOut) -> dict[str, str]:
+def _words(entry: ExcludedPath) -> dict[str, str]:
     mend = f"add this line to .launchignore   !{entry.path}"
     if entry.path.rpartition("/")[2].startswith(".env"):
         mend = f"pass its variables as secrets   launch --env-file {entry.path}"

@@ -6,18 +6,18 @@ from collections.abc import Iterable
 
 from rich.filesize import decimal
 
-from launcher.values.upload_selection import Cargo, LeftOut, Size, Why
+from launcher.values.upload_selection import ExcludedPath, ExclusionReason, Size, UploadSelection
 
 MOST_NAMED = 6
 FEW = 3
 """Up to this many exclusions are all named, whatever their size."""
-_SPOKEN_FOR = (Why.CREDENTIALS, Why.KEY_NAME, Why.ENVIRONMENT)
+_SPOKEN_FOR = (ExclusionReason.CREDENTIALS, ExclusionReason.KEY_NAME, ExclusionReason.ENVIRONMENT)
 """The reasons that a name like `.env`, `id_rsa` or `.venv/` makes clear."""
 WORTH_NAMING = 1_000_000
 """The minimum bytes for naming an exclusion's size. Smaller exclusions by git or a rule are only counted."""
 
 
-def left_out_line(cargo: Cargo) -> str:
+def left_out_line(cargo: UploadSelection) -> str:
     """Return the exclusions in one line, secrets and the largest first: `.env, .venv/ (1.2 GB)`.
 
     Empty if nothing was excluded.
@@ -29,22 +29,22 @@ def left_out_line(cargo: Cargo) -> str:
     return ", ".join([*words, *([f"{more:,} more"] if more else [])])
 
 
-def _is_worth_naming(one: LeftOut) -> bool:
+def _is_worth_naming(one: ExcludedPath) -> bool:
     is_small = one.size is not None and one.size.bytes < WORTH_NAMING and not one.size.is_at_least
-    return not (is_small and one.why in (Why.GIT, Why.RULE))
+    return not (is_small and one.why in (ExclusionReason.GIT, ExclusionReason.RULE))
 
 
-def _rank(one: LeftOut) -> tuple[bool, int]:
+def _rank(one: ExcludedPath) -> tuple[bool, int]:
     return not one.why.is_secret, 0 if one.why.is_secret or one.size is None else -one.size.bytes
 
 
-def _short(one: LeftOut) -> str:
+def _short(one: ExcludedPath) -> str:
     why = [] if one.why in _SPOKEN_FOR else [one.why.value]
     size = [size_words(one.size)] if one.size and one.size.bytes >= WORTH_NAMING else []
     return f"{path_of(one)} ({', '.join([*why, *size])})" if why or size else path_of(one)
 
 
-def path_of(one: LeftOut) -> str:
+def path_of(one: ExcludedPath) -> str:
     """Return an excluded path as shown to the user."""
     return f"{one.key} {one.path}" if one.key else one.path
 
@@ -54,7 +54,7 @@ def size_words(size: Size) -> str:
     return f"over {decimal(size.bytes)}" if size.is_at_least else decimal(size.bytes)
 
 
-def surprises(cargo: Cargo) -> Iterable[str]:
+def surprises(cargo: UploadSelection) -> Iterable[str]:
     """Yield exclusions that the user may not expect, for example links that lead out of the folder."""
     for one in cargo.left_out:
         if one.why.is_surprising:

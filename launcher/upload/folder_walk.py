@@ -17,7 +17,7 @@ from launcher.upload.default_exclusions import ROOT_ID, of_name
 from launcher.upload.digests import Digests
 from launcher.upload.git_rules import ignored_by_git
 from launcher.upload.launch_ignore import FILE, IgnoreVerdict, LaunchIgnore, read_rules
-from launcher.values.upload_selection import LeftOut, Size, Why
+from launcher.values.upload_selection import ExcludedPath, ExclusionReason, Size
 
 MOST_FILES = 200_000
 MOST_DEEP = 300
@@ -63,7 +63,7 @@ class Mode(NamedTuple):
     by_path: bool = False
 
 
-_WHY = {IgnoreVerdict.OUT: Why.RULE, IgnoreVerdict.IN_BY_NAME: None}
+_WHY = {IgnoreVerdict.OUT: ExclusionReason.RULE, IgnoreVerdict.IN_BY_NAME: None}
 """The verdicts that no other rule can change."""
 
 
@@ -76,12 +76,12 @@ class FolderWalk:
         top: str,
         key: str | None,
         rules: Sequence[LaunchIgnore],
-        hidden: Mapping[str, Why],
+        hidden: Mapping[str, ExclusionReason],
         digests: Digests,
     ) -> None:
         self.entries: list[WalkedFile] = []
-        self.left_out: list[LeftOut] = []
-        self.included: list[LeftOut] = []
+        self.left_out: list[ExcludedPath] = []
+        self.included: list[ExcludedPath] = []
         self._folder = folder
         self._base = (
             f"{folder}".rstrip(os.sep) + os.sep
@@ -105,7 +105,7 @@ class FolderWalk:
             with os.scandir(self._base + where) as scan:
                 items = sorted(scan, key=lambda item: item.name)
         except OSError:
-            self._leave(where or ".", Why.UNREADABLE)
+            self._leave(where or ".", ExclusionReason.UNREADABLE)
             return
         if where and self._uses_git and any(item.name == ".git" for item in items):
             ignored = (
@@ -134,7 +134,7 @@ class FolderWalk:
         # Whatever the rules are: a root grows with each launch.
         if os.path.lexists(f"{self._base}{path}/{ROOT_ID}"):
             if not mode.only_included:
-                self._leave(f"{path}/", Why.ROOT)
+                self._leave(f"{path}/", ExclusionReason.ROOT)
             return
         verdict = _verdict(path, mode.rules, is_folder=True)
         why = _WHY[verdict] if verdict in _WHY else self._why(item, f"{path}/", parent, verdict, mode)
@@ -169,13 +169,13 @@ class FolderWalk:
             return
         status = item.stat(follow_symlinks=False)
         if why is None and not S_ISREG(status.st_mode):
-            why = Why.SPECIAL
+            why = ExclusionReason.SPECIAL
         if (
             why is None
             and verdict is not IgnoreVerdict.IN_BY_NAME
             and self._digests.is_private_key(source, status)
         ):
-            why = Why.PRIVATE_KEY
+            why = ExclusionReason.PRIVATE_KEY
         if why is None and verdict is IgnoreVerdict.IN_BY_NAME:
             self._note_included(item.name, parent, path, status)
         if why is None:
@@ -187,9 +187,9 @@ class FolderWalk:
         """Record a credential that is sent because a rule names it."""
         why = of_name(name, parent, is_folder=False)
         if self._digests.is_private_key(self._base + path, status):
-            why = Why.PRIVATE_KEY
+            why = ExclusionReason.PRIVATE_KEY
         if why is not None and why.is_secret:
-            self.included.append(LeftOut(path, why, Size(status.st_size), None, self._key))
+            self.included.append(ExcludedPath(path, why, Size(status.st_size), None, self._key))
 
     def _add(self, entry: WalkedFile) -> None:
         self.entries.append(entry)
@@ -201,7 +201,7 @@ class FolderWalk:
 
     def _why(
         self, item: os.DirEntry[str], path: str, parent: str, verdict: IgnoreVerdict | None, mode: Mode
-    ) -> Why | None:
+    ) -> ExclusionReason | None:
         """Return why an entry is excluded: by the default exclusions, or by git unless a rule includes it.
 
         Or None.
@@ -212,13 +212,17 @@ class FolderWalk:
         if why := of_name(item.name, parent, is_folder=is_folder):
             return why
         if is_folder and os.path.exists(f"{self._base}{path}pyvenv.cfg"):
-            return Why.ENVIRONMENT
+            return ExclusionReason.ENVIRONMENT
         if is_folder and os.path.exists(f"{self._base}{path}{launch_count.FILE}"):
-            return Why.RUNS  # of another LAUNCH_RUNS, or of a launch from a folder below
-        return Why.GIT if verdict is None and not mode.is_included and path in mode.ignored else None
+            return ExclusionReason.RUNS  # of another LAUNCH_RUNS, or of a launch from a folder below
+        return (
+            ExclusionReason.GIT if verdict is None and not mode.is_included and path in mode.ignored else None
+        )
 
-    def _leave(self, path: str, why: Why, size: Size | None = None, link: str | None = None) -> None:
-        self.left_out.append(LeftOut(path, why, size, link, self._key))
+    def _leave(
+        self, path: str, why: ExclusionReason, size: Size | None = None, link: str | None = None
+    ) -> None:
+        self.left_out.append(ExcludedPath(path, why, size, link, self._key))
 
     # Links
 
@@ -237,9 +241,9 @@ class FolderWalk:
             path = entry.path.removeprefix(f"{self._top}/")
             real = os.path.realpath(os.path.join(parent, written))
             if not f"{real}{os.sep}".startswith(self._base):
-                self._leave(path, Why.LINK_OUT, link=written)
+                self._leave(path, ExclusionReason.LINK_OUT, link=written)
             elif os.path.lexists(real) and self._there(real) not in travelling:
-                self._leave(path, Why.LINK_TO_LEFT_OUT, link=written)
+                self._leave(path, ExclusionReason.LINK_TO_LEFT_OUT, link=written)
             else:
                 plain = os.path.normpath(os.path.join(parent, written))
                 is_direct = self._there(plain) in travelling or not os.path.lexists(real)

@@ -17,7 +17,7 @@ from launcher.upload import named_paths
 from launcher.upload.digests import Digests
 from launcher.upload.tree import CodeTree, collect
 from launcher.values.plan import Finding
-from launcher.values.upload_selection import Cargo, JobSource, Why
+from launcher.values.upload_selection import ExclusionReason, JobSource, UploadSelection
 
 MOST_NAMED = 5
 """The number of largest files to name."""
@@ -27,7 +27,7 @@ class Load(NamedTuple):
     """The upload of a launch, file by file, and its totals."""
 
     tree: CodeTree
-    cargo: Cargo
+    cargo: UploadSelection
     digests: Digests
 
 
@@ -47,18 +47,18 @@ def load(task: resolve.Task, env_files: Iterable[str] = (), lookup: Lookup | Non
     return Load(tree, _cargo(task.code, tree, sources, refusals), digests)
 
 
-def _hidden(env_files: Iterable[str], lookup: Lookup) -> dict[str, Why]:
+def _hidden(env_files: Iterable[str], lookup: Lookup) -> dict[str, ExclusionReason]:
     """Return the paths that are excluded everywhere.
 
     These are the local copies, and files that hosts' tables or the command line name.
     """
-    hidden = {str(runs_folder()): Why.RUNS}
+    hidden = {str(runs_folder()): ExclusionReason.RUNS}
     for file in env_files:
-        hidden |= dict.fromkeys(_spellings(file), Why.ENV_FILE)
+        hidden |= dict.fromkeys(_spellings(file), ExclusionReason.ENV_FILE)
     for host in lookup.written_hosts.values():
         for path in (host.build.pip_conf, host.build.ca_bundle, host.identity_file):
             if path is not None:
-                hidden |= dict.fromkeys(_spellings(path), Why.BUILD_FILE)
+                hidden |= dict.fromkeys(_spellings(path), ExclusionReason.BUILD_FILE)
     return hidden
 
 
@@ -68,10 +68,12 @@ def _spellings(path: str | Path) -> tuple[str, str]:
     return absolute, os.path.realpath(absolute)
 
 
-def _cargo(code: Path, tree: CodeTree, sources: list[JobSource], findings: tuple[Finding, ...]) -> Cargo:
+def _cargo(
+    code: Path, tree: CodeTree, sources: list[JobSource], findings: tuple[Finding, ...]
+) -> UploadSelection:
     sizes = {entry.source: entry for entry in tree.entries if entry.is_file}
     largest = heapq.nsmallest(MOST_NAMED, sizes.values(), key=lambda entry: (-entry.size, entry.path))
-    return Cargo(
+    return UploadSelection(
         folder=code,
         files=sum(entry.folder is None for entry in tree.entries),
         bytes=sum(entry.size for entry in sizes.values()),

@@ -16,11 +16,11 @@ from launcher.upload.digests import Digests
 from launcher.upload.launch_ignore import FILE, IgnoreVerdict, rules_for
 from launcher.upload.refused_folders import homes, is_below, refusal
 from launcher.values.plan import Finding
-from launcher.values.upload_selection import Why
+from launcher.values.upload_selection import ExclusionReason
 
 
 def refusals(
-    task: Task, local: Mapping[str, Path], hidden: Mapping[str, Why], digests: Digests
+    task: Task, local: Mapping[str, Path], hidden: Mapping[str, ExclusionReason], digests: Digests
 ) -> Iterator[Finding]:
     """Yield the reason why each refused path is not sent: the code folder, and the job's local paths, by key.
 
@@ -39,14 +39,16 @@ def refusals(
             yield found
 
 
-def _secret(task: Task, key: str, path: Path, hidden: Mapping[str, Why], digests: Digests) -> Finding | None:
+def _secret(
+    task: Task, key: str, path: Path, hidden: Mapping[str, ExclusionReason], digests: Digests
+) -> Finding | None:
     """Return the refusal of a credential. A `.launchignore` may include it by its name."""
     real = os.path.realpath(path)
     why = _why(os.path.abspath(path), hidden) or _why(real, hidden)
     if why is None:
         status = os.stat(real)
         if S_ISREG(status.st_mode) and digests.is_private_key(real, status):
-            why = Why.PRIVATE_KEY
+            why = ExclusionReason.PRIVATE_KEY
     if why is None or _is_included(Path(real), task.code):
         return None
     folder, name = os.path.split(real)
@@ -57,7 +59,7 @@ def _secret(task: Task, key: str, path: Path, hidden: Mapping[str, Why], digests
     return _finding("secret-named", f"{key} is {_to(path, real)}, which is not sent ({why.value})", mend)
 
 
-def _why(path: str, hidden: Mapping[str, Why]) -> Why | None:
+def _why(path: str, hidden: Mapping[str, ExclusionReason]) -> ExclusionReason | None:
     folder, name = os.path.split(path)
     why = hidden.get(path) or of_name(name, os.path.basename(folder), is_folder=os.path.isdir(path))
     return why if why is not None and why.is_secret else None

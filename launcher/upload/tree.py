@@ -14,7 +14,7 @@ from launcher.errors import UsageError
 from launcher.upload.digests import Digests, Looked
 from launcher.upload.folder_walk import FolderWalk, WalkedFile
 from launcher.upload.launch_ignore import rules_for
-from launcher.values.upload_selection import LeftOut, Why
+from launcher.values.upload_selection import ExcludedPath, ExclusionReason
 
 CHUNK = 1 << 17
 """The bytes sent at once: few enough to show progress on a slow link."""
@@ -32,11 +32,13 @@ class CodeTree(NamedTuple):
     """All entries by path, the exclusions with reasons, and the credentials that a rule includes by name."""
 
     entries: list[WalkedFile]
-    left_out: list[LeftOut]
-    included: tuple[LeftOut, ...] = ()
+    left_out: list[ExcludedPath]
+    included: tuple[ExcludedPath, ...] = ()
 
 
-def collect(code: Path, local: Mapping[str, Path], hidden: Mapping[str, Why], digests: Digests) -> CodeTree:
+def collect(
+    code: Path, local: Mapping[str, Path], hidden: Mapping[str, ExclusionReason], digests: Digests
+) -> CodeTree:
     """Return the upload: the code folder, and the local model and data, by their keys in the job.
 
     `hidden` are absolute paths to exclude. A path that a key names is sent in any case: `named_paths` has

@@ -21,7 +21,7 @@ from launcher.upload.loading import Load
 from launcher.upload.tree import PathRecord
 from launcher.values.host import Host
 from launcher.values.plan import Finding
-from launcher.values.upload_selection import Cargo
+from launcher.values.upload_selection import UploadSelection
 
 MOST_BYTES = 200_000_000
 MOST_FILES = 20_000
@@ -41,12 +41,12 @@ class _New(NamedTuple):
     largest: list[tuple[str, int]]
 
 
-def is_large(what: Cargo | _New) -> bool:
+def is_large(what: UploadSelection | _New) -> bool:
     """Return whether the upload is so large that the user must confirm it."""
     return what.bytes > MOST_BYTES or what.files > MOST_FILES
 
 
-class ShippedBefore:
+class UploadHistory:
     """The contents that a host has received from a folder, stored in ~/.cache/launch."""
 
     def __init__(self, code: Path, host: Host) -> None:

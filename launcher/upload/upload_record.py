@@ -21,7 +21,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from launcher.base.client_files import open_regular, opened_folder, parent_of
 from launcher.base.json_file import MOST_BYTES
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.run_files import RunFiles
 from launcher.upload.tree import CodeTree, SizedFile
 
@@ -33,7 +33,7 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 _PARTS = TypeAdapter(tuple[Manifest, dict[str, str]], config=ConfigDict(defer_build=True))
 
 
-class Sent(NamedTuple):
+class UploadRecord(NamedTuple):
     """The manifest that a host received, and a local file for each content, by its SHA-256."""
 
     manifest: Mapping[str, Mapping[str, Any]]
@@ -52,33 +52,33 @@ class Found(NamedTuple):
     changed: list[str]
 
 
-def sent(collected: CodeTree, manifest: Mapping[str, Mapping[str, Any]]) -> Sent:
+def sent(collected: CodeTree, manifest: Mapping[str, Mapping[str, Any]]) -> UploadRecord:
     """Return the record of a tree that was sent with this manifest."""
     sources = {
         str(manifest[entry.path]["sha256"]): os.path.abspath(entry.source)
         for entry in collected.entries
         if entry.is_file
     }
-    return Sent(manifest, sources)
+    return UploadRecord(manifest, sources)
 
 
-def write(mirror: Mirror, record: Sent) -> None:
+def write(mirror: LocalCopy, record: UploadRecord) -> None:
     """Store the record beside a local copy. Raises OSError."""
     text = json.dumps([record.manifest, record.sources], separators=(",", ":"))
     mirror.records.write(NAME, gzip.compress(text.encode(), compresslevel=1, mtime=0))
 
 
-def read(mirror: Mirror) -> Sent | None:
+def read(mirror: LocalCopy) -> UploadRecord | None:
     """Return the record of a run's upload, or None if this client has none."""
     try:
         with mirror.records.open(NAME, most=MOST_BYTES) as packed, gzip.open(packed) as file:
             data = file.read(MOST_BYTES)  # a longer one is cut off and is then invalid JSON
-        return Sent(*_PARTS.validate_json(data, strict=True))
+        return UploadRecord(*_PARTS.validate_json(data, strict=True))
     except (OSError, EOFError, zlib.error, ValidationError):
         return None
 
 
-def keep(mirror: Mirror, folder: Path) -> int:
+def keep(mirror: LocalCopy, folder: Path) -> int:
     """Save a run's sent files from a folder about to be deleted, beside its local copy. Return their number.
 
     Raises OSError.
@@ -98,7 +98,7 @@ def keep(mirror: Mirror, folder: Path) -> int:
         _link(top, path, mirror.files, f"{KEPT}/{sha256}")
     if kept:
         places = {sha256: str(mirror.folder / KEPT / sha256) for sha256 in kept}
-        write(mirror, Sent(record.manifest, {**record.sources, **places}))
+        write(mirror, UploadRecord(record.manifest, {**record.sources, **places}))
     return len(kept)
 
 
@@ -114,7 +114,7 @@ def _link(source: RunFiles, path: Path, files: RunFiles, place: str) -> None:
             shutil.copyfileobj(file, copy)
 
 
-def copy(mirror: Mirror, child: Mirror) -> None:
+def copy(mirror: LocalCopy, child: LocalCopy) -> None:
     """Copy a run's record to the run that continues it with the same code and data. Raises OSError."""
     if mirror.records.is_file(NAME):
         child.records.write(NAME, mirror.records.read(NAME))
@@ -122,7 +122,7 @@ def copy(mirror: Mirror, child: Mirror) -> None:
         keep(child, mirror.folder / KEPT)
 
 
-def find(record: Sent, wanted: Collection[str]) -> Found:
+def find(record: UploadRecord, wanted: Collection[str]) -> Found:
     """Search for contents locally, by their SHA-256. Each file is read."""
     paths = {str(entry["sha256"]): path for path, entry in record.manifest.items() if "sha256" in entry}
     sizes = record.sizes

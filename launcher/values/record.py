@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from launcher.base.json_file import JsonObject
 from launcher.values.base import Record
-from launcher.values.reported.engine_access import EngineWay
+from launcher.values.reported.engine_access import EngineAccess
 from launcher.values.states import TERMINAL as TERMINAL
 from launcher.values.states import Reason as Reason
 from launcher.values.states import State as State
@@ -142,7 +142,7 @@ class RuntimeRecord(Record):
     """The runtime of a run on its host, and its container engine if it has one."""
 
     kind: str
-    engine: EngineWay | None = None
+    engine: EngineAccess | None = None
 
 
 class Summary(JudgedState):
@@ -162,7 +162,7 @@ class Summary(JudgedState):
     job: str | None = None
     job_id: str | None = None
     card: str | None = None
-    engine: EngineWay | None = None
+    engine: EngineAccess | None = None
     runtime: RuntimeRecord | None = None
     evidence: JsonObject | None = None
     remedy: JsonObject | None = None

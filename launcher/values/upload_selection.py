@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from launcher.values.plan import Finding, Source
 
 
-class Why(enum.StrEnum):
+class ExclusionReason(enum.StrEnum):
     """The reason why a path in the folder is not sent, in words for users."""
 
     RULE = ".launchignore"
@@ -34,17 +34,35 @@ class Why(enum.StrEnum):
     @property
     def is_routine(self) -> bool:
         """Whether users expect this exclusion, so that a summary need not name it."""
-        return self in (Why.CACHE, Why.REPOSITORY, Why.RUNS, Why.ROOT, Why.SETTINGS, Why.BUILD_FILE)
+        return self in (
+            ExclusionReason.CACHE,
+            ExclusionReason.REPOSITORY,
+            ExclusionReason.RUNS,
+            ExclusionReason.ROOT,
+            ExclusionReason.SETTINGS,
+            ExclusionReason.BUILD_FILE,
+        )
 
     @property
     def is_surprising(self) -> bool:
         """Whether a user may rely on the path, so that each one is named."""
-        return self in (Why.LINK_OUT, Why.LINK_TO_LEFT_OUT, Why.SPECIAL, Why.UNREADABLE)
+        return self in (
+            ExclusionReason.LINK_OUT,
+            ExclusionReason.LINK_TO_LEFT_OUT,
+            ExclusionReason.SPECIAL,
+            ExclusionReason.UNREADABLE,
+        )
 
     @property
     def is_secret(self) -> bool:
         """Whether the path was excluded because it contains, or may contain, a secret."""
-        return self in (Why.CREDENTIALS, Why.KEY_NAME, Why.PRIVATE_KEY, Why.BUILD_FILE, Why.ENV_FILE)
+        return self in (
+            ExclusionReason.CREDENTIALS,
+            ExclusionReason.KEY_NAME,
+            ExclusionReason.PRIVATE_KEY,
+            ExclusionReason.BUILD_FILE,
+            ExclusionReason.ENV_FILE,
+        )
 
 
 class Size(NamedTuple):
@@ -54,14 +72,14 @@ class Size(NamedTuple):
     is_at_least: bool = False
 
 
-class LeftOut(NamedTuple):
+class ExcludedPath(NamedTuple):
     """A path that is not sent, below the code folder, or below the folder of the job's `key`; a folder ends with `/`.
 
     `link` is a link's target. `size` is None for a path without one.
     """
 
     path: str
-    why: Why
+    why: ExclusionReason
     size: Size | None = None
     link: str | None = None
     key: str | None = None
@@ -95,7 +113,7 @@ class JobSource(NamedTuple):
         return self.source.kind
 
 
-class Cargo(NamedTuple):
+class UploadSelection(NamedTuple):
     """The upload of a launch.
 
     `files` counts files and links, of code and of data; `bytes` counts each file once. `included` are the
@@ -107,17 +125,17 @@ class Cargo(NamedTuple):
     files: int
     bytes: int
     largest: tuple[tuple[str, int], ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[ExcludedPath, ...]
     sources: tuple[JobSource, ...]
     paths: frozenset[str]
     findings: tuple[Finding, ...] = ()
-    included: tuple[LeftOut, ...] = ()
+    included: tuple[ExcludedPath, ...] = ()
 
     def has(self, path: str) -> bool:
         """Return whether a path relative to the folder, written without `./`, is a file, link or folder that is sent."""
         return path in self.paths or any(known.startswith(f"{path}/") for known in self.paths)
 
-    def why_left_out(self, path: str) -> LeftOut | None:
+    def why_left_out(self, path: str) -> ExcludedPath | None:
         """Return the entry that excludes a path: the path or a folder above it; None if it is not excluded."""
         for entry in self.left_out:
             if entry.key is not None:

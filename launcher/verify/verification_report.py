@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.request import Request, recall
 from launcher.copy.run_record import MOST_GROWN
 from launcher.errors import UsageError
@@ -127,7 +127,7 @@ class VerificationReport(NamedTuple):
         return good[place + 1] if place else None
 
 
-def verification_report(mirror: Mirror, state: RunState) -> VerificationReport:
+def verification_report(mirror: LocalCopy, state: RunState) -> VerificationReport:
     """Return the results of a run's trials. Raises BadFileError if this version does not understand its plan."""
     plan = mirror.whole_plan()
     trials: dict[tuple[str, int, int], tuple[TrialEnded, PrecisionSeen | None]] = {}
@@ -157,7 +157,7 @@ def verification_report(mirror: Mirror, state: RunState) -> VerificationReport:
     )
 
 
-def _last_lines(mirror: Mirror, folder: str) -> tuple[str, ...]:
+def _last_lines(mirror: LocalCopy, folder: str) -> tuple[str, ...]:
     """Return the last lines of a log that are not blank."""
     try:
         with mirror.files.open(f"{folder}/log.txt") as file:
@@ -168,7 +168,7 @@ def _last_lines(mirror: Mirror, folder: str) -> tuple[str, ...]:
     return tuple(line for line in lines if line.strip())[-LINES_SHOWN:]
 
 
-def _launch_command(mirror: Mirror) -> str | None:
+def _launch_command(mirror: LocalCopy) -> str | None:
     """Return the command line that launches the job that a run verified."""
     with contextlib.suppress(UsageError):
         return launch_command(recall(mirror))
@@ -193,7 +193,7 @@ def launch_command(request: Request) -> str:
     return shlex.join([*words, *(["--", *request.words] if request.words else [])])
 
 
-def _ended(mirror: Mirror, folder: str) -> Iterator[tuple[TrialEnded, PrecisionSeen | None]]:
+def _ended(mirror: LocalCopy, folder: str) -> Iterator[tuple[TrialEnded, PrecisionSeen | None]]:
     """Yield the trial that an attempt ended with, and the precision that the start-up hook observed in it."""
     try:
         lines = mirror.files.read(f"{folder}/events.jsonl", MOST_GROWN).splitlines()

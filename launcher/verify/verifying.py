@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from launcher.base.held_interrupts import HeldInterrupts
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import LaunchError
 from launcher.runs.cleaning import free, remove_here
 from launcher.runs.follow.following import follow
@@ -43,7 +43,7 @@ def finish(started: Started, view: View) -> Verified:
     return Verified(report, remove(host, mirror, view))
 
 
-def remove(host: Host, mirror: Mirror, view: View) -> str | None:
+def remove(host: Host, mirror: LocalCopy, view: View) -> str | None:
     """Stop a verification if it still runs, and remove it from its host and from here.
 
     Return the problem, if any. Ctrl-C and SIGTERM are held until it is done, because the run holds a card.

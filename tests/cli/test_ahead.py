@@ -7,7 +7,7 @@ from rich.console import Console
 
 from launcher.cli.follow.plain_view import PlainView
 from launcher.cli.follow.terminal_view import TerminalView
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.record_sync import News
 from launcher.runs.resume.recovering import RecoveryOutcome, show_and_recover
 from launcher.values.record import Event, PlanSummary, RunState, Summary
@@ -74,7 +74,7 @@ def test_attach_shows_a_live_run_before_its_history_is_asked_for(tmp_path):
         host="lab", runs=SimpleNamespace(summaries=summaries, read=lambda *_: asked.append("history"))
     )
     view = SimpleNamespace(ahead=lambda summary, _plan: asked.append(f"shown at {summary.step}"))
-    assert show_and_recover(desk, Mirror(RUN, tmp_path), view) == RecoveryOutcome.NOTHING_TO_DO
+    assert show_and_recover(desk, LocalCopy(RUN, tmp_path), view) == RecoveryOutcome.NOTHING_TO_DO
     assert asked == ["summary", "shown at 900000"]
 
 

@@ -13,7 +13,7 @@ from testbed.tables import mostly_long
 from launcher.batch.batch_definition import Rules
 from launcher.batch.batch_queue import NewItem, make_queue
 from launcher.batch.queued_item import ItemState
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.values.host import Host
 
 pytestmark = pytest.mark.slow(reason="each launches several runs")
@@ -31,7 +31,7 @@ def grid(client):
     def make(count, host=None):
         made = []
         for number in range(count):
-            mirror = Mirror(f"261122-grid-{'abcdefghij'[number % 10]}{number:05}", client.runs)
+            mirror = LocalCopy(f"261122-grid-{'abcdefghij'[number % 10]}{number:05}", client.runs)
             mirror.bind_seen(host or Host(name="lab"), "", time.time())
             settings = {
                 "lr": [1e-3, 1e-4][number % 2],

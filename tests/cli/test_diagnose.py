@@ -7,7 +7,7 @@ import pytest
 from testbed.client import LAUNCH
 from testbed.entries import know
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.runs.follow.diagnosing import diagnosis_of
 from launcher.transport.channel import AgentReply
 
@@ -183,7 +183,7 @@ def test_a_run_that_its_user_stopped_did_not_fail(client):
 
 def test_an_interrupted_run_is_diagnosed_by_what_its_host_says(tmp_path):
     """No record says so: nobody lives to write it. What failed earlier is not what is the matter now."""
-    mirror = Mirror("0101-toy-w8q2", tmp_path)
+    mirror = LocalCopy("0101-toy-w8q2", tmp_path)
     (mirror.folder / "0002").mkdir(parents=True)
     (mirror.folder / "0002" / "attempt.json").write_text(json.dumps({"kind": "attempt"}))
     (mirror.folder / "0002" / "state.json").write_text(json.dumps({"state": "running"}))

@@ -8,7 +8,7 @@ from testbed.client import LAUNCH
 from testbed.screen import Screen
 from testbed.tables import mostly_long
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.runs import host_probes
 from launcher.values.host import Host
 
@@ -95,8 +95,10 @@ def test_aliases_that_a_run_is_on_are_probed(client):
     """They are in use, so that their row is wanted; `--all` names the others."""
     (client.home / ".ssh").mkdir()
     (client.home / ".ssh" / "config").write_text("Host far faraway\n  Hostname 127.0.0.1\n  Port 1\n")
-    Mirror("261122-sft-w8q2zz", client.runs).bind_seen(Host(name="far", address="far"), "", 1.0)
-    Mirror("261122-sft-p0x1yy", client.runs).bind_seen(Host(name="forgotten", address="forgotten"), "", 1.0)
+    LocalCopy("261122-sft-w8q2zz", client.runs).bind_seen(Host(name="far", address="far"), "", 1.0)
+    LocalCopy("261122-sft-p0x1yy", client.runs).bind_seen(
+        Host(name="forgotten", address="forgotten"), "", 1.0
+    )
     told = json.loads(client.ok("hosts", "--all", "--json"))
     assert [row["host"] for row in told["hosts"]] == ["local", "far"]
     assert told["aliases"] == ["faraway"]

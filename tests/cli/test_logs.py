@@ -6,7 +6,7 @@ import time
 import pytest
 from testbed.tables import mostly_long
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.values.host import Host
 
 RUN = "261122-sft-w8q2zz"
@@ -16,7 +16,7 @@ BEGAN = 1_000_000.0
 @pytest.fixture
 def printed(client):
     """A run of two attempts that has ended; each second it printed a line, and its agent noted the size of the log every ten."""
-    mirror = Mirror(RUN, client.runs)
+    mirror = LocalCopy(RUN, client.runs)
     mirror.bind_seen(Host(name="lab"), "", time.time())
     for number, first in (("0001", 0), ("0002", 60)):
         folder = mirror.folder / number
@@ -58,7 +58,7 @@ def test_the_last_minutes_are_there_with_at_most_ten_seconds_more(printed, since
 
 def test_a_log_without_its_last_newline_and_with_long_lines(printed):
     """A line that has not ended is a line; one that is longer than a block is shown whole."""
-    log = Mirror(RUN, printed.runs).folder / "0002" / "log.txt"
+    log = LocalCopy(RUN, printed.runs).folder / "0002" / "log.txt"
     log.write_bytes(b"a\n" + b"x" * 200_000 + b"\nend")
     assert printed.ok("logs", RUN, "-n", "1") == "end"
     assert printed.ok("logs", RUN, "-n", "2") == "x" * 200_000 + "\nend"
@@ -68,7 +68,7 @@ def test_a_log_without_its_last_newline_and_with_long_lines(printed):
 
 def test_without_notes_of_the_agent_everything_since_the_attempts_start_is_shown(printed):
     """As of runs of older agents: more rather than less."""
-    folder = Mirror(RUN, printed.runs).folder / "0002"
+    folder = LocalCopy(RUN, printed.runs).folder / "0002"
     (folder / "events.jsonl").unlink()
     assert seconds_shown(printed, "--since", "5s") == list(range(60, 120))
 

@@ -9,7 +9,7 @@ from testbed.pty_run import in_terminal, without_style
 from testbed.tables import mostly_long
 
 from launcher.cli.text.metrics_table import metrics_table
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.metrics.curves import Point
 from launcher.values.host import Host
 
@@ -29,7 +29,7 @@ def table(*measured):
 @pytest.fixture
 def measured(client):
     """A run that has ended, with six metrics at 30 steps, and one without a step."""
-    mirror = Mirror(RUN, client.runs)
+    mirror = LocalCopy(RUN, client.runs)
     mirror.bind_seen(Host(name="lab"), "", time.time())
     folder = mirror.folder / "0001"
     folder.mkdir()

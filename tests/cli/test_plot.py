@@ -11,7 +11,7 @@ from testbed.pty_run import in_terminal, without_style
 from testbed.tables import mostly_long
 
 from launcher.cli.output.chart import chart
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.metrics.curves import Point
 from launcher.metrics.panels import panels_of
 from launcher.values.host import Host
@@ -22,7 +22,7 @@ RUN = "261122-sft-w8q2zz"
 @pytest.fixture
 def measured(client):
     """A run that has ended: 60 steps of loss, three evaluations, a step whose loss was not finite."""
-    mirror = Mirror(RUN, client.runs)
+    mirror = LocalCopy(RUN, client.runs)
     mirror.bind_seen(Host(name="lab"), "", time.time())
     folder = mirror.folder / "0001"
     folder.mkdir()
@@ -52,7 +52,7 @@ def test_the_loss_is_drawn_in_the_width_of_the_terminal(measured, columns):
     assert drawn[-1].count("x") == 1
     assert any(line.split()[:2] == ["learning", "rate"] for line in lines)
     assert lines[-1].endswith("loss.png")
-    assert Mirror(RUN, measured.runs).picture.read_bytes().startswith(b"\x89PNG")
+    assert LocalCopy(RUN, measured.runs).picture.read_bytes().startswith(b"\x89PNG")
 
 
 @mostly_long("variables", [{"LC_ALL": "C", "PYTHONUTF8": "0"}, {"PYTHONIOENCODING": "latin-1"}], ci=(0,))
@@ -67,7 +67,7 @@ def test_a_terminal_without_the_letters_gets_ascii(measured, variables):
 
 def test_a_pipe_gets_the_path_alone_and_json_an_object(measured):
     """For scripts."""
-    path = str(Mirror(RUN, measured.runs).picture)
+    path = str(LocalCopy(RUN, measured.runs).picture)
     assert measured.ok("plot", RUN) == f"{path}\n"
     assert json.loads(measured.ok("plot", RUN, "--json")) == {
         "version": 1,

@@ -9,7 +9,7 @@ from launcher.cli.follow.log_view import JsonLogView, LogView
 from launcher.cli.follow.plain_view import PlainView
 from launcher.cli.output import thinning
 from launcher.cli.text.log_text import readable
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.printed_lines import Printed, PrintedLines
 from launcher.copy.record_sync import News
 from launcher.copy.run_files import RunFiles
@@ -106,7 +106,7 @@ def test_a_burst_is_thinned_and_nothing_is_lost_from_the_count(monkeypatch):
     """In each second some lines; then how many were left out, and the last of them."""
     clock = Clock()
     monkeypatch.setattr(thinning, "time", clock)
-    thinned = thinning.Thinning()
+    thinned = thinning.LineThrottle()
     shown, left_out = [], 0
     for burst in range(50):
         clock.now += 0.1
@@ -127,7 +127,7 @@ def test_few_lines_are_all_shown_at_once(monkeypatch):
     """And after a pause as many again."""
     clock = Clock()
     monkeypatch.setattr(thinning, "time", clock)
-    thinned = thinning.Thinning()
+    thinned = thinning.LineThrottle()
     for _ in range(3):
         clock.now += 1.5
         lines = [str(number) for number in range(thinning.MOST_LINES)]
@@ -204,7 +204,7 @@ def test_a_metric_that_the_training_prints_itself_is_not_shown_twice(source, cap
 @pytest.mark.parametrize("prints", [True, False])
 def test_a_log_without_its_steps_says_once_where_they_are(tmp_path, capsys, kind, source, prints):
     """On standard error, where a worker reports what nothing prints; whoever reads records is not told."""
-    mirror = Mirror(RUN, tmp_path)
+    mirror = LocalCopy(RUN, tmp_path)
     (mirror.folder / "0001").mkdir(parents=True)
     log = mirror.folder / "0001" / "log.txt"
     log.write_text("loading\n")
@@ -263,7 +263,7 @@ def test_the_end_says_what_the_script_has_taken_otherwise_than_expected(
     tmp_path, capsys, takes, consumed, says
 ):
     """By what the run has recorded; an older run, which did not record it, says nothing."""
-    mirror = Mirror(RUN, tmp_path)
+    mirror = LocalCopy(RUN, tmp_path)
     mirror.folder.mkdir()
     (mirror.folder / "plan.json").write_text(json.dumps({"takes": takes, "rehearsed": True}))
     finish(mirror, RunState(state="succeeded", consumed=consumed, rehearsed=True), PlainView())
@@ -276,7 +276,7 @@ def test_the_end_says_what_the_script_has_taken_otherwise_than_expected(
 
 def test_the_last_line_of_an_ended_run_is_not_shown_again(tmp_path):
     """Though it was never finished; that of a run under way may go on."""
-    mirror = Mirror(RUN, tmp_path)
+    mirror = LocalCopy(RUN, tmp_path)
     (mirror.folder / "0002").mkdir(parents=True)
     (mirror.folder / "0002" / "log.txt").write_text("all\nof it")
     for state, unfinished in (("running", "of it"), ("succeeded", "")):

@@ -22,7 +22,7 @@ from launcher.batch.queued_item import ItemState
 from launcher.cli.commands.look.ps import _state, _time, _why
 from launcher.cli.output import watching
 from launcher.copy import index
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import UnreachableError
 from launcher.runs.run_listing import ListedRun
 from launcher.transport.channel import AgentReply
@@ -42,7 +42,7 @@ def ended(client):
     """Runs that have ended on hosts with long names, the oldest first; no host is asked about them."""
     for number, (run, (state, reason, card, took_s, evidence)) in enumerate(RUNS.items(), 1):
         job = run.split("-", 1)[1].rpartition("-")[0]
-        mirror = Mirror(run, client.runs)
+        mirror = LocalCopy(run, client.runs)
         began = time.time() - 3 * 86400 + number
         mirror.bind_seen(Host(name="lambda-cloud-eu-west"), "", began)
         (mirror.folder / "plan.json").write_text(
@@ -270,7 +270,7 @@ def test_a_run_whose_mirror_has_changed_is_read_again(client, settled):
 
 def test_what_an_answer_brings_changes_the_time_of_the_mirror(client, settled):
     """Else a listing would go on with what it knew: a state is replaced in a folder below."""
-    mirror = Mirror(settled[0], client.runs)
+    mirror = LocalCopy(settled[0], client.runs)
     before = mirror.folder.stat().st_mtime_ns
     data = json.dumps({"state": "failed", "reason": "hang"}).encode()
     parts = [{"path": "0001/state.json", "offset": 0, "size": len(data)}]

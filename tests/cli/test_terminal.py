@@ -26,7 +26,7 @@ from launcher.cli.follow.log_view import LogView
 from launcher.cli.follow.terminal_view import TerminalView
 from launcher.cli.output.say import say, without_escapes
 from launcher.cli.output.wrapping import wrapped_lines
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.record_sync import News
 from launcher.errors import AgentError
 from launcher.runs.follow.view import Result
@@ -336,7 +336,7 @@ def test_whatever_happens_while_following_the_cursor_comes_back(tmp_path, error)
     screen = io.StringIO()
     view = TerminalView(Console(file=screen, force_terminal=True, _environ={"TERM": "xterm"}))
     with pytest.raises(Exit if isinstance(error, KeyboardInterrupt) else type(error)):
-        follow.follow_to_end(None, Mirror("1120-x-abcd", tmp_path), view, AgentClient(Breaks(error)))
+        follow.follow_to_end(None, LocalCopy("1120-x-abcd", tmp_path), view, AgentClient(Breaks(error)))
     assert screen.getvalue().rfind(SHOW) > screen.getvalue().rfind(HIDE) >= 0
 
 
@@ -459,7 +459,7 @@ def test_logs_of_a_live_run_with_several_attempts_are_the_hosts_byte_for_byte(cl
 
 def test_what_another_client_fetches_meanwhile_is_shown_once(tmp_path, capsys):
     """Two clients share a mirror: what the other one brought is neither lost nor shown again."""
-    mirror = Mirror("1120-x-abcd", tmp_path)
+    mirror = LocalCopy("1120-x-abcd", tmp_path)
     first, second = (mirror.folder / number / "log.txt" for number in ("0002", "0003"))
     for path in (first, second):
         path.parent.mkdir(parents=True)

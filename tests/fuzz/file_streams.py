@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config import resolve
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import LaunchError
 from launcher.runs.launch.shipping import ship as ship_load
 from launcher.runs.pull.copying import copy
@@ -25,7 +25,7 @@ from launcher.runs.pull.pulling import Choice, pull
 from launcher.transport.channel import AgentChannel
 from launcher.transport.client.agent_desk import AgentClient
 from launcher.upload import loading
-from launcher.upload.upload_history import ShippedBefore
+from launcher.upload.upload_history import UploadHistory
 from launcher.values.host import Host
 
 RUN = "0101-x-abcd"
@@ -201,7 +201,7 @@ def pull_or_copy(seed: int, folder: Path) -> None:
     """Pull or copy from a generated host: files come below the run's folder, or the destination, and nowhere else."""
     draw = random.Random(seed)
     home = folder / "runs"
-    mirror = Mirror(RUN, home)
+    mirror = LocalCopy(RUN, home)
     mirror.folder.mkdir(parents=True)
     (folder / "yours").write_bytes(b"mine")
     said = _pulled(draw).bytes()
@@ -260,7 +260,7 @@ def ship(seed: int, folder: Path) -> None:
     """Send a small project to a generated host: it asks for files that it lacks, again and again, or for others."""
     draw = random.Random(seed)
     load = _load()
-    mirror = Mirror(RUN, folder / "runs")
+    mirror = LocalCopy(RUN, folder / "runs")
     known = [hashlib.sha256(text).hexdigest() for text in (b"print(1)\n", b"text", b"")]
     host = _Host(draw)
     for _ in range(draw.randrange(1, 6)):
@@ -272,7 +272,7 @@ def ship(seed: int, folder: Path) -> None:
         host.answer(missing=draw.choice(_VALUES) if host.is_hostile() else wanted)
     host.answer(missing=[])
     with _desk(host.bytes(), draw) as desk, contextlib.suppress(LaunchError):
-        ship_load(desk, load, ShippedBefore(folder, Host(name="box", address="box")), mirror, Quiet())
+        ship_load(desk, load, UploadHistory(folder, Host(name="box", address="box")), mirror, Quiet())
 
 
 SUBJECTS: dict[str, Callable[[int, Path], None]] = {"file streams": pull_or_copy, "ship answers": ship}

@@ -27,13 +27,13 @@ from launcher.base.clock import SystemClock
 from launcher.config import job_check, script_check
 from launcher.copy import index
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.request import Request
 from launcher.errors import LaunchError
 from launcher.planning.assembly import plan as make_plan
 from launcher.rental.providers.lambda_cloud import LambdaAccount
 from launcher.rental.providers.lambda_credentials import LambdaKey
-from launcher.rental.rate_limit import CallPace
+from launcher.rental.rate_limit import RateLimit
 from launcher.runs.follow.summaries import remembered
 from launcher.runs.launch.resolved_request import understand
 from launcher.transport.channel import AgentReply
@@ -116,7 +116,7 @@ def _table(draw: random.Random) -> dict[str, Any]:
 def record(seed: int, folder: Path) -> None:
     """Read a mirror whose files, and whose entry in the index, hold generated records."""
     draw = random.Random(seed)
-    mirror = Mirror(RUN, folder)
+    mirror = LocalCopy(RUN, folder)
     place = mirror.folder / "0001"
     for made in (place, index.place(RUN)):
         made.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ def answer(seed: int, folder: Path) -> None:
             }
             for _ in range(draw.randrange(3))
         ]
-    mirror = Mirror(RUN, folder)
+    mirror = LocalCopy(RUN, folder)
     with contextlib.suppress(LaunchError):
         mirror.sync.apply(AgentReply(values, payload))
     for kind in (RunState, Summary):
@@ -287,7 +287,7 @@ def service_answer(seed: int, folder: Path) -> None:
         KaggleService(KaggleLogin("oauth", "x", "x", "alice"), wire),
         KernelRef("alice", "launch-x-1"),
     )
-    pace = CallPace(folder, "x", SystemClock(), request_s=0.0, launch_s=0.0)
+    pace = RateLimit(folder, "x", SystemClock(), request_s=0.0, launch_s=0.0)
     rented = LambdaAccount(LambdaKey("x", "x"), wire, pace)
     (folder / "data").write_text("x")
     for ask in (

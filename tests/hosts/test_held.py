@@ -22,10 +22,10 @@ from testbed.sshd import ADDRESS
 from testbed.tables import mostly_long
 
 from launcher.base import user_sockets
-from launcher.errors import ConnectionLostError, HostError, NobodyListensError, RefusedStreamError
+from launcher.errors import ConnectionLostError, HostError, PortClosedError, RefusedStreamError
 from launcher.transport import connection_server, persistent_connection, persistent_socket
 from launcher.transport.connecting import connect, open_line
-from launcher.transport.persistent_connection import HeldConnection
+from launcher.transport.persistent_connection import PersistentConnection
 from launcher.transport.ssh import ssh_keys
 from launcher.transport.ssh.ssh import SshConnection
 
@@ -167,7 +167,7 @@ def test_what_is_shown_of_a_host_is_the_same_through_a_held_connection(place):
     with connect(place.host()) as alone:
         place.leave(place.host())
         with connect(place.host()) as desk:
-            assert isinstance(desk._channel._link, persistent_connection.HeldLink)
+            assert isinstance(desk._channel._link, persistent_connection.PersistentLink)
             assert (desk.about, desk.root_id) == (alone.about, alone.root_id)
             assert desk.by_hand("id") == alone.by_hand("id")
 
@@ -251,7 +251,7 @@ def test_a_link_that_has_frozen_is_dropped_before_it_is_used(place):
         assert link.strand() == 1
         began = time.monotonic()
         with connect(host) as desk:
-            assert not isinstance(desk._channel._link, persistent_connection.HeldLink)
+            assert not isinstance(desk._channel._link, persistent_connection.PersistentLink)
             assert desk.runs.summaries() == []
         assert time.monotonic() - began < 15
         until(lambda: is_gone(holder), "the end of the holder", timeout=30)
@@ -268,7 +268,7 @@ def test_a_holder_that_is_stopped_holds_up_no_command(place):
     began = time.monotonic()
     with connect(place.host()) as desk:
         assert time.monotonic() - began < alone_s + 3
-        assert not isinstance(desk._channel._link, persistent_connection.HeldLink)
+        assert not isinstance(desk._channel._link, persistent_connection.PersistentLink)
         assert is_gone(holder)
         assert persistent_connection.states() == []
 
@@ -282,10 +282,10 @@ def test_a_holder_that_is_only_slow_ends_with_the_command_that_uses_it(place, mo
         raise TimeoutError
 
     with connect(place.host()) as desk, monkeypatch.context() as slow:
-        assert isinstance(desk._channel._link, persistent_connection.HeldLink)
+        assert isinstance(desk._channel._link, persistent_connection.PersistentLink)
         slow.setattr(persistent_socket, "hear", hears_nothing)
         with connect(place.host()) as other:
-            assert not isinstance(other._channel._link, persistent_connection.HeldLink)
+            assert not isinstance(other._channel._link, persistent_connection.PersistentLink)
         slow.undo()
         assert place.held() == []
         assert desk.runs.summaries() == []
@@ -390,7 +390,7 @@ def test_a_socket_that_others_could_have_made_is_not_used(place, spoil):
     spoil(place, place.folder / name)
     before = place.logins()
     with connect(place.host()) as desk:
-        assert not isinstance(desk._channel._link, persistent_connection.HeldLink)
+        assert not isinstance(desk._channel._link, persistent_connection.PersistentLink)
     assert place.logins() == before + 1
 
 
@@ -639,7 +639,7 @@ def desk(place):
     """A desk on a held connection."""
     place.leave(place.host())
     with connect(place.host()) as desk:
-        assert isinstance(desk._channel._link, persistent_connection.HeldLink)
+        assert isinstance(desk._channel._link, persistent_connection.PersistentLink)
         yield desk
 
 
@@ -683,7 +683,7 @@ def test_what_refuses_a_stream_refuses_it_through_a_holder_too(desk):
     """With the error's own type and words."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    with pytest.raises(NobodyListensError, match=f"A: no process listens on port {port}"):
+    with pytest.raises(PortClosedError, match=f"A: no process listens on port {port}"):
         desk.open_port(port)
     with pytest.raises(RefusedStreamError, match="nothing listens there"):
         desk.open_socket("/nowhere")
@@ -717,7 +717,7 @@ def test_a_root_that_was_replaced_meanwhile_is_another_root(place):
     holder = place.leave(place.host())
     shutil.rmtree(place.root)
     with connect(place.host()) as desk:
-        assert isinstance(desk._channel._link, persistent_connection.HeldLink)
+        assert isinstance(desk._channel._link, persistent_connection.PersistentLink)
         assert desk.root_id not in ("", before)
         assert desk.root_id == os.readlink(place.root / "root-id")
     assert place.holders() == [holder]
@@ -733,7 +733,7 @@ def test_a_client_that_says_nothing_or_nonsense_harms_nobody(place):
             assert desk.runs.summaries() == []
         with contextlib.suppress(ConnectionResetError):
             assert loud.recv(1) == b""
-    connection = HeldConnection("A", path)
+    connection = PersistentConnection("A", path)
     try:
         with pytest.raises(Exception, match="no such question"):
             connection._open(open="nonsense")

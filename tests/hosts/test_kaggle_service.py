@@ -22,8 +22,8 @@ from launcher.errors import (
     HostError,
     ServiceError,
     ServiceUnreachableError,
+    UnknownOutcomeError,
     UnreachableError,
-    UnsettledError,
     UsageError,
 )
 from launcher.transport.http import service_wire
@@ -101,11 +101,11 @@ def test_a_session_ends_at_its_own_limit_with_all_that_it_started(kaggle, stand_
 def test_a_push_without_a_clear_answer_is_settled_by_asking(
     stand_in, kaggle, fresh, fault, is_there, missing
 ):
-    """It raises UnsettledError; `find` tells which it was; and the ledger has one push of it, or none."""
+    """It raises UnknownOutcomeError; `find` tells which it was; and the ledger has one push of it, or none."""
     stand_in.habits.missing_status = missing
     ref = fresh()
     stand_in.fail("SaveKernel", **fault)
-    with pytest.raises(UnsettledError, match="may have been accepted"):
+    with pytest.raises(UnknownOutcomeError, match="may have been accepted"):
         kaggle.push(kernel(ref))
     found = kaggle.find(ref)
     assert (found is not None) == is_there
@@ -120,7 +120,7 @@ def test_a_push_may_arrive_after_its_connection_has_broken(stand_in, kaggle, fre
     """So one look that finds nothing settles nothing: the caller asks for a while."""
     ref = fresh()
     stand_in.fail("SaveKernel", "late", wait_s=0.5)
-    with pytest.raises(UnsettledError):
+    with pytest.raises(UnknownOutcomeError):
         kaggle.push(kernel(ref))
     assert kaggle.find(ref) is None
     until(lambda: kaggle.find(ref) is not None, "the push")
@@ -156,7 +156,7 @@ def test_a_refusal_has_its_reason(stand_in, kaggle, fresh, method, status, messa
     stand_in.fail(method, "status", status=status, message=message, headers={"Location": stand_in.endpoint})
     with pytest.raises(kind) as caught:
         kaggle.push(kernel(ref)) if method == "SaveKernel" else kaggle.status(ref)
-    assert not isinstance(caught.value, UnsettledError)
+    assert not isinstance(caught.value, UnknownOutcomeError)
     assert caught.value.reason == reason
     assert message in str(caught.value)
     assert str(ref) in str(caught.value)

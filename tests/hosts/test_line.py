@@ -19,7 +19,7 @@ from launcher.backends.registry import backend_of
 from launcher.errors import (
     AgentError,
     ConnectionLostError,
-    NobodyListensError,
+    PortClosedError,
     RefusedStreamError,
     UnreachableError,
     UsageError,
@@ -324,7 +324,7 @@ def test_streams_end_with_their_desk(line):
         assert streams[1].recv(1) == b"y"
         with pytest.raises(ConnectionLostError, match="the desk was closed"):
             first.runs.summaries()
-        with pytest.raises(NobodyListensError):
+        with pytest.raises(PortClosedError):
             second.open_port(1)
         with pytest.raises(RefusedStreamError):
             second.open_socket("/nothing/there")

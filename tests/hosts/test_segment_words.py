@@ -3,7 +3,7 @@
 import pytest
 
 from launcher.backends.spool.segments import _differing
-from launcher.backends.spool.spool import Settled
+from launcher.backends.spool.spool import OutputChanges
 
 
 @pytest.mark.parametrize(
@@ -20,4 +20,4 @@ from launcher.backends.spool.spool import Settled
 )
 def test_only_a_file_that_grows_can_differ_from_what_was_printed(replaced, words):
     """One that is replaced whole may be newer at the end than its last print."""
-    assert _differing(Settled((), replaced, {})) == words
+    assert _differing(OutputChanges((), replaced, {})) == words

@@ -17,7 +17,7 @@ from launcher.planning.software.environment_plan import (
     maker_of,
 )
 from launcher.planning.software.image_plan import Sources, context, image
-from launcher.planning.software.wheel_choice import Site
+from launcher.planning.software.wheel_choice import HostSoftware
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
@@ -72,7 +72,7 @@ def test_it_is_of_the_torch_that_an_image_would_have():
         job("torch", "peft"),
         Build(),
         Sources("FROM @base@\n@torch_index@", TABLE),
-        Site("550.90"),
+        HostSoftware("550.90"),
     )
     assert (one.torch, one.requirements) == (other.torch, other.requirements)
     assert one.torch_index in other.dockerfile

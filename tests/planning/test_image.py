@@ -18,7 +18,7 @@ from launcher.errors import BadFileError, RefusedError
 from launcher.planning.assembly import plan
 from launcher.planning.software.image_plan import Sources, context, image, pinned, torch_for
 from launcher.planning.software.recipe import buildkit, classic
-from launcher.planning.software.wheel_choice import Site, TorchTarget
+from launcher.planning.software.wheel_choice import HostSoftware, TorchTarget
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.parsing import build
@@ -161,7 +161,7 @@ def test_the_build_hangs_on_the_card_and_on_the_hosts_driver():
     """An image says which it was made for; without a driver it is one that most load."""
     card, one = profile("titan_rtx"), job("torch")
     found = {
-        driver: image(card, one, Build(), SOURCES, Site(driver))
+        driver: image(card, one, Build(), SOURCES, HostSoftware(driver))
         for driver in (None, "525.60.13", "580.65.06")
     }
     assert [image.torch for image in found.values()] == ["2.13.0+cu126", "2.13.0+cu126", "2.13.0+cu130"]

@@ -111,7 +111,7 @@ def test_garbage_is_what_no_plan_names_and_nobody_makes(root):
 @pytest.mark.parametrize("name", ["", "..", "../../x", "0123456789AB", "0123456789abc", None, 5])
 def test_what_is_no_name_leads_nowhere(name, root):
     """A path never comes from a request."""
-    with pytest.raises(environment_build.MakingError):
+    with pytest.raises(environment_build.EnvironmentBuildError):
         environment_build.path_of(str(root), name)
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 from testbed.clock import Clock
 
-from launcher.agent.attempt.hang_watch import BUSY, IDLE, UNSEEN, Liveness
+from launcher.agent.attempt.hang_watch import BUSY, IDLE, UNSEEN, HangWatch
 from launcher.agent.attempt.progress import AttemptProgress
 from launcher.agent.system.process_use import Use
 
@@ -91,7 +91,7 @@ def watched(phases, hang_s=None):
     """Let a script do its phases; return what it was named, in order, and after how many minutes it was ended or None."""
     clock = Clock()
     progress = AttemptProgress()
-    progress.liveness = live = Liveness(hang_s, clock)
+    progress.liveness = live = HangWatch(hang_s, clock)
     cpu_s = io = network = 0.0
     named, printed_s, begun_s = [], clock.now_s, clock.now_s
     for phase in phases:
@@ -157,7 +157,7 @@ def test_silence_is_named_after_a_quarter_of_an_hour_and_ended_only_if_nothing_i
 def test_the_answer_of_stacks_is_no_use():
     """Else each naming would put the end off by as much."""
     clock = Clock()
-    live = Liveness(None, clock)
+    live = HangWatch(None, clock)
     used = 0
     while not live.is_hung():
         clock.now_s += TURN_S

@@ -3,7 +3,7 @@
 import pytest
 from testbed.clock import Clock
 
-from launcher.agent.attempt.hang_watch import LEAST_S, TIMES, Liveness
+from launcher.agent.attempt.hang_watch import LEAST_S, TIMES, HangWatch
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def steps(clock, live, count, pace_s, start=0):
 )
 def test_the_limit_follows_the_pace_unless_the_job_says_it(clock, hang_s, pace_s, limit_s):
     """Many times the median step, at least a quarter of an hour."""
-    live = Liveness(hang_s, clock)
+    live = HangWatch(hang_s, clock)
     steps(clock, live, 9, pace_s)
     clock.now_s += limit_s
     assert not live.is_hung()
@@ -36,7 +36,7 @@ def test_the_limit_follows_the_pace_unless_the_job_says_it(clock, hang_s, pace_s
 
 def test_the_pace_is_a_step_s_even_where_only_every_tenth_is_told(clock):
     """Ten steps in ten seconds are one a second; one slow step among many changes nothing."""
-    live = Liveness(None, clock)
+    live = HangWatch(None, clock)
     for step in (0, 10, 20, 30):
         live.note_step(step)
         clock.now_s += 10.0

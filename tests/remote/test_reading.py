@@ -18,7 +18,7 @@ from launcher.agent.serving.client_connection import ClientConnection
 from launcher.agent.serving.cursors import MAX_BYTES
 from launcher.agent.serving.session import ClientSession
 from launcher.agent.verbs.reading import Read, read
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import AgentError
 from launcher.transport.client.run_reading import answers
 from launcher.values.host import Host
@@ -35,7 +35,7 @@ class Runs:
         self.agent, self.folder = agent, folder
         self.names = [f"261125-many-{number:06}" for number in range(count)]
         self.runs = [recorded_run(folder / "root", name) for name in self.names]
-        self.mirrors = [Mirror(name, folder / "mirrors") for name in self.names]
+        self.mirrors = [LocalCopy(name, folder / "mirrors") for name in self.names]
 
     def log(self, number, text):
         """Let a run print."""

@@ -6,8 +6,8 @@ from launcher.agent.diagnosis.failures import FAILURES
 from launcher.agent.diagnosis.remedy import (
     TABLE,
     AttemptFailure,
+    CurrentChanges,
     FailedAttempt,
-    InForce,
     Remedy,
     decide,
     in_force,
@@ -251,25 +251,34 @@ CHILD = ({"kind": "prepare", "changes": DOWN}, {"state": "preparing"})
 @pytest.mark.parametrize(
     ("history", "expected"),
     [
-        ([PREPARE], InForce({}, None, None)),
-        ([PREPARE, begun()], InForce({}, None, None)),
-        ([PREPARE, begun(failure=FAILURE)], InForce({}, None, UNANSWERED)),
-        ([PREPARE, begun(failure=FAILURE), NEVER_BEGAN, CONTACT], InForce({}, None, UNANSWERED)),
-        ([PREPARE, begun(failure=FAILURE), begun(DOWN)], InForce(DOWN, None, None)),
-        ([PREPARE, begun(failure=FAILURE, remedy=REMEDY)], InForce(DOWN, ANSWERED, None)),
+        ([PREPARE], CurrentChanges({}, None, None)),
+        ([PREPARE, begun()], CurrentChanges({}, None, None)),
+        ([PREPARE, begun(failure=FAILURE)], CurrentChanges({}, None, UNANSWERED)),
+        ([PREPARE, begun(failure=FAILURE), NEVER_BEGAN, CONTACT], CurrentChanges({}, None, UNANSWERED)),
+        ([PREPARE, begun(failure=FAILURE), begun(DOWN)], CurrentChanges(DOWN, None, None)),
+        ([PREPARE, begun(failure=FAILURE, remedy=REMEDY)], CurrentChanges(DOWN, ANSWERED, None)),
         (
             [PREPARE, begun(failure=FAILURE, remedy=REMEDY), NEVER_BEGAN, CONTACT],
-            InForce(DOWN, ANSWERED, None),
+            CurrentChanges(DOWN, ANSWERED, None),
         ),
-        ([PREPARE, begun(failure=FAILURE, remedy=REMEDY), begun(DOWN)], InForce(DOWN, None, None)),
-        ([PREPARE, begun(remedy=REMEDY), begun(DOWN), CONTACT, begun(DOWN)], InForce(DOWN, None, None)),
-        ([PREPARE, begun(remedy=REMEDY), begun(DOWN, failure=FAILURE)], InForce(DOWN, None, UNANSWERED)),
+        ([PREPARE, begun(failure=FAILURE, remedy=REMEDY), begun(DOWN)], CurrentChanges(DOWN, None, None)),
+        (
+            [PREPARE, begun(remedy=REMEDY), begun(DOWN), CONTACT, begun(DOWN)],
+            CurrentChanges(DOWN, None, None),
+        ),
+        (
+            [PREPARE, begun(remedy=REMEDY), begun(DOWN, failure=FAILURE)],
+            CurrentChanges(DOWN, None, UNANSWERED),
+        ),
         (
             [PREPARE, begun(DOWN, remedy=SMALLER)],
-            InForce({"rung": 1, "micro_batch": 4}, Remedy("", {"micro_batch": 4}, None, ""), None),
+            CurrentChanges({"rung": 1, "micro_batch": 4}, Remedy("", {"micro_batch": 4}, None, ""), None),
         ),
-        ([CHILD], InForce(DOWN, None, None)),
-        ([PREPARE, ({"kind": "attempt", "rung": 1}, {"began": True})], InForce(DOWN, None, None)),  # of old
+        ([CHILD], CurrentChanges(DOWN, None, None)),
+        (
+            [PREPARE, ({"kind": "attempt", "rung": 1}, {"began": True})],
+            CurrentChanges(DOWN, None, None),
+        ),  # of old
     ],
 )
 def test_the_values_in_force_follow_from_what_is_on_disk(history, expected):

@@ -12,7 +12,7 @@ from testbed.client import REPOSITORY, until
 from testbed.clock import Clock
 from testbed.tables import mostly_long
 
-from launcher.agent.attempt.hang_watch import IDLE, Liveness
+from launcher.agent.attempt.hang_watch import IDLE, HangWatch
 from launcher.agent.attempt.stacks import STACKS_SIGNAL
 from launcher.agent.attempt.training_command import Command, CommandStart
 from launcher.agent.system import process
@@ -81,7 +81,7 @@ def test_a_script_that_hangs_is_named_with_its_stack_and_is_a_hang_after_an_hour
     try:
         until(waits, "the script to hang")
         clock = Clock()
-        live = Liveness(None, clock)
+        live = HangWatch(None, clock)
         for _ in range(1000):
             clock.now_s += 30.0
             if live.is_look_due():

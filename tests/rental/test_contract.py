@@ -15,7 +15,7 @@ from testbed.lambda_client import RUN, SETUP
 from launcher.errors import ServiceAuthError, ServiceError
 from launcher.rental import provider
 from launcher.rental.lease import instance_keys
-from launcher.rental.lease.renter import Renter, open_account
+from launcher.rental.lease.renter import ProviderAccount, open_account
 from launcher.rental.ledger import RentalLedger
 from launcher.rental.provider import ProviderReason
 from launcher.rental.reconcile import reconcile
@@ -43,7 +43,7 @@ class ToyPlace:
     def renter(self):
         """Return a client with a ledger of its own folder."""
         account = provider.module_of("toy").connect(toy_cloud.API, lambda _date: None)
-        return Renter(account, RentalLedger(self._folder / "rentals"), self._clock, "laptop")
+        return ProviderAccount(account, RentalLedger(self._folder / "rentals"), self._clock, "laptop")
 
     def fail_launch(self, how, wait_s=0.0):
         """Let the next launch go wrong."""

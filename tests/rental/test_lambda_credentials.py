@@ -9,7 +9,7 @@ from launcher.errors import BadFileError, ServiceAuthError
 from launcher.rental.provider import ProviderReason as Reason
 from launcher.rental.providers.lambda_cloud import log_in
 from launcher.rental.providers.lambda_credentials import LambdaKey, find_key
-from launcher.rental.rate_limit import CallPace
+from launcher.rental.rate_limit import RateLimit
 
 SKYPILOT, OURS = ".lambda_cloud/lambda_keys", ".config/launch/lambda_key"
 
@@ -68,7 +68,7 @@ def test_what_could_not_stand_in_a_header_is_not_repeated(tmp_path, secret):
 def test_without_a_key_the_next_command_is_said(tmp_path, sim_clock):
     """And where a key is made."""
     with pytest.raises(ServiceAuthError, match="export LAMBDA_API_KEY=…") as caught:
-        log_in({}, tmp_path, CallPace(tmp_path / "pace", "lambda", sim_clock))
+        log_in({}, tmp_path, RateLimit(tmp_path / "pace", "lambda", sim_clock))
     assert caught.value.reason == Reason.NO_CREDENTIALS
 
 

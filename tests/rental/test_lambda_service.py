@@ -16,14 +16,14 @@ from launcher.errors import (
     HostError,
     ServiceError,
     ServiceUnreachableError,
-    UnsettledError,
+    UnknownOutcomeError,
     UsageError,
 )
 from launcher.rental.provider import ProviderReason as Reason
 from launcher.rental.providers.lambda_api import CODES, meaning_of
 from launcher.rental.providers.lambda_cloud import log_in
-from launcher.rental.rate_limit import CallPace
-from launcher.rental.renting import Setup
+from launcher.rental.rate_limit import RateLimit
+from launcher.rental.renting import LaunchOptions
 from launcher.transport.http import service_wire
 
 IMAGE = "lambda-stack-24-04"
@@ -31,7 +31,7 @@ IMAGE = "lambda-stack-24-04"
 
 def new(**values):
     """Return what a launch is asked for: an intent, and a setup for values that are a setup's."""
-    setup = {key: values.pop(key) for key in [*values] if key in Setup.model_fields}
+    setup = {key: values.pop(key) for key in [*values] if key in LaunchOptions.model_fields}
     return lambda_client.intent(**values), lambda_client.SETUP.model_copy(update=setup)
 
 
@@ -112,7 +112,7 @@ def test_a_refusal_without_a_documented_code_goes_by_its_status(
         with pytest.raises(kind) as caught:
             ask()
         assert caught.value.reason == reason
-        assert not isinstance(caught.value, UnsettledError)
+        assert not isinstance(caught.value, UnknownOutcomeError)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_a_refusal_without_a_documented_code_goes_by_its_status(
 def test_a_launch_without_a_clear_answer_is_unsettled(lambda_api, lambda_service, fault, is_there):
     """It is made once, whatever comes back; the list tells."""
     lambda_service.fail("launch", **fault)
-    with pytest.raises(UnsettledError, match="may have been accepted"):
+    with pytest.raises(UnknownOutcomeError, match="may have been accepted"):
         lambda_api.launch(*new())
     assert len(lambda_service.of("launch")) == 1
     assert [one.nonce for one in lambda_api.instances()] == (["abc"] if is_there else [])
@@ -325,7 +325,7 @@ def test_a_key_is_not_sent_in_the_clear(tmp_path, sim_clock):
         log_in(
             {"LAMBDA_API_KEY": "k"},
             tmp_path,
-            CallPace(tmp_path, "lambda", sim_clock),
+            RateLimit(tmp_path, "lambda", sim_clock),
             "http://cloud.lambda.ai/api/v1",
         )
 

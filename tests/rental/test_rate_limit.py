@@ -16,7 +16,7 @@ from testbed.client import until
 import launcher
 from launcher.base.clock import SystemClock
 from launcher.rental import rate_limit
-from launcher.rental.rate_limit import MOST_WAIT_S, CallPace, back_off_s, usual_pace
+from launcher.rental.rate_limit import MOST_WAIT_S, RateLimit, back_off_s, usual_pace
 
 DRIVER = [sys.executable, lambda_client.__file__]
 
@@ -97,7 +97,7 @@ def test_a_client_that_was_killed_in_the_middle_of_its_call_is_waited_for(tmp_pa
     ready = tmp_path / "ready"
     child = os.fork()
     if child == 0:
-        with CallPace(tmp_path / "pace", "x", sim_clock).turn(is_launch=True):
+        with RateLimit(tmp_path / "pace", "x", sim_clock).turn(is_launch=True):
             ready.touch()
             signal.pause()
     try:
@@ -107,7 +107,7 @@ def test_a_client_that_was_killed_in_the_middle_of_its_call_is_waited_for(tmp_pa
         os.waitpid(child, 0)
     sim_clock.sleep(5)
     before = sim_clock.now()
-    with CallPace(tmp_path / "pace", "x", sim_clock).turn(is_launch=True):
+    with RateLimit(tmp_path / "pace", "x", sim_clock).turn(is_launch=True):
         assert 12 <= sim_clock.now() - before <= 13
 
 
@@ -117,25 +117,25 @@ def test_a_file_that_was_cut_off_or_is_of_another_time_delays_and_does_not_stop(
     (tmp_path / "pace").mkdir()
     (tmp_path / "pace" / "x.requests").write_text(text)
     before = sim_clock.now()
-    with CallPace(tmp_path / "pace", "x", sim_clock).turn():
+    with RateLimit(tmp_path / "pace", "x", sim_clock).turn():
         assert sim_clock.now() - before <= MOST_WAIT_S
 
 
 def test_whoever_was_refused_holds_off_all_others(tmp_path, sim_clock):
     """Until the time that the refusal asked for."""
-    with CallPace(tmp_path / "pace", "x", sim_clock).turn() as turn:
+    with RateLimit(tmp_path / "pace", "x", sim_clock).turn() as turn:
         turn.hold_off(100)
     before = sim_clock.now()
-    with CallPace(tmp_path / "pace", "x", sim_clock).turn():
+    with RateLimit(tmp_path / "pace", "x", sim_clock).turn():
         assert sim_clock.now() - before == pytest.approx(100)
     before = sim_clock.now()
-    with CallPace(tmp_path / "pace", "x", sim_clock).turn():
+    with RateLimit(tmp_path / "pace", "x", sim_clock).turn():
         assert sim_clock.now() - before == pytest.approx(1)
 
 
 def test_other_calls_are_not_held_up_by_a_launch_that_waits(tmp_path, sim_clock):
     """A launch that waits its 12 seconds has only the lock of launches."""
-    pace = CallPace(tmp_path / "pace", "x", sim_clock)
+    pace = RateLimit(tmp_path / "pace", "x", sim_clock)
     with pace.turn(is_launch=True):
         pass
     with (tmp_path / "pace" / "x.launches").open() as held:
@@ -194,7 +194,7 @@ def test_a_client_that_was_stopped_in_its_turn_holds_others_for_a_while_only(
 ):
     """As by Ctrl-Z: one of the others may have to end what costs money."""
     monkeypatch.setattr(rate_limit, "STUCK_S", 0.2)
-    pace = CallPace(tmp_path, "lambda", sim_clock)
+    pace = RateLimit(tmp_path, "lambda", sim_clock)
     with pace.turn(), pace.turn():
         pass
 
@@ -202,7 +202,7 @@ def test_a_client_that_was_stopped_in_its_turn_holds_others_for_a_while_only(
 def test_a_pace_that_cannot_be_kept_lets_calls_through(tmp_path, sim_clock):
     """Nothing can be written there; calls keep their distance to each other."""
     (tmp_path / "file").write_text("")
-    pace = CallPace(tmp_path / "file" / "pace", "lambda", sim_clock)
+    pace = RateLimit(tmp_path / "file" / "pace", "lambda", sim_clock)
     before = sim_clock.now()
     for _ in range(2):
         with pace.turn(is_launch=True):

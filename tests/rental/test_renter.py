@@ -7,10 +7,10 @@ from testbed import lambda_client
 from testbed.lambda_client import REGION, RUN, SETUP, is_anything_billed, offer
 from testbed.tables import mostly_long
 
-from launcher.errors import ServiceError, UnsettledError
+from launcher.errors import ServiceError, UnknownOutcomeError
 from launcher.rental.provider import ProviderReason
 from launcher.rental.reconcile import reconcile, survey
-from launcher.rental.renting import TAGS, RentalReason, RentalState, Setup, run_cents
+from launcher.rental.renting import TAGS, LaunchOptions, RentalReason, RentalState, run_cents
 from launcher.rental.verdict import RentalVerdict
 
 HOURS = 3600.0
@@ -47,7 +47,7 @@ def test_rent_wait_and_end(renter, lambda_service):
 
 def test_the_user_data_is_in_no_file(renter, lambda_service, tmp_path):
     """It holds the private half of a host key."""
-    setup = Setup(ssh_key="ours", user_data="#cloud-config\n# host-key-of-mine\n")
+    setup = LaunchOptions(ssh_key="ours", user_data="#cloud-config\n# host-key-of-mine\n")
     rental, _ = rent(renter, setup=setup)
     assert lambda_service.alive()[0].body["user_data"] == setup.user_data
     assert not [
@@ -120,7 +120,7 @@ def test_an_instance_that_comes_after_its_launch_was_given_up_is_ended_by_the_ne
 def test_launches_without_an_answer_are_not_made_for_ever(renter, lambda_service):
     """Three, then the error says where to look."""
     lambda_service.fail("launch", "cut", times=9)
-    with pytest.raises(UnsettledError, match="launch reconcile"):
+    with pytest.raises(UnknownOutcomeError, match="launch reconcile"):
         rent(renter)
     assert len(lambda_service.of("launch")) == 3
     assert lambda_service.alive() == []
@@ -131,7 +131,7 @@ def test_without_a_list_nothing_is_settled(renter, lambda_service):
     """A launch is not made again because the list cannot be read; reconcile goes on with it."""
     lambda_service.fail("launch", "lost")
     lambda_service.fail("instances", "status", status=503, times=1000)
-    with pytest.raises(UnsettledError, match="may have been accepted"):
+    with pytest.raises(UnknownOutcomeError, match="may have been accepted"):
         rent(renter)
     assert len(lambda_service.of("launch")) == 1
     lambda_service._faults.clear()

@@ -7,8 +7,8 @@ import pytest
 from testbed.lambda_client import REGION, RUN, SETUP, is_anything_billed, offer
 from testbed.tables import mostly_long
 
-from launcher.errors import BadFileError, RefusedError, ServiceError, UnsettledError
-from launcher.rental.lease.renter import Renter
+from launcher.errors import BadFileError, RefusedError, ServiceError, UnknownOutcomeError
+from launcher.rental.lease.renter import ProviderAccount
 from launcher.rental.ledger import RentalLedger
 from launcher.rental.provider import ProviderReason
 from launcher.rental.reconcile import reconcile, survey
@@ -165,7 +165,9 @@ def test_a_disk_that_fills_up_during_the_launch(renter, lambda_service, small_di
     rental, _ = rent(renter)  # of which the first line is so long; the next one is to need another page
     size = len(f'{{"kind": "intent", {rental.intent.model_dump_json()[1:]}'.encode())
     renter.end(rental, "done")
-    at = Renter(renter.provider, RentalLedger(small_disk / "rentals"), renter.clock, "c" * (4070 - size))
+    at = ProviderAccount(
+        renter.provider, RentalLedger(small_disk / "rentals"), renter.clock, "c" * (4070 - size)
+    )
     first, _ = ready(at)
 
     def fill(line):
@@ -281,7 +283,7 @@ def test_an_id_of_nonsense_makes_the_list_unreadable(renter, lambda_service, bad
         renter.provider.instances()
     assert caught.value.reason == ProviderReason.MALFORMED
     lambda_service.fail("launch", "answer", data={"instance_ids": [bad]})
-    with pytest.raises(UnsettledError):
+    with pytest.raises(UnknownOutcomeError):
         renter.provider.launch(rental.intent, SETUP)
 
 

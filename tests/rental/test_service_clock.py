@@ -210,9 +210,9 @@ def test_a_call_waits_its_turn_and_no_longer_though_the_clock_was_set_back(
 ):
     """The pace goes by the boot clock: a wait of a second is none of ten hours."""
     from launcher.rental.providers.lambda_cloud import log_in
-    from launcher.rental.rate_limit import CallPace
+    from launcher.rental.rate_limit import RateLimit
 
-    pace = CallPace(tmp_path / "pace", "lambda", SystemClock())
+    pace = RateLimit(tmp_path / "pace", "lambda", SystemClock())
     api = log_in({"LAMBDA_API_KEY": key}, tmp_path, pace, lambda_service.base)
     for hours in (0, -10, 10, -1000):
         computer.set_wall(hours * 3600)

@@ -17,14 +17,14 @@ from typer.testing import CliRunner
 from launcher.cli.app import app_for
 from launcher.errors import BadFileError, UsageError
 from launcher.rental import provider, records
-from launcher.rental.lease.renter import Renter, open_account
+from launcher.rental.lease.renter import ProviderAccount, open_account
 from launcher.rental.ledger import usual_folder
 from launcher.rental.providers.lambda_settings import LambdaSettings
 from launcher.rental.records import RentalRecord
 from launcher.rental.renting import RentalState
 from launcher.rental.service_clock import ServiceClock, clock_of
-from launcher.rental.settle_account import Named, accounts_of, dismiss, reconcile_all
-from launcher.runs.follow.null_view import SilentView
+from launcher.rental.settle_account import TerminationRequest, accounts_of, dismiss, reconcile_all
+from launcher.runs.follow.null_view import NullView
 from launcher.runs.rented.api_key_guard import check_key_is_not_sent
 from launcher.runs.rented.lost_machines import end_rental
 from launcher.values.host import Host
@@ -85,9 +85,9 @@ def rent(settings, account, run):
     return rental.nonce
 
 
-def reconciled(tables=(), named=Named()):  # noqa: B008 - it is frozen
+def reconciled(tables=(), named=TerminationRequest()):  # noqa: B008 - it is frozen
     """What `launch reconcile` finds and does."""
-    return reconcile_all(tables, named, lambda _record: None, SilentView(), dry_run=False)
+    return reconcile_all(tables, named, lambda _record: None, NullView(), dry_run=False)
 
 
 def state(nonce):
@@ -100,7 +100,7 @@ def test_each_provider_is_asked_with_its_own_key_and_its_machine_ends_there(
     cloud = toy_cloud.CLOUDS[toy.api]
     here = LambdaSettings(api=lambda_service.base)
     service = lambda_client.service(lambda_service.base, key, tmp_path, sim_clock)
-    first = rent(here, Renter(service, records.ledger(), sim_clock, "laptop"), RUN)
+    first = rent(here, ProviderAccount(service, records.ledger(), sim_clock, "laptop"), RUN)
     second = rent(toy, open_account(toy), f"{RUN}2")
     assert not any(report.is_anything_left for report in reconciled().reports)
     assert (state(first), state(second)) == (RentalState.ENDED, RentalState.ENDED)
@@ -113,7 +113,7 @@ def test_each_provider_is_asked_with_its_own_key_and_its_machine_ends_there(
 def test_a_machine_is_ended_by_its_record_at_the_provider_that_it_names(toy):
     nonce = rent(toy, open_account(toy), RUN)
     (found,) = records.rented()
-    end_rental(found, "done", SilentView())
+    end_rental(found, "done", NullView())
     assert (state(nonce), found.record.settings) == (RentalState.ENDED, toy)
 
 
@@ -148,7 +148,7 @@ def test_a_key_that_cannot_be_read_keeps_no_named_machine_of_another_provider(to
     file.parent.mkdir(parents=True)
     file.write_text("a key that others can read")
     file.chmod(0o644)
-    assert reconciled(named=Named([made.id], is_sure=True)).failed
+    assert reconciled(named=TerminationRequest([made.id], is_sure=True)).failed
     assert made.asked_to_end < math.inf
 
 
@@ -160,7 +160,7 @@ def test_an_id_of_ours_is_not_meant_at_another_account(toy, sim_clock, monkeypat
     nonce = rent(toy, open_account(toy), RUN)
     ours = records.ledger().rental(nonce).instance
     assert strange.id == ours
-    reconciled([other], Named([ours], sim_clock.now() - 1))
+    reconciled([other], TerminationRequest([ours], sim_clock.now() - 1))
     assert strange.asked_to_end == math.inf
     assert state(nonce) is RentalState.ENDED
 
@@ -191,7 +191,7 @@ def test_an_open_rental_of_an_unknown_provider_is_said(toy, monkeypatch, lambda_
 def test_an_open_rental_without_its_address_is_looked_for_at_its_provider_s_usual_one(toy):
     rent(toy, open_account(toy), RUN)
     (usual_folder() / "services-toy").unlink()
-    assert accounts_of([LambdaSettings()], Named(), []) == [LambdaSettings(), ToySettings()]
+    assert accounts_of([LambdaSettings()], TerminationRequest(), []) == [LambdaSettings(), ToySettings()]
 
 
 def test_what_names_no_provider_is_lambdas_and_an_older_launcher_reads_nothing_of_another(toy):

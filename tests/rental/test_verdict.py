@@ -3,7 +3,7 @@
 import pytest
 from testbed.sim_clock import START
 
-from launcher.rental.renting import Extra, Instance, InstanceState, Intent, Rental, RentalState
+from launcher.rental.renting import ExtraInstance, Instance, InstanceState, Intent, Rental, RentalState
 from launcher.rental.verdict import GRACE_S, SETTLE_S, RentalVerdict, first_of, judge
 
 S, I = RentalState, InstanceState  # noqa: E741
@@ -110,7 +110,7 @@ def test_of_several_instances_one_is_kept():
     assert first_of(rental(S.INTENT, instance=None), two).id == "b"
     assert first_of(rental(S.INTENT, instance=None), [listed("b"), listed("a")]).id == "a"
     assert first_of(rental(S.LAUNCHED, instance="c"), two) is None
-    assert first_of(rental(S.INTENT, instance=None, extras=(Extra("b"),)), two).id == "a"
+    assert first_of(rental(S.INTENT, instance=None, extras=(ExtraInstance("b"),)), two).id == "a"
     assert verdicts([rental(S.LAUNCHED, instance="a")], two, **HELD) == [
         (RentalVerdict.ORPHAN, "b"),
         (RentalVerdict.WANTED, "a"),
@@ -119,6 +119,6 @@ def test_of_several_instances_one_is_kept():
 
 def test_an_extra_that_has_gone_is_settled():
     """Its rental is open until its cost is known."""
-    known = rental(S.ENDED, cents=5, extras=(Extra("j"),))
+    known = rental(S.ENDED, cents=5, extras=(ExtraInstance("j"),))
     assert verdicts([known], []) == [(RentalVerdict.GONE, None)]
-    assert verdicts([rental(S.ENDED, cents=5, extras=(Extra("j", 3),))], []) == []
+    assert verdicts([rental(S.ENDED, cents=5, extras=(ExtraInstance("j", 3),))], []) == []

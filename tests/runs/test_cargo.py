@@ -12,8 +12,8 @@ from launcher.config import resolve
 from launcher.errors import BadFileError, UsageError
 from launcher.upload import loading, refused_folders, tree
 from launcher.upload.default_exclusions import holds_private_key, of_name
-from launcher.upload.upload_history import ShippedBefore
-from launcher.values.upload_selection import Why
+from launcher.upload.upload_history import UploadHistory
+from launcher.values.upload_selection import ExclusionReason
 
 KEY = "-----BEGIN {} PRIVATE KEY-----\nbm90IGEga2V5\n-----END {} PRIVATE KEY-----\n"
 SERVICE_ACCOUNT = {"type": "service_account", "private_key": KEY.format("RSA", "RSA")}
@@ -125,7 +125,7 @@ def test_a_link_to_what_is_left_out_is_left_out_and_named(folder):
         (folder / name).symlink_to(target)
     loaded = load()
     assert paths(loaded) == {"code/e", "code/ok/f"}
-    assert {path for path, why in reasons(loaded).items() if why is Why.LINK_TO_LEFT_OUT} == {
+    assert {path for path, why in reasons(loaded).items() if why is ExclusionReason.LINK_TO_LEFT_OUT} == {
         "a",
         "b",
         "d",
@@ -207,7 +207,7 @@ def test_what_launch_toml_names_for_builds_stays_behind(folder):
     )
     loaded = load()
     assert paths(loaded) == {"code/conf/other"}
-    assert reasons(loaded)["conf/pip.conf"] == reasons(loaded)["key"] == Why.BUILD_FILE
+    assert reasons(loaded)["conf/pip.conf"] == reasons(loaded)["key"] == ExclusionReason.BUILD_FILE
 
 
 @pytest.mark.parametrize("given", ["prod.txt", "./conf/../prod.txt", "link.txt"])
@@ -217,7 +217,7 @@ def test_a_file_that_the_command_line_gives_values_from_stays_behind(folder, giv
     (folder / "link.txt").symlink_to("prod.txt")
     loaded = loading.load(resolve.task(None, ["true"], [], None), [given])
     assert paths(loaded) == {"code/conf/a.txt"}
-    assert reasons(loaded)["prod.txt"] == Why.ENV_FILE
+    assert reasons(loaded)["prod.txt"] == ExclusionReason.ENV_FILE
 
 
 def test_environments_caches_and_records_stay_behind(folder):
@@ -236,10 +236,10 @@ def test_environments_caches_and_records_stay_behind(folder):
     loaded = load()
     assert paths(loaded) == {"code/train.py"}
     assert reasons(loaded) == {
-        "my env/": Why.ENVIRONMENT,
-        "wandb/": Why.TRACKER,
-        "a/__pycache__/": Why.CACHE,
-        "runs/": Why.RUNS,
+        "my env/": ExclusionReason.ENVIRONMENT,
+        "wandb/": ExclusionReason.TRACKER,
+        "a/__pycache__/": ExclusionReason.CACHE,
+        "runs/": ExclusionReason.RUNS,
     }
     (environment,) = [one for one in loaded.cargo.left_out if one.path == "my env/"]
     assert environment.size.bytes == 5000
@@ -252,7 +252,7 @@ def test_records_of_runs_stay_behind_wherever_they_were_kept(folder, monkeypatch
     for name in ("runs", "deep/runs"):
         put(folder, **{f"{name}/.launches": "1\n", f"{name}/r/log.txt": "x"})
     assert paths(load()) == {"code/train.py", "code/other/y"}
-    assert reasons(load()) == {"runs/": Why.RUNS, "deep/runs/": Why.RUNS}
+    assert reasons(load()) == {"runs/": ExclusionReason.RUNS, "deep/runs/": ExclusionReason.RUNS}
 
 
 def test_a_root_stays_behind_wherever_it_lies_and_whatever_a_rule_says(folder):
@@ -268,7 +268,7 @@ def test_a_root_stays_behind_wherever_it_lies_and_whatever_a_rule_says(folder):
         "data/train/data/.launchignore",
         "data/train/data/a",
     }
-    assert {path for path, why in reasons(loaded).items() if why is Why.ROOT} == {
+    assert {path for path, why in reasons(loaded).items() if why is ExclusionReason.ROOT} == {
         "here/.runs/",
         "data/deep/root/",
         "deep/root/",
@@ -307,8 +307,8 @@ def test_launchignore_leaves_out_and_includes_beside_git(folder):
             "train.py",
         )
     }
-    assert reasons(loaded)["a.csv"] is reasons(loaded)["notes/"] is Why.RULE
-    assert reasons(loaded)["other.bin"] is reasons(loaded)["data/raw/"] is Why.GIT
+    assert reasons(loaded)["a.csv"] is reasons(loaded)["notes/"] is ExclusionReason.RULE
+    assert reasons(loaded)["other.bin"] is reasons(loaded)["data/raw/"] is ExclusionReason.GIT
 
 
 @pytest.mark.parametrize("rule", ["!data/", "!data/**", "!/data", "!*", "!**", "*\n!data/"])
@@ -572,7 +572,7 @@ def test_folders_for_credentials_are_refused_as_code_and_as_data(folder, tmp_pat
 def test_the_names_of_keys():
     """`id_` alone is none."""
     names = ("id_rsa", "id_rsa.pub", "ID_RSA", "id_ed25519_sk", "id_dsa", "a.pem")
-    assert {of_name(name, "", is_folder=False) for name in names} == {Why.KEY_NAME}
+    assert {of_name(name, "", is_folder=False) for name in names} == {ExclusionReason.KEY_NAME}
     assert of_name("id_map.json", "", is_folder=False) is None
 
 
@@ -583,7 +583,7 @@ def test_a_large_folder_that_was_shipped_is_not_new_however_young_its_files_are(
     (folder / "weights.bin").write_bytes(b"")
     os.truncate(folder / "weights.bin", 201_000_000)
     loaded = load()
-    before = ShippedBefore(folder, host)
+    before = UploadHistory(folder, host)
     assert "weights.bin" in before.question(loaded).message
     before.record(tree.manifest(loaded.tree, loaded.digests, lambda _moved: None).values())
-    assert ShippedBefore(folder, host).question(load()) is None
+    assert UploadHistory(folder, host).question(load()) is None

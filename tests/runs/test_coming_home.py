@@ -13,7 +13,7 @@ import pytest
 from testbed.client import until
 from testbed.ended_run import RUN, EndedRun
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import ConnectionLostError, LastCopyError, RunError, UsageError
 from launcher.runs import cleaning
 from launcher.runs.pull import copying
@@ -47,7 +47,7 @@ def ended(tmp_path):
 @pytest.fixture
 def mirror(tmp_path):
     """The mirror of that run on a client."""
-    made = Mirror(RUN, tmp_path / "runs")
+    made = LocalCopy(RUN, tmp_path / "runs")
     made.bind_seen(Host(name="local"), "", None)
     return made
 
@@ -249,7 +249,7 @@ def test_a_file_that_changes_while_it_is_sent_is_sent_again(ended, mirror, desk)
 
 def test_what_does_not_fit_is_refused_before_a_byte_is_sent(ended, desk, small_disk):
     """With how much is missing; a smaller file can be named."""
-    mirror = Mirror(RUN, small_disk)
+    mirror = LocalCopy(RUN, small_disk)
     mirror.bind_seen(Host(name="local"), "", None)
     ended.fill({"code/large": 6_000_000, "code/small": 10})
     desk.runs = counting = Counting(desk.runs)

@@ -15,7 +15,7 @@ from launcher.compare.compared_curves import MADE_BY, MOST_POINTS, ComparedLine,
 from launcher.compare.comparing import compare, draw, lines_to_draw, picture_of
 from launcher.compare.plan_differences import plan_differences
 from launcher.copy import index
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.run_files import RunFiles
 from launcher.errors import RunError
 from launcher.metrics.curves import Point
@@ -35,7 +35,7 @@ def made(tmp_path):
     """Makes the mirror of a run by hand: its plan, the values of each step by attempt, its state, what was sent."""
 
     def make(short, plan=None, attempts=(), state="succeeded", reason="completed", files=None):
-        mirror = Mirror(f"261122-train-{short}", tmp_path / "runs")
+        mirror = LocalCopy(f"261122-train-{short}", tmp_path / "runs")
         mirror.bind_seen(Host(name="lab"), "", time.time())
         if plan is not None:
             content = json.dumps(plan).encode()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies
 from testbed.stream import Stream
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import ConnectionLostError, MalformedAnswerError, SeveralRunsError, UnknownNameError
 from launcher.runs.follow.summaries import runs_of
 from launcher.runs.locating import _named_there, locate
@@ -69,7 +69,7 @@ def test_what_is_no_summary_is_left_out(told):
 @hypothesis.given(json, json)
 def test_any_state_is_one_or_a_broken_answer(tmp_path_factory, state, evidence):
     """A view is never handed a state that it cannot show."""
-    mirror = Mirror("1120-sft-w8q2", tmp_path_factory.getbasetemp())
+    mirror = LocalCopy("1120-sft-w8q2", tmp_path_factory.getbasetemp())
     for told in (state, {"state": "failed", "evidence": evidence}):
         with contextlib.suppress(ConnectionLostError):
             news = mirror.sync.apply(
@@ -89,7 +89,7 @@ def test_of_several_runs_of_a_name_the_latest_launched_comes_first(tmp_path, mon
     """Whatever their ids are: random letters say nothing of the order."""
     monkeypatch.setenv("LAUNCH_RUNS", str(tmp_path))
     for launched, run in enumerate(("261125-nocp-f4wadb", "261125-nocp-zzzzzz", "261125-nocp-bnfp3a"), 1):
-        Mirror(run, tmp_path).bind_seen(Host(name="lab"), "", float(launched))
+        LocalCopy(run, tmp_path).bind_seen(Host(name="lab"), "", float(launched))
     with pytest.raises(SeveralRunsError, match=r"3 runs: bnfp3a, zzzzzz, f4wadb\n.*e\.g\. bnfp3a "):
         locate("nocp", None)
 

@@ -11,7 +11,7 @@ from testbed.entries import know
 
 from launcher.base.whole_file import write_durably
 from launcher.copy import index, move_records
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import AgentError, RunError
 from launcher.runs import run_desk
 from launcher.runs.move import pending_stops
@@ -30,7 +30,7 @@ THERE = MovedTo(run=CHILD, host="B", root="root-b")
 def mirror(tmp_path, monkeypatch):
     """The mirror of a run that was launched in the root `root-a` of host A."""
     monkeypatch.setenv("LAUNCH_RUNS", str(tmp_path))
-    made = Mirror(RUN, tmp_path)
+    made = LocalCopy(RUN, tmp_path)
     made.folder.mkdir()
     know(RUN, tmp_path, host={"name": "A", "address": "a"}, root="root-a")
     return made
@@ -272,9 +272,9 @@ def test_what_was_sent_is_found_by_its_content_alone(mirror, tmp_path):
         sha256 = hashlib.sha256(content).hexdigest()
         manifest[f"code/{name}"] = {"sha256": sha256, "size": 3, "mode": 0o644}
         sources[sha256] = str(tmp_path / name)
-    upload_record.write(mirror, upload_record.Sent(manifest, sources))
+    upload_record.write(mirror, upload_record.UploadRecord(manifest, sources))
     record = upload_record.read(mirror)
-    assert record == upload_record.Sent(manifest, sources)
+    assert record == upload_record.UploadRecord(manifest, sources)
     (tmp_path / "b.py").write_bytes(b"Two")
     (tmp_path / "c.py").unlink()
     found = upload_record.find(record, list(sources))

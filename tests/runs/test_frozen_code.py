@@ -9,7 +9,7 @@ import pytest
 from testbed.client import until
 from testbed.two_hosts import STEPS, TRAIN, two_hosts
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.upload import upload_record
 
 pytestmark = pytest.mark.slow(reason="each test runs several items")
@@ -80,7 +80,7 @@ def test_new_code_is_taken_when_it_is_asked_for(made):
     assert done.returncode == 0, done.stderr
     first, second = results(made)
     assert first["code"] != second["code"]
-    sent = upload_record.read(Mirror(first["run"], made.client.runs))
+    sent = upload_record.read(LocalCopy(first["run"], made.client.runs))
     assert all(Path(path).is_file() for path in sent.sources.values()), "it may go on elsewhere"
 
 
@@ -106,7 +106,7 @@ def test_a_run_goes_on_elsewhere_with_its_code_after_its_batch_is_removed(client
             ((child, _),) = two.runs_on("local").items()
             client.ok("attach", child)
         client.ok("rm", "--here", "--force", run)
-        sent = upload_record.read(Mirror(child, client.runs))
+        sent = upload_record.read(LocalCopy(child, client.runs))
         assert all(Path(path).is_file() for path in sent.sources.values()), "the child keeps them too"
         two.judge()
 

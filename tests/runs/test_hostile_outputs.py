@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import AgentError, ConnectionLostError, HostError, MalformedAnswerError, RunError
 from launcher.runs import cleaning
 from launcher.runs.pull.local_copies import LocalCopies
@@ -84,7 +84,7 @@ def host():
 @pytest.fixture
 def mirror(tmp_path):
     """A run that this client launched."""
-    made = Mirror(RUN, tmp_path / "runs")
+    made = LocalCopy(RUN, tmp_path / "runs")
     made.bind_seen(Host(name="box"), "", None)
     made.artifacts.mkdir()
     (made.artifacts / "before").write_text("before")

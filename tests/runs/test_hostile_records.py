@@ -13,7 +13,7 @@ from launcher.cli.follow.json_view import JsonView
 from launcher.cli.follow.plain_view import PlainView
 from launcher.cli.follow.terminal_view import TerminalView
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.record_sync import News
 from launcher.metrics.curves import curve, write_table
 from launcher.runs.follow.following import finish
@@ -68,7 +68,7 @@ def views():
 )
 def test_any_plan_and_state_of_a_mirror_is_listed_and_followed(tmp_path, views, plan, state, attempt):
     """A text where a number belongs, a number that is none, another shape: as if it had not been said."""
-    mirror = Mirror(RUN, tmp_path)
+    mirror = LocalCopy(RUN, tmp_path)
     for number in ("0001", "0002"):
         (mirror.folder / number).mkdir(parents=True, exist_ok=True)
         (mirror.folder / number / "attempt.json").write_text(json.dumps(attempt))
@@ -109,7 +109,7 @@ def test_any_event_is_shown_or_left_out(views, told):
 @example([{"version": 1, "kind": "metric", "time": 1.0, "step": s, "values": {"loss": v}} for s, v in ((-(2**53), 1e308), (2**53, -1e308))])  # fmt: skip
 def test_any_curve_is_drawn(tmp_path, told):
     """Numbers whose difference is none are marked, and no part of a picture stays behind."""
-    mirror = Mirror(RUN, tmp_path)
+    mirror = LocalCopy(RUN, tmp_path)
     (mirror.folder / "0001").mkdir(parents=True, exist_ok=True)
     lines = "".join(f"{json.dumps(one)}\n" for one in told)
     (mirror.folder / "0001" / "events.jsonl").write_text(lines)

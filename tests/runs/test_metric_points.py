@@ -5,7 +5,7 @@ import json
 import pytest
 
 from launcher.copy.event_lines import parse_event, parse_events
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.metrics.curves import in_order, points
 from launcher.metrics.metric_points import metric_points
 
@@ -61,7 +61,7 @@ def read(tmp_path, data):
     folder = tmp_path / RUN / "0001"
     folder.mkdir(parents=True)
     (folder / "events.jsonl").write_bytes(data)
-    return Mirror(RUN, tmp_path)
+    return LocalCopy(RUN, tmp_path)
 
 
 def told(found):

@@ -21,7 +21,7 @@ from launcher.agent.record.rundir import Run
 from launcher.agent.serving import cursors
 from launcher.copy import index
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import Mirror, mirrors
+from launcher.copy.mirror import LocalCopy, mirrors
 from launcher.copy.run_id import RUN_ID, find, new_run_id
 from launcher.errors import ConnectionLostError, RunError, SeveralRunsError, UnknownNameError, UsageError
 from launcher.runs.follow.refreshing import refresh
@@ -37,7 +37,7 @@ PLAN = SimpleNamespace(to_file=lambda: b"{}\n")
 @pytest.fixture
 def mirror(tmp_path):
     """A mirror of which 10 bytes of log lie on the disk."""
-    mirror = Mirror(RUN, tmp_path / "runs")
+    mirror = LocalCopy(RUN, tmp_path / "runs")
     mirror.sync.apply(answer(part("0001/log.txt", 0, 10), data=b"0123456789"))
     return mirror
 
@@ -152,7 +152,7 @@ class Place:
 
     def new_client(self):
         """Forget the client; another one takes up what lies on its disk."""
-        self.mirror = Mirror(RUN, self.here)
+        self.mirror = LocalCopy(RUN, self.here)
         self.mirror.sync.load()
 
     def answer(self, mirror, most):
@@ -273,7 +273,7 @@ def test_every_event_is_told_once_whatever_the_pieces(words, pieces):
         told = []
         for most in pieces:
             told += place.read(most).events
-        place.mirror = Mirror(RUN, place.here)
+        place.mirror = LocalCopy(RUN, place.here)
         assert place.mirror.sync.load() == told
         told += [event for news in place.drain(1 << 20) for event in news.events]
     assert [event.values["w"] for event in told] == words
@@ -311,7 +311,7 @@ def test_two_clients_of_one_mirror_lose_nothing_and_are_each_told_every_event_on
     """Answers that are asked for and applied in any order, late ones among them: bytes and events are the host's."""
     with tempfile.TemporaryDirectory() as folder:
         place, number, written = Place(Path(folder)), 1, 0
-        clients = [Mirror(RUN, place.here) for _ in range(2)]
+        clients = [LocalCopy(RUN, place.here) for _ in range(2)]
         late, told = [None, None], [[], []]
 
         def apply(who):
@@ -348,7 +348,7 @@ def test_two_clients_of_one_mirror_lose_nothing_and_are_each_told_every_event_on
 
 def test_a_late_answer_takes_nothing_from_a_mirror_that_is_whole(place):
     """One client has all; another applies what it was told before, and is killed: nothing is missing or old."""
-    late = Mirror(RUN, place.here)
+    late = LocalCopy(RUN, place.here)
     for state in ("first", "last"):
         place.append("0001/events.jsonl", (LINE % 1).encode())
         (place.there / "0001" / "state.json").write_text(f'{{"state":"{state}"}}')
@@ -361,7 +361,7 @@ def test_a_late_answer_takes_nothing_from_a_mirror_that_is_whole(place):
             answers.append(place.answer(late, 1 << 20))
     late.sync.apply(answers[1])
     place.assert_equal()
-    Mirror(RUN, place.here).sync.apply(answers[0])
+    LocalCopy(RUN, place.here).sync.apply(answers[0])
     place.assert_equal()
 
 
@@ -370,7 +370,7 @@ def test_a_late_answer_takes_nothing_from_a_mirror_that_is_whole(place):
 def test_two_clients_fetch_a_file_that_is_another_again(place, text, is_late):
     """Each of them sees that the host's file began again; whichever comes last, the mirror is the new file."""
     place.append("0001/log.txt", b"x" * 5000)
-    other = Mirror(RUN, place.here)
+    other = LocalCopy(RUN, place.here)
     for mirror in (place.mirror, other):
         place.drain(1 << 20, mirror)
     (place.there / "0001/log.txt").write_bytes(text)
@@ -413,7 +413,7 @@ def test_a_full_disk_is_told_with_the_path_and_costs_nothing_that_is_there(small
     with pytest.raises(RunError, match=r"0001/log\.txt: No space left on device"):
         place.drain(1 << 20)
     with pytest.raises(RunError, match="No space left on device"):
-        Mirror("0101-sft-aaaa", small_disk).bind(LOCAL, "", PLAN)
+        LocalCopy("0101-sft-aaaa", small_disk).bind(LOCAL, "", PLAN)
     os.truncate(place.there / "0001/log.txt", 2_000_000)
     place.new_client()
     place.drain(1 << 20)
@@ -434,8 +434,8 @@ def test_only_a_folder_that_we_made_is_hidden_from_git(tmp_path, was_there):
     runs = tmp_path / "runs"
     if was_there:
         runs.mkdir()
-    Mirror(RUN, runs).bind(LOCAL, "", PLAN)
-    Mirror("0101-sft-aaaa", runs).bind(LOCAL, "", PLAN)
+    LocalCopy(RUN, runs).bind(LOCAL, "", PLAN)
+    LocalCopy("0101-sft-aaaa", runs).bind(LOCAL, "", PLAN)
     assert (runs / ".gitignore").exists() != was_there
 
 
@@ -443,10 +443,10 @@ def test_the_order_of_mirrors_is_that_of_their_launches(tmp_path, monkeypatch):
     """By this client's count, whatever the clocks say; runs of other clients come before, by their hosts' times."""
     monkeypatch.setenv("LAUNCH_RUNS", str(tmp_path))
     for run, launched in (("0101-b-aaaa", 7.0), ("0101-c-aaaa", 8.0)):
-        Mirror(run, tmp_path).bind_seen(LOCAL, "", launched)
+        LocalCopy(run, tmp_path).bind_seen(LOCAL, "", launched)
     for run, clock in (("0101-a-aaaa", 9e9), ("0101-d-aaaa", 5.0)):
         monkeypatch.setattr(time, "time", lambda clock=clock: clock)
-        Mirror(run, tmp_path).bind(LOCAL, "", PLAN)
+        LocalCopy(run, tmp_path).bind(LOCAL, "", PLAN)
     for run in ("0101-e-aaaa", "0101-f-aaaa"):
         (tmp_path / run).mkdir()
     know("0101-f-aaaa", tmp_path).write_text("[1]")
@@ -458,10 +458,10 @@ def test_the_order_of_mirrors_is_that_of_their_launches(tmp_path, monkeypatch):
     ]  # neither a foreign run nor a torn entry
     assert [mirror.run for mirror in mirrors()] == wanted
     for run in ("0101-b-aaaa", "0101-c-aaaa"):
-        Mirror(run, tmp_path).bind(LOCAL, "", PLAN)
-        Mirror(run, tmp_path).bind_seen(Host(name="elsewhere", address="a.b"), "", 99.0)
+        LocalCopy(run, tmp_path).bind(LOCAL, "", PLAN)
+        LocalCopy(run, tmp_path).bind_seen(Host(name="elsewhere", address="a.b"), "", 99.0)
     assert [mirror.run for mirror in mirrors()] == wanted
-    assert Mirror("0101-b-aaaa", tmp_path).host() == LOCAL  # a look by another name rebinds no run
+    assert LocalCopy("0101-b-aaaa", tmp_path).host() == LOCAL  # a look by another name rebinds no run
 
 
 @pytest.mark.parametrize("text", [b"", b"short", b"y" * 6000, b"z" * 9000], ids=len)
@@ -707,7 +707,7 @@ class Endless:
 )
 def test_what_is_there_by_now_is_fetched_and_no_more(tmp_path, desk, most):
     """`logs`, `metrics`, `pull` and `rm` end, even if a run or its host always has more to send."""
-    refresh(desk, Mirror(RUN, tmp_path / "runs"), most)
+    refresh(desk, LocalCopy(RUN, tmp_path / "runs"), most)
     log = (tmp_path / "runs" / RUN / "0001" / "log.txt").stat().st_size
     assert 0 < log <= 50_000
 
@@ -746,7 +746,7 @@ def test_what_a_run_is_bound_to_is_on_the_disk_before_it_begins(tmp_path, monkey
     monkeypatch.setattr(
         os, "fsync", lambda one: synced.append(os.readlink(f"/proc/self/fd/{one}")) or sync(one)
     )
-    mirror = Mirror(RUN, tmp_path / "runs")
+    mirror = LocalCopy(RUN, tmp_path / "runs")
     entry = index.place(RUN)
     mirror.bind(LOCAL, "a-root", PLAN)
     copy = {mirror.folder / "plan.json", mirror.folder, mirror.folder.parent}
@@ -773,7 +773,7 @@ def test_the_jobs_number_is_the_last_one_on_record(mirror):
 
 def test_what_a_job_waits_in_its_queue_is_no_time_of_its_run(tmp_path):
     """By the record here: an agent that died left its last event, and a client writes its folder later."""
-    mirror = Mirror(RUN, tmp_path / "runs")
+    mirror = LocalCopy(RUN, tmp_path / "runs")
     cluster = Host.model_validate(
         {"name": "hive", "kind": "slurm", "address": "hive.example.org", "slurm": {}}
     )
@@ -793,7 +793,7 @@ def test_what_a_job_waits_in_its_queue_is_no_time_of_its_run(tmp_path):
         lines = [json.dumps({**event, "time": at}) for at in times]
         (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
     assert (remembered(mirror).took_s, mirror.took_s(mirror.state())) == (430.0, 430.0)
-    other = Mirror("0101-sft-aaaa", tmp_path / "runs")
+    other = LocalCopy("0101-sft-aaaa", tmp_path / "runs")
     other.bind_seen(LOCAL, "", 1000.0)
     assert remembered(other).took_s is None
 

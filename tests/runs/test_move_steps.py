@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.copy import move_records
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import RunError, UnreachableError, UsageError
-from launcher.runs.follow.view import SilentStage
+from launcher.runs.follow.view import NullStage
 from launcher.runs.move import move_target, moving
-from launcher.runs.pull.checkpoint_pulling import HomeCheckpoint
+from launcher.runs.pull.checkpoint_pulling import LocalCheckpoint
 from launcher.values.reported.answers import MovedTo
 from launcher.values.reported.checkpoint import sealed_checkpoint
 
@@ -76,13 +76,13 @@ class NewHost:
 
 def fill(tmp_path, old, new):
     """Put what `old` sends in place on `new`; return the mirror."""
-    mirror = Mirror(RUN, tmp_path)
+    mirror = LocalCopy(RUN, tmp_path)
     mirror.folder.mkdir(parents=True)
     manifest = b'{"step": 3, "files": {}}'
-    home = HomeCheckpoint(
+    home = LocalCheckpoint(
         sealed_checkpoint("step-3", manifest, digest(manifest), {}), Path("step-3"), [], 0, []
     )
-    moving.fill_from_old(old, new, mirror, home, Mirror(CHILD, tmp_path), SilentStage())
+    moving.fill_from_old(old, new, mirror, home, LocalCopy(CHILD, tmp_path), NullStage())
     return mirror
 
 
@@ -143,7 +143,7 @@ def test_a_child_that_may_be_at_its_host_is_never_given_up(monkeypatch, tmp_path
             raise second
         yield second
 
-    view = SimpleNamespace(stage=lambda _name: contextlib.nullcontext(SilentStage()))
+    view = SimpleNamespace(stage=lambda _name: contextlib.nullcontext(NullStage()))
     monkeypatch.setattr(move_target.resolve, "host", lambda name: name)
     monkeypatch.setattr(move_target.resolve, "hosts", lambda: {"B": "B"})
     monkeypatch.setattr(move_target, "connected", lambda _view, connect: connect())
@@ -151,7 +151,7 @@ def test_a_child_that_may_be_at_its_host_is_never_given_up(monkeypatch, tmp_path
     moved = MovedTo(run=CHILD, host="B", root="root-b")
     with pytest.raises(UsageError, match=f"was moved to B as {CHILD}"):
         move_target.taken_up(
-            SimpleNamespace(root_id="root-c"), Mirror(RUN, tmp_path), moved, None, None, view
+            SimpleNamespace(root_id="root-c"), LocalCopy(RUN, tmp_path), moved, None, None, view
         )
 
 
@@ -168,11 +168,11 @@ def test_an_old_host_leads_this_client_to_no_machine_and_no_path(
 ):
     """Where its run goes on is its word alone: nobody is called by it."""
     monkeypatch.setattr(move_target, "connect", lambda host: pytest.fail(f"{host} was called"))
-    view = SimpleNamespace(stage=lambda _name: contextlib.nullcontext(SilentStage()))
+    view = SimpleNamespace(stage=lambda _name: contextlib.nullcontext(NullStage()))
     moved = MovedTo(run=run, host=host, root="root-b")
     with pytest.raises(error, match=re.escape(told)):
         move_target.taken_up(
-            SimpleNamespace(root_id="root-c"), Mirror(RUN, tmp_path), moved, None, None, view
+            SimpleNamespace(root_id="root-c"), LocalCopy(RUN, tmp_path), moved, None, None, view
         )
 
 
@@ -185,9 +185,9 @@ def test_an_address_that_this_client_named_itself_is_called(monkeypatch, tmp_pat
         raise UnreachableError("B", "B: no answer")
 
     monkeypatch.setattr(move_target, "connect", dial)
-    view = SimpleNamespace(stage=lambda _name: contextlib.nullcontext(SilentStage()))
+    view = SimpleNamespace(stage=lambda _name: contextlib.nullcontext(NullStage()))
     moved = MovedTo(run=CHILD, host="me@127.0.0.9:22", root="root-b")
-    mirror = Mirror(RUN, tmp_path)
+    mirror = LocalCopy(RUN, tmp_path)
     move_records.intend(mirror, moved)
     with pytest.raises(UsageError, match="was moved to"):
         move_target.taken_up(SimpleNamespace(root_id="root-c"), mirror, moved, None, None, view)

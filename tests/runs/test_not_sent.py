@@ -6,13 +6,13 @@ import pytest
 
 from launcher.copy.run_files import RunFiles
 from launcher.upload.excluded_files import explained, remember
-from launcher.values.upload_selection import Cargo, LeftOut, Why
+from launcher.values.upload_selection import ExcludedPath, ExclusionReason, UploadSelection
 
 LEFT_OUT = (
-    LeftOut("data/", Why.GIT),
-    LeftOut("notes.txt", Why.RULE),
-    LeftOut(".env", Why.CREDENTIALS),
-    LeftOut("big.bin", Why.GIT, key="data.train"),
+    ExcludedPath("data/", ExclusionReason.GIT),
+    ExcludedPath("notes.txt", ExclusionReason.RULE),
+    ExcludedPath(".env", ExclusionReason.CREDENTIALS),
+    ExcludedPath("big.bin", ExclusionReason.GIT, key="data.train"),
 )
 
 
@@ -20,7 +20,7 @@ LEFT_OUT = (
 def mirror(tmp_path):
     """A mirror's folder after a launch that left something out."""
     files = RunFiles(tmp_path / "0101-sft-w8q2")
-    remember(files, Cargo(Path(), 0, 0, (), LEFT_OUT, (), frozenset()))
+    remember(files, UploadSelection(Path(), 0, 0, (), LEFT_OUT, (), frozenset()))
     return files
 
 

@@ -12,7 +12,7 @@ from testbed import follow_all, many_runs
 from testbed.client import REPOSITORY, processes_of, until
 
 from launcher.base.held_interrupts import HeldInterrupts, NoInterrupts
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.runs import run_desk
 from launcher.runs.move import pending_stops
 from launcher.runs.pull.checkpoint_pulling import CheckpointKeeper
@@ -219,7 +219,7 @@ def test_a_checkpoint_comes_over_the_line_too(tmp_path):
         return line.desk()
 
     with open_line(host) as line:
-        keeper = CheckpointKeeper(host, Mirror("261125-none-aaaaaa", tmp_path / "mirrors"), opening)
+        keeper = CheckpointKeeper(host, LocalCopy("261125-none-aaaaaa", tmp_path / "mirrors"), opening)
         keeper.wake()
         keeper.finish(Notes())
     assert asked == [host]

@@ -7,7 +7,7 @@ import pytest
 from testbed.client import until
 from testbed.pty_run import in_terminal, without_style
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.runs.follow.precision_report import known_precision
 
 REPORTS = """
@@ -46,7 +46,7 @@ def test_what_a_script_used_stands_beside_what_the_card_wants(client):
     client.script(REPORTS)
     client.run(*TURING, "-e", "A=b c", "--", "python", "train.py", "--lr", "1")
     (run,) = client.runs.glob("[0-9]*")
-    assert "cannot unscale" in known_precision(Mirror(run.name, client.runs)).unsound
+    assert "cannot unscale" in known_precision(LocalCopy(run.name, client.runs)).unsound
     said = client.ok("explain", "last")
     lines = (re.split("  +", row.strip()) for row in said.splitlines())
     rows = {name: cells for name, *cells in lines}

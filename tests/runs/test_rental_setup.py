@@ -19,7 +19,7 @@ from testbed.tables import mostly_long
 
 from launcher.errors import ServiceError
 from launcher.rental.lease.instance_login import InstanceLogin
-from launcher.runs.follow.view import SilentStage
+from launcher.runs.follow.view import NullStage
 from launcher.runs.rented.rental_setup import set_up
 from launcher.values.host import Host
 
@@ -70,7 +70,7 @@ class Prepared:
             identity_file=str(self.machine.folder / "client_key"),
             known_hosts=str(self.machine.known_hosts),
         )
-        stage = SilentStage()
+        stage = NullStage()
         login = InstanceLogin(host)
         try:
             set_up(login, self.log, stage)

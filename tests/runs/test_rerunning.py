@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.runs.rerunning import differences
 
 SCRIPT = """
@@ -121,7 +121,7 @@ def test_long_values_and_many_differences_are_cut(client, told):
     """Eight of them, each at most 40 characters, and how many are left."""
     client.ok(*FIRST)
     (run,) = ids(client)
-    plan = Mirror(run, client.runs).whole_plan()
+    plan = LocalCopy(run, client.runs).whole_plan()
     settings = {f"key_{number}": "x" * 99 for number in range(10)}
     found = differences(plan, plan.model_copy(update={"settings": settings, "steps": 11}))
     assert len(found) == 9

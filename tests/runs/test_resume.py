@@ -10,7 +10,7 @@ from testbed.client import REPOSITORY, Client, processes_of, until
 from testbed.drawn import drawn
 from testbed.kept import Kept
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import BadFileError, UsageError
 from launcher.metrics.lineage import ancestors, joined
 from launcher.runs.resume.resumed_plan import changed_plan, check_settings
@@ -525,7 +525,7 @@ def mirrored(folder, run, steps, parent=None):
         {"version": 1, "kind": "metric", "time": 1.0, "step": one, "values": {"loss": 1}} for one in steps
     ]
     (folder / run / "0001" / "events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
-    return Mirror(run, folder)
+    return LocalCopy(run, folder)
 
 
 def counted(mirror):

@@ -8,7 +8,7 @@ import pytest
 from testbed.stream import Stream
 
 from launcher.cli.follow.plain_view import PlainView
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import InterruptedRunError, RefusedError
 from launcher.planning import assembly
 from launcher.runs import run_listing
@@ -48,8 +48,10 @@ def test_an_image_that_is_made_again_is_shown_as_a_stage(tmp_path, monkeypatch, 
     docker = contextlib.nullcontext(SimpleNamespace(resume=resume))
     monkeypatch.setattr(recovering, "open_for_run", lambda *_: docker)
     monkeypatch.setattr(recovering, "refresh", lambda *_: None)
-    monkeypatch.setattr(Mirror, "whole_plan", lambda _: SimpleNamespace(image=SimpleNamespace(name="img:1")))
-    mirror = Mirror(RUN, tmp_path)
+    monkeypatch.setattr(
+        LocalCopy, "whole_plan", lambda _: SimpleNamespace(image=SimpleNamespace(name="img:1"))
+    )
+    mirror = LocalCopy(RUN, tmp_path)
     mirror.bind_seen(Host(name="there"), "", None)
     found = recovering.recover_on(AgentClient(There()), mirror, recovering.RecoverRequest(), PlainView())
     assert found.outcome == "recovered"
@@ -68,12 +70,12 @@ def test_a_secret_that_the_host_does_not_say_it_lacks_needs_consent_too(tmp_path
         recovering, "open_for_run", lambda *_: contextlib.nullcontext(SimpleNamespace(resume=resume))
     )
     monkeypatch.setattr(recovering, "refresh", lambda *_: None)
-    monkeypatch.setattr(Mirror, "whole_plan", lambda _: None)
+    monkeypatch.setattr(LocalCopy, "whole_plan", lambda _: None)
     job = Job(name="x", command=("a",), secrets=("HF_TOKEN", "CLOUD_KEY"))
     monkeypatch.setattr(assembly, "job_of", lambda _plan: job)
     for name in job.secrets:
         monkeypatch.setenv(name, "correct-horse-battery")
-    mirror = Mirror(RUN, tmp_path)
+    mirror = LocalCopy(RUN, tmp_path)
     mirror.bind_seen(Host(name="there"), "", None)
     with pytest.raises(RefusedError, match="asks for your HF_TOKEN, CLOUD_KEY"):
         recovering.recover_on(AgentClient(There()), mirror, recovering.RecoverRequest(), PlainView())
@@ -90,7 +92,7 @@ def test_a_file_with_secrets_that_is_not_read_is_named(tmp_path, monkeypatch, ca
 
     native = SimpleNamespace(resume=lambda _run, _needs: ResumedRun(state="resuming"))
     monkeypatch.setattr(recovering, "open_for_run", lambda *_: contextlib.nullcontext(native))
-    mirror = Mirror(RUN, tmp_path)
+    mirror = LocalCopy(RUN, tmp_path)
     mirror.bind_seen(Host(name="there"), "", None)
     request = recovering.RecoverRequest(["my.env"])
     assert recovering.recover_on(AgentClient(Here()), mirror, request, PlainView()).outcome == outcome
@@ -100,7 +102,7 @@ def test_a_file_with_secrets_that_is_not_read_is_named(tmp_path, monkeypatch, ca
 def test_a_run_that_has_not_ended_is_recovered_and_not_resumed(tmp_path):
     """It does not go on by itself: the command that has it go on is named."""
     with pytest.raises(InterruptedRunError, match="launch recover abcd"):
-        resumed_plan.check_ended(Summary(run=RUN, state="interrupted"), Mirror(RUN, tmp_path), None)
+        resumed_plan.check_ended(Summary(run=RUN, state="interrupted"), LocalCopy(RUN, tmp_path), None)
 
 
 @pytest.mark.parametrize("seen", ["preparing", "running", "interrupted"])

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import AgentError, RunError
-from launcher.runs.follow.view import SilentStage
+from launcher.runs.follow.view import NullStage
 from launcher.runs.pull.checkpoint_pulling import pull_checkpoint
 from launcher.values.reported.checkpoint import sealed_checkpoint
 
@@ -63,16 +63,16 @@ class Rotating:
 @pytest.mark.parametrize("torn", [0, 2, 3])
 def test_what_came_of_one_that_is_gone_is_removed(tmp_path, torn):
     """Else a long run would fill this disk with pieces; a file of the user's beside them stays."""
-    mirror = Mirror(RUN, tmp_path)
+    mirror = LocalCopy(RUN, tmp_path)
     mine = mirror.checkpoints / "step-1" / "notes.txt"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
     if torn < 3:
-        home = pull_checkpoint(Rotating(torn), mirror, "last", SilentStage())
+        home = pull_checkpoint(Rotating(torn), mirror, "last", NullStage())
         assert [content.path.rpartition("/")[2] for content in home.fetched] == ["a", "b", "manifest.json"]
     else:
         with pytest.raises(RunError, match="3 times"):
-            pull_checkpoint(Rotating(torn), mirror, "last", SilentStage())
+            pull_checkpoint(Rotating(torn), mirror, "last", NullStage())
     whole = [] if torn == 3 else [f"step-{torn + 1}/{name}" for name in (*FILES, "manifest.json")]
     here = {
         path.relative_to(mirror.checkpoints).as_posix()

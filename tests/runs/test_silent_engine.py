@@ -19,7 +19,7 @@ from launcher.agent.system import process
 from launcher.agent.verbs.summary import summary
 from launcher.cli.commands.look import ps
 from launcher.cli.follow.plain_view import PlainView
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.record_sync import News
 from launcher.errors import EngineError
 from launcher.runs import cleaning, run_stopping
@@ -175,7 +175,7 @@ def test_a_container_that_is_up_is_stopped_before_its_run_is_removed(session, mo
     monkeypatch.setattr(cleaning, "open_for_run", lambda *_: Engine(done))
     monkeypatch.setattr(cleaning, "refresh", lambda *_: None)
     monkeypatch.setattr(cleaning, "_remove", lambda *_: done.append("the run removed"))
-    cleaning.free(AgentClient(There(session)), Mirror(RUN, tmp_path / "mirrors"), "all", None)
+    cleaning.free(AgentClient(There(session)), LocalCopy(RUN, tmp_path / "mirrors"), "all", None)
     assert done == [f"{RUN} stopped", "the run removed", f"{RUN} removed"]
 
 

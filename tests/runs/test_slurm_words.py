@@ -17,7 +17,7 @@ from launcher.batch.queued_item import ItemState
 from launcher.cli.commands.hosts import hosts
 from launcher.cli.commands.look import ps
 from launcher.cli.follow.plain_view import PlainView
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import AgentError, RefusedError
 from launcher.runs.follow import following
 from launcher.runs.follow.diagnosing import diagnosis_of
@@ -36,7 +36,7 @@ BEGAN = 1_000_000.0
 def mirror(tmp_path, monkeypatch):
     """The copy of a run of a cluster, with no folder yet."""
     monkeypatch.chdir(tmp_path)
-    mirror = Mirror(RUN, tmp_path / "runs")
+    mirror = LocalCopy(RUN, tmp_path / "runs")
     mirror.bind_seen(
         SlurmHost(name="hive", address="login1", user="ada", runtime="slurm", slurm=SlurmSettings()),
         "",

@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import AgentError, ConnectionLostError, EngineError
 from launcher.runs.launch.launching import _start
 from launcher.transport.channel import AgentReply
@@ -40,7 +40,7 @@ class Failing:
 @pytest.mark.parametrize(("error", "is_taken", "stays"), CASES)
 def test_a_mirror_stays_only_of_a_run_that_its_host_may_have(tmp_path, error, is_taken, stays):
     """`ps` would tell of it as gone, for ever."""
-    mirror = Mirror("0101-x-abcd", tmp_path)
+    mirror = LocalCopy("0101-x-abcd", tmp_path)
     mirror.bind_seen(Host(name="there"), "", None)
     with pytest.raises(type(error)):
         _start(Failing(error, is_taken), mirror)

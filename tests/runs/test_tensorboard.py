@@ -9,7 +9,7 @@ import pytest
 from testbed.drawn import drawn
 
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.metrics import tensorboard
 
 
@@ -24,7 +24,7 @@ def mirror(tmp_path):
             file.writelines(lines)
         return [event for line in lines if (event := parse_event(line.encode())) is not None]
 
-    grow.copy = Mirror("0101-sft-w8q2", tmp_path)
+    grow.copy = LocalCopy("0101-sft-w8q2", tmp_path)
     grow.tensorboard = grow.copy.tensorboard
     return grow
 
@@ -107,9 +107,9 @@ def test_fifty_runs_are_drawn_at_once_without_a_process_or_a_library(tmp_path):
     code = """
 import json, pathlib, resource, sys
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.metrics.tensorboard import TensorBoard
-mirrors = [Mirror(f"0101-sft-{number:04}", pathlib.Path(sys.argv[1])) for number in range(50)]
+mirrors = [LocalCopy(f"0101-sft-{number:04}", pathlib.Path(sys.argv[1])) for number in range(50)]
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 boards = [TensorBoard(mirror) for mirror in mirrors]
 for step in range(20):

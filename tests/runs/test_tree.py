@@ -16,7 +16,7 @@ from launcher.errors import UsageError
 from launcher.upload.digests import Digests
 from launcher.upload.folder_walk import WalkedFile
 from launcher.upload.tree import CodeTree, SizedFile, collect, manifest, write_files
-from launcher.values.upload_selection import Why
+from launcher.values.upload_selection import ExclusionReason
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def git(folder, *words):
 
 
 def taken(folder, sources):
-    return collect(folder, sources, {str(folder / "runs"): Why.RUNS}, Digests(folder))
+    return collect(folder, sources, {str(folder / "runs"): ExclusionReason.RUNS}, Digests(folder))
 
 
 def collected(folder, **local):
@@ -252,7 +252,9 @@ def test_links_out_are_left_out_with_a_reason(folder, target):
     (folder / "out").symlink_to(target)
     tree = collected(folder)
     assert tree.entries == []
-    assert [(one.path, one.why, one.link) for one in tree.left_out] == [("out", Why.LINK_OUT, target)]
+    assert [(one.path, one.why, one.link) for one in tree.left_out] == [
+        ("out", ExclusionReason.LINK_OUT, target)
+    ]
 
 
 def test_a_link_that_leaves_by_way_of_another_is_left_out(folder):
@@ -261,14 +263,14 @@ def test_a_link_that_leaves_by_way_of_another_is_left_out(folder):
     (folder / "sly").symlink_to("here/../beside")
     tree = collected(folder)
     assert set(names(tree)) == {"code/here"}
-    assert left_out(tree) == {"sly": Why.LINK_OUT}
+    assert left_out(tree) == {"sly": ExclusionReason.LINK_OUT}
 
 
 def test_what_is_no_file_is_left_out_with_a_reason(folder):
     """A named pipe would hang whoever reads it."""
     os.mkfifo(folder / "pipe")
     tree = collected(folder)
-    assert (tree.entries, left_out(tree)) == ([], {"pipe": Why.SPECIAL})
+    assert (tree.entries, left_out(tree)) == ([], {"pipe": ExclusionReason.SPECIAL})
 
 
 def test_the_manifest_says_content_mode_and_link(folder):

@@ -15,7 +15,7 @@ from launcher.backends.machine.docker.engine import DockerEngine
 from launcher.backends.machine.docker.images import image_supplies
 from launcher.errors import EngineError
 from launcher.transport.local import LocalLink
-from launcher.values.reported.engine_access import EngineWay
+from launcher.values.reported.engine_access import EngineAccess
 
 ANSWERS = {
     "/version": {"ApiVersion": "1.41"},
@@ -82,7 +82,7 @@ def engine(tmp_path):
             return f"ssh lab {command}"
 
     def connect():
-        opened.append(DockerEngine(Host(), EngineWay(name="docker", socket=str(path))))
+        opened.append(DockerEngine(Host(), EngineAccess(name="docker", socket=str(path))))
         return opened[-1]
 
     yield asked, answers, connect
@@ -169,7 +169,7 @@ def test_an_answer_that_makes_no_sense_is_told_in_a_sentence(engine, path, answe
 def test_no_shape_of_an_answer_is_more_than_an_error(said):
     """Whatever the JSON, it is read as far as we need it, or is an EngineError."""
     engine = DockerEngine.__new__(DockerEngine)
-    engine.host, engine.way = "lab", EngineWay(name="docker", socket="/x")
+    engine.host, engine.way = "lab", EngineAccess(name="docker", socket="/x")
 
     class Host:
         def by_hand(self, command):

@@ -7,9 +7,9 @@ import json
 import sys
 
 from launcher.config import resolve
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.runs_folder import runs_folder
-from launcher.runs.follow.null_view import SilentView
+from launcher.runs.follow.null_view import NullView
 from launcher.runs.follow.sessions import follow_sessions
 from launcher.runs.run_desk import on_line
 from launcher.transport.connecting import open_line
@@ -21,7 +21,7 @@ def main() -> None:
     with open_line(host) as line, concurrent.futures.ThreadPoolExecutor(len(runs)) as threads:
         followed = [
             threads.submit(
-                follow_sessions, host, Mirror(run, runs_folder()), SilentView(), opening=on_line(line)
+                follow_sessions, host, LocalCopy(run, runs_folder()), NullView(), opening=on_line(line)
             )
             for run in runs
         ]

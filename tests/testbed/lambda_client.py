@@ -17,32 +17,34 @@ from pathlib import Path
 from testbed.sim_clock import SimClock
 
 from launcher.rental.lease import extend
-from launcher.rental.lease.renter import Renter
+from launcher.rental.lease.renter import ProviderAccount
 from launcher.rental.ledger import RentalLedger
 from launcher.rental.providers.lambda_cloud import LambdaAccount, log_in
 from launcher.rental.providers.lambda_settings import LambdaSettings
-from launcher.rental.rate_limit import CallPace
+from launcher.rental.rate_limit import RateLimit
 from launcher.rental.reconcile import Reconciled, reconcile
 from launcher.rental.records import RentalRecord, RentedMachine
-from launcher.rental.renting import InstanceOffer, Intent, Setup
+from launcher.rental.renting import InstanceOffer, Intent, LaunchOptions
 from launcher.rental.verdict import RentalVerdict
 from launcher.values.host import Host
 
 RUN = "261122-sft-k3f9w2"
-SETUP = Setup(ssh_key="ours")
+SETUP = LaunchOptions(ssh_key="ours")
 REGION = "us-east-1"
 
 
 def service(base: str, key: str, folder: Path, clock: SimClock | None = None) -> LambdaAccount:
     """Return our client; its pace is in a folder."""
     clock = clock or SimClock(folder / "clock")
-    return log_in({"LAMBDA_API_KEY": key}, folder, CallPace(folder / "pace", "lambda", clock), base)
+    return log_in({"LAMBDA_API_KEY": key}, folder, RateLimit(folder / "pace", "lambda", clock), base)
 
 
-def renter(base: str, key: str, folder: Path) -> Renter:
+def renter(base: str, key: str, folder: Path) -> ProviderAccount:
     """Return a renter whose ledger is in a folder."""
     clock = SimClock(folder / "clock")
-    return Renter(service(base, key, folder, clock), RentalLedger(folder / "rentals"), clock, "laptop")
+    return ProviderAccount(
+        service(base, key, folder, clock), RentalLedger(folder / "rentals"), clock, "laptop"
+    )
 
 
 def offer(name: str = "gpu_1x_a10", cents_per_hour: int = 129) -> InstanceOffer:
@@ -71,7 +73,7 @@ def is_anything_billed(done: Reconciled) -> bool:
     return done.is_anything_left or any(one.instance is not None for one in judged)
 
 
-def rent_and_end(at: Renter, run: str = RUN) -> None:
+def rent_and_end(at: ProviderAccount, run: str = RUN) -> None:
     """Rent an instance, wait until it is ready, and end it."""
     rental, lock = at.rent(offer(), REGION, run, at.clock.now() + 8 * 3600, SETUP)
     at.wait_until_ready(rental, 900, lambda *_: None)
@@ -106,7 +108,7 @@ class ToldMachine:
         """Log out of nothing."""
 
 
-def give_more_time(at: Renter, folder: Path, seconds: float) -> None:
+def give_more_time(at: ProviderAccount, folder: Path, seconds: float) -> None:
     """Give the one rental of a folder more time, as `launch extend` does."""
     (rental,) = at.ledger.rentals()
     machine = Host(name="rented", address="192.0.2.1", user="ubuntu")

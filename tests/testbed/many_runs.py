@@ -20,7 +20,7 @@ from launcher.base.held_interrupts import NoInterrupts
 from launcher.config import resolve
 from launcher.copy.request import Request
 from launcher.runs.follow.following import follow
-from launcher.runs.follow.null_view import SilentView
+from launcher.runs.follow.null_view import NullView
 from launcher.runs.launch.launching import Started, launch
 from launcher.runs.run_desk import Opening, on_line
 from launcher.transport.connecting import open_line
@@ -44,7 +44,7 @@ worker.done(step)
 """
 
 
-class Seen(SilentView):
+class Seen(NullView):
     """Notes how old each metric and each line is when it is shown."""
 
     def __init__(self) -> None:

@@ -20,10 +20,10 @@ from testbed.toy import rung
 from launcher.agent.record.files import read_json
 from launcher.agent.record.rundir import Run
 from launcher.agent.serving import contact
-from launcher.agent.serving.requests import OfRun
+from launcher.agent.serving.requests import RunRequest
 from launcher.agent.serving.session import ClientSession
 from launcher.agent.verbs import preparing
-from launcher.backends.spool.spool import Settled, Spool
+from launcher.backends.spool.spool import OutputChanges, Spool
 from launcher.transport.agent_file import agent_file
 
 RUN = "261122-counts-aaaaaa"
@@ -74,7 +74,7 @@ class Segments:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
             manifest[f"code/{name}"] = {"sha256": digest, "size": len(data), "mode": 0o644}
-        reply = preparing.offer(session, OfRun(RUN), json.dumps(manifest).encode())
+        reply = preparing.offer(session, RunRequest(RUN), json.dumps(manifest).encode())
         assert reply.values == {"missing": []}
         session.prepared.pop(RUN).release()
 
@@ -145,7 +145,7 @@ class Segments:
             spool.take(self.printed(number))
         return spool
 
-    def settled(self, number: int) -> Settled:
+    def settled(self, number: int) -> OutputChanges:
         """Put a segment's outputs into the spool."""
         top = Path(self.kernel(number).path)
         with Spool(Path(self.run.path), number) as spool:

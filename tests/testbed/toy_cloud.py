@@ -13,12 +13,12 @@ from typing import ClassVar, NamedTuple
 
 from testbed.sim_clock import SimClock
 
-from launcher.errors import ServiceAuthError, ServiceError, UnsettledError
+from launcher.errors import ServiceAuthError, ServiceError, UnknownOutcomeError
 from launcher.rental.provider import Placed, SshKey
 from launcher.rental.provider import ProviderReason as Reason
 from launcher.rental.rate_limit import Waits, say_nothing
 from launcher.rental.rental_settings import RentalSettings
-from launcher.rental.renting import Instance, InstanceOffer, InstanceState, Intent, Setup
+from launcher.rental.renting import Instance, InstanceOffer, InstanceState, Intent, LaunchOptions
 
 NAME, TYPE, REGION = "toy", "toy-1", "here"
 API, INSTANCES_PAGE = "https://toy.example/api", "https://toy.example/machines"
@@ -127,7 +127,7 @@ class Toy:
         about = {"title": "a toy", "card": "T4", "cards": 1, "memory_gb": 16.0}
         return (InstanceOffer(type=TYPE, cents_per_hour=cloud.cents, regions=places, **about),)
 
-    def launch(self, intent: Intent, setup: Setup) -> tuple[str, ...]:
+    def launch(self, intent: Intent, setup: LaunchOptions) -> tuple[str, ...]:
         """Launch a machine, as its cloud has it."""
         cloud = self._asked()
         cloud.launches += 1
@@ -143,7 +143,7 @@ class Toy:
             if fault == "double":
                 cloud.make(intent)
         if fault == "lost" or fault.startswith("late"):
-            raise UnsettledError(NAME, Reason.BROKEN_OFF, "toy: no answer; it may have been accepted")
+            raise UnknownOutcomeError(NAME, Reason.BROKEN_OFF, "toy: no answer; it may have been accepted")
         return (made.id,)
 
     def instances(self) -> tuple[Instance, ...]:

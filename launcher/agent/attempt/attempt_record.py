@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional, Sequence
 
 from ..diagnosis import remedy
 from ..liveness.run_state import probe_of
-from ..record.rundir import VERSION, Folder, Run, place_of
+from ..record.rundir import VERSION, RecordFolder, Run, place_of
 from ..store import checkpoints
 from ..system import process
 from .hook_parts import imitates_card
@@ -41,13 +41,13 @@ class Basis(NamedTuple):
     plan: PlanRecord
     prepared: AttemptRecord
     runtime: RecordedRuntime
-    in_force: remedy.InForce
+    in_force: remedy.CurrentChanges
     previous: Optional[PreviousRecord]
     checkpoint: checkpoints.ChosenCheckpoint
     trial: Optional[WorkerTrialRecord] = None
 
 
-def compose(basis: Basis, folder: Folder, attempt: int) -> AttemptRecord:
+def compose(basis: Basis, folder: RecordFolder, attempt: int) -> AttemptRecord:
     """Return the record of an attempt in this folder: the plan's values with the changes in force."""
     run, plan, changes = basis.run, basis.plan, basis.in_force.changes
     me = process.find(os.getpid())

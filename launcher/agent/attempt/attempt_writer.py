@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Optional
 from ..record import secret, strict_json
 from ..record.appender import Appender
 from ..record.files import REFUSED, write_durably, write_over
-from ..record.rundir import VERSION, Folder
+from ..record.rundir import VERSION, RecordFolder
 from ..record.safe_open import status_of
 from ..record.strict_json import JsonObject
 from .progress import AttemptProgress
@@ -51,7 +51,7 @@ class AttemptWriter:
 
     def __init__(
         self,
-        folder: Folder,
+        folder: RecordFolder,
         attempt: int,
         redactor: secret.Redactor,
         progress: AttemptProgress,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 
-from ..record.rundir import Folder, Run
+from ..record.rundir import RecordFolder, Run
 
 LOOK_S = 0.5
 
@@ -17,7 +17,7 @@ LOOK_S = 0.5
 class Fence:
     """Checks whether a later folder than the agent's `folder` continues the run."""
 
-    def __init__(self, run: Run, folder: Folder) -> None:
+    def __init__(self, run: Run, folder: RecordFolder) -> None:
         """Start without a look."""
         self._run = run
         self._folder = folder

@@ -19,7 +19,7 @@ IDLE, BUSY, UNSEEN = "idle", "busy", "unseen"
 """The activity of processes after a long silence: none, some, or not visible from here."""
 
 
-class Liveness:
+class HangWatch:
     """The time of the last sign of life and the length of a step, by the monotonic clock.
 
     Two steps give the pace, and then only silence is judged. Without a pace (before the second step and after

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, List, NamedTuple, Optional, Set, Tuple
 
 from ..diagnosis import remedy
-from ..record.rundir import Folder, Run
+from ..record.rundir import RecordFolder, Run
 
 if TYPE_CHECKING:
     from ..record.run_records import AttemptRecord, PreviousRecord, StateRecord
@@ -31,7 +31,7 @@ class History(NamedTuple):
         return sum(bool(state.get("began")) for _, state in self.records)
 
     @property
-    def in_force(self) -> remedy.InForce:
+    def in_force(self) -> remedy.CurrentChanges:
         """The changes and the remedy that the next attempt starts with."""
         return remedy.in_force(self.records)
 
@@ -74,7 +74,9 @@ def taken_knobs(consumed: Set[str]) -> Set[str]:
     return {knob for knob in consumed if not knob.startswith(HELD) and HELD + knob not in consumed}
 
 
-def describe_previous(last: Optional[Folder], seen: Optional[PreviousRecord]) -> Optional[PreviousRecord]:
+def describe_previous(
+    last: Optional[RecordFolder], seen: Optional[PreviousRecord]
+) -> Optional[PreviousRecord]:
     """Return how the previous folder ended; None if it was not an attempt.
 
     `seen` is the parent process's observation, for an agent that died without recording its end.
@@ -93,7 +95,7 @@ def describe_previous(last: Optional[Folder], seen: Optional[PreviousRecord]) ->
     return previous
 
 
-def _ran_s(folder: Folder) -> float:
+def _ran_s(folder: RecordFolder) -> float:
     """Return how long an earlier attempt ran in seconds, by its last heartbeat."""
     ran_s = folder.read_heartbeat().get("ran_s")
     return float(ran_s) if isinstance(ran_s, (int, float)) else 0.0

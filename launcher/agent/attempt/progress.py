@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional, Set
 
 from ..diagnosis.remedy import AttemptFailure
 from ..record.strict_json import JsonObject
-from .hang_watch import Liveness
+from .hang_watch import HangWatch
 from .history import HELD
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class AttemptProgress:
         self.trial: Optional[JsonObject] = None
         self.unsaved: Optional[int] = None
         self.is_off_card = imitates_card
-        self.liveness = Liveness(hang_s)
+        self.liveness = HangWatch(hang_s)
         self._stop_grace_s = stop_grace_s
         self._redact = redact
         self._lost_losses = 0

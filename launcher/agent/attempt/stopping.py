@@ -14,7 +14,7 @@ from ..system import process
 from .fence import Fence
 
 if TYPE_CHECKING:
-    from ..record.run_records import RecordedRuntime, RentRecord
+    from ..record.run_records import RecordedRuntime, RentalEndRecord
 
 WISH_S = 0.5  # between looks at the wish
 TIME_LIMIT = "time-limit"
@@ -102,7 +102,7 @@ class RentEnd:
         return self._ends_s
 
 
-def _ends_s(rent: RentRecord) -> float:
+def _ends_s(rent: RentalEndRecord) -> float:
     """Return the end of a rental by the monotonic clock.
 
     It is computed from the boot clock, or after a reboot from the wall clock, which is read once.
@@ -116,7 +116,7 @@ def _ends_s(rent: RentRecord) -> float:
     return time.monotonic() + float(left_s)
 
 
-class Interruption:
+class StartInterruption:
     """Whether to give up work before the command starts.
 
     The causes are a host shutdown, the user's wish, or another agent that has continued the run.

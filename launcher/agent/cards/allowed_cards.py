@@ -52,7 +52,7 @@ class UnfitError(Exception):
         self.evidence = {"class": reason, "line": line[:MOST_CHARS], "why": why, "mend": mend}
 
 
-class Came(NamedTuple):
+class AssignedCards(NamedTuple):
     """The cards that a run got: their entry in the allowed cards, and UUIDs and capability of used ones."""
 
     allowed: AllowedCards
@@ -60,7 +60,9 @@ class Came(NamedTuple):
     capability: Optional[str]
 
 
-def choose_cards(root: str, allowed: Sequence[AllowedCards], place: str, mend: str) -> Optional[Came]:
+def choose_cards(
+    root: str, allowed: Sequence[AllowedCards], place: str, mend: str
+) -> Optional[AssignedCards]:
     """Return the first of the allowed cards that this machine has; None for a run without a card.
 
     Raises UnfitError for other cards. The error lists the cards of the `place`, and proposes `mend` to the
@@ -73,7 +75,7 @@ def choose_cards(root: str, allowed: Sequence[AllowedCards], place: str, mend: s
         found = [gpu for gpu in report["gpus"] if _is_one_of(gpu, one)]
         if len(found) >= one.number > 0:
             used = found[: one.number]
-            return Came(one, [gpu["uuid"] for gpu in used], used[0]["capability"])
+            return AssignedCards(one, [gpu["uuid"] for gpu in used], used[0]["capability"])
     raise UnfitError(
         WRONG_CARD,
         "%s has %s" % (place, _words(report)),

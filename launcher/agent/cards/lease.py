@@ -22,7 +22,7 @@ from ..liveness import run_state
 from ..record import strict_json
 from ..record.files import paths_in, read_json, write_durably
 from ..record.locks import Lock
-from ..record.rundir import TERMINAL, VERSION, Folder, Run
+from ..record.rundir import TERMINAL, VERSION, RecordFolder, Run
 from ..record.strict_json import JsonObject
 from ..system import process
 from . import tickets
@@ -310,7 +310,7 @@ def evidence(busy: Sequence[Busy]) -> JsonObject:
     return {"card": ", ".join(card.words for card in busy)}
 
 
-def write_waiting(run: Run, last: Folder | None, busy: Sequence[Busy]) -> None:
+def write_waiting(run: Run, last: RecordFolder | None, busy: Sequence[Busy]) -> None:
     """Record that a run waits for its card, in a new folder after the `last`. Raises FileExistsError."""
     from ..store import late_seals  # imported here: not needed by a launch
 

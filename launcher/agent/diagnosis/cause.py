@@ -7,7 +7,7 @@ import signal
 
 from .diagnose import PROVABLE, ProcessEnd, diagnose, prove
 from .failures import BY_NAME
-from .particulars import Words, words_of_end
+from .particulars import CauseText, words_of_end
 from .remedy import AttemptFailure, preempted
 
 _KILLED = re.compile(r"-9\b|SIGKILL|\bKilled\b|[Ss]ignal 9\b")
@@ -32,7 +32,7 @@ def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | Non
     failure = AttemptFailure(diagnosis.name, diagnosis.line, diagnosis.why, diagnosis.mend)
     if proven is None and diagnosis.name in _NOT_BY_A_LOG:
         words = (
-            words_of_end(code, number) if diagnosis.name == "none" else Words(diagnosis.why, diagnosis.mend)
+            words_of_end(code, number) if diagnosis.name == "none" else CauseText(diagnosis.why, diagnosis.mend)
         )
         failure = failure._replace(name="unknown", why=words.why, mend=words.mend)
     is_by_signal = is_killed or _KILLED.search(diagnosis.line or "")

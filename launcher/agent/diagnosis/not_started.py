@@ -7,7 +7,7 @@ import os
 import re
 from typing import Iterator, NamedTuple, Optional
 
-from .particulars import Words
+from .particulars import CauseText
 
 CONTAINERS = "apptainer"
 """The program that starts the command of a run in an image of its cluster."""
@@ -17,23 +17,23 @@ _CLOSE = 0.7
 """The least similarity, from 0 to 1, of a suggested name: `pyhton` and `python` are at 0.83."""
 
 
-def words_of_start(program: str, error: OSError, code: str, path: str) -> Words:
+def words_of_start(program: str, error: OSError, code: str, path: str) -> CauseText:
     """Return why a program could not be started in the folder `code` with the search path `path`."""
     if "/" not in program:
         return _words_of_name(program, path)
     if isinstance(error, PermissionError):
-        return Words(
+        return CauseText(
             "'%s' is not executable" % program,
             "chmod +x %s, or name its interpreter: python %s" % (program, program),
         )
     first = _first_line(os.path.join(code, program))
     if first is None:
-        return Words("the host has no '%s'" % program, "a relative path starts at the folder of the code")
+        return CauseText("the host has no '%s'" % program, "a relative path starts at the folder of the code")
     if not first.startswith("#!"):
-        return Words(
+        return CauseText(
             "'%s' does not begin with a line #!" % program, "name its interpreter: python %s" % program
         )
-    return Words(
+    return CauseText(
         "the first line of '%s' names an interpreter that the host does not have: %s" % (program, first),
         "name one that it has: python %s, or write   #!/usr/bin/env python3   there" % program,
     )
@@ -45,7 +45,7 @@ class ImageRefusal(NamedTuple):
     `is_certain`: another attempt would end the same way.
     """
 
-    words: Words
+    words: CauseText
     is_certain: bool
 
 
@@ -56,32 +56,32 @@ def refusal_of_image(log: str) -> Optional[ImageRefusal]:
         return None
     missing = _MISSING.match(said[-1])
     if missing is not None:
-        words = Words(
+        words = CauseText(
             "the image has no program '%s'" % missing[1],
             "name a program that it has, or an image that has it; python is the image's own python3, from 3.8 on",
         )
         return ImageRefusal(words, is_certain=True)
     if "could not open image" in said[-1]:
-        words = Words(
+        words = CauseText(
             "the node cannot open the image",
             "image is the path of a file or folder that all nodes see, or a registry's name   docker://ORG/NAME:TAG",
         )
         return ImageRefusal(words, is_certain=True)
-    words = Words(
+    words = CauseText(
         "%s could not start the command in the image" % CONTAINERS,
         "the line is %s's own; on a node   %s exec IMAGE python3 --version" % (CONTAINERS, CONTAINERS),
     )
     return ImageRefusal(words, is_certain=False)
 
 
-def _words_of_name(program: str, path: str) -> Words:
+def _words_of_name(program: str, path: str) -> CauseText:
     why = "the host has no program '%s'" % program
     if program == CONTAINERS:
-        return Words(why, 'where it is a module of the cluster   modules = ["%s"]   in its table' % program)
+        return CauseText(why, 'where it is a module of the cluster   modules = ["%s"]   in its table' % program)
     close = difflib.get_close_matches(program, sorted(set(_programs(path))), n=1, cutoff=_CLOSE)
     if close:
-        return Words(why, "did you mean '%s'?" % close[0])
-    return Words(
+        return CauseText(why, "did you mean '%s'?" % close[0])
+    return CauseText(
         why,
         "name one that it has, or a file with ./ before it; what pip installs comes with the job's requirements",
     )

@@ -18,7 +18,7 @@ SHELL_SIGNAL = 128
 _MISTAKES = ("user-code-error", "missing-dependency", "unknown")
 
 
-class Words(NamedTuple):
+class CauseText(NamedTuple):
     """Why something failed, and the advice to a person."""
 
     why: str
@@ -28,11 +28,11 @@ class Words(NamedTuple):
 class _Particular(NamedTuple):
     classes: Tuple[str, ...]
     pattern: "re.Pattern[str]"
-    words: Words
+    words: CauseText
 
 
 def _particular(classes: Tuple[str, ...], pattern: str, why: str, mend: str) -> _Particular:
-    return _Particular(classes, re.compile(pattern), Words(why, mend))
+    return _Particular(classes, re.compile(pattern), CauseText(why, mend))
 
 
 PARTICULARS = (
@@ -71,20 +71,20 @@ _SIGNALS = {
 }
 _NATIVE = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP)
 _STATUSES = {
-    126: Words(
+    126: CauseText(
         "the shell could not execute a file", "make it executable: chmod +x FILE, or name its interpreter"
     ),
-    127: Words("the shell did not find a program", "check its name, and that the job's environment has it"),
+    127: CauseText("the shell did not find a program", "check its name, and that the job's environment has it"),
 }
 
-LAST_LINE = Words(
+LAST_LINE = CauseText(
     "it ended with exit status 1; its log shows no error, and this is its last line",
     'a script that ends by sys.exit("text") prints the text last: if it did, the line says what to mend',
 )
 """The words for a command whose exit status is that of `sys.exit("text")`."""
 
 
-def words_of_line(name: str, line: str, log: str) -> Optional[Words]:
+def words_of_line(name: str, line: str, log: str) -> Optional[CauseText]:
     """Return better words than the class's own for the line that proves a failure; None without such words.
 
     `name` is the class of the failure.
@@ -95,17 +95,17 @@ def words_of_line(name: str, line: str, log: str) -> Optional[Words]:
     gone = removed(line, log) if name in _MISTAKES else None
     if gone is None:
         missing = missing_module.words(line) if name == "missing-dependency" else None
-        return Words(*missing) if missing is not None else None
+        return CauseText(*missing) if missing is not None else None
     older = "   launch --with '%s'" % gone.change.older if gone.change.older else ""
     none, _, instead = gone.change.replacement.partition("nothing: ")
     mend = "use %s" % none if none else instead
-    return Words(
+    return CauseText(
         "the installed version of the library has no '%s'" % gone.name,
         "%s; or install a version that has it%s" % (mend, older) if older else mend,
     )
 
 
-def words_of_end(code: Optional[int], number: Optional[int], *, has_line: bool = False) -> Words:
+def words_of_end(code: Optional[int], number: Optional[int], *, has_line: bool = False) -> CauseText:
     """Return the words for a command that ended with status `code` or signal `number`, without a known cause.
 
     `has_line`: a line of its log says that something failed.
@@ -117,14 +117,14 @@ def words_of_end(code: Optional[int], number: Optional[int], *, has_line: bool =
     if code in _STATUSES:
         return _STATUSES[code]
     if not code:
-        return Words("nothing is known of how it ended", "read the end of its log")
-    return Words(
+        return CauseText("nothing is known of how it ended", "read the end of its log")
+    return CauseText(
         "it ended with exit status %d%s" % (code, "" if has_line else ", and its log shows no error"),
         "the script chose this status, e.g. by sys.exit(%d): read its last output" % code,
     )
 
 
-def _words_of_signal(number: int) -> Words:
+def _words_of_signal(number: int) -> CauseText:
     try:
         name = signal.Signals(number).name
     except ValueError:
@@ -132,8 +132,8 @@ def _words_of_signal(number: int) -> Words:
     known = _SIGNALS.get(number)  # type: ignore[call-overload] # Signals are integers
     why = "it was killed by %s (signal %d)" % (name, number) + (": %s" % known if known else "")
     if number in _NATIVE:
-        return Words(
+        return CauseText(
             why,
             "PYTHONFAULTHANDLER=1 in its variables prints where; the usual cause is a package built for another version of torch or CUDA",
         )
-    return Words(why, "read the end of its log")
+    return CauseText(why, "read the end of its log")

@@ -405,7 +405,7 @@ def _decide(attempt: FailedAttempt) -> FailureDecision:
     return FailureDecision(reason, Remedy(name, changes, failure.since, text), "")
 
 
-class InForce(NamedTuple):
+class CurrentChanges(NamedTuple):
     """The next attempt's changes to the plan's values, and the remedy that led to them.
 
     The remedy is None once an attempt has begun with it. `failure` is set if the agent of the last attempt
@@ -417,18 +417,18 @@ class InForce(NamedTuple):
     failure: Optional[AttemptFailure]
 
 
-def in_force(history: List[Tuple[AttemptRecord, StateRecord]]) -> InForce:
+def in_force(history: List[Tuple[AttemptRecord, StateRecord]]) -> CurrentChanges:
     """Return the values in force after the attempts so far, from (attempt.json, state.json) of each folder.
 
     The first folder of a run that resumes another one holds that run's changes.
     """
-    current = InForce({}, None, None)
+    current = CurrentChanges({}, None, None)
     for attempt, state in history:
         if attempt.get("kind") == "prepare" or state.get("began"):
-            current = InForce(_changes(attempt), None, read_failure(state.get("failure")))
+            current = CurrentChanges(_changes(attempt), None, read_failure(state.get("failure")))
         remedy = read_remedy(state.get("remedy"))
         if remedy is not None:
-            current = InForce({**current.changes, **remedy.changes}, remedy, None)
+            current = CurrentChanges({**current.changes, **remedy.changes}, remedy, None)
     return current
 
 

@@ -56,7 +56,7 @@ class RunLiveness(NamedTuple):
     reason: Optional[str] = None
 
 
-class Stray(NamedTuple):
+class Orphan(NamedTuple):
     """A container or job that no run needs: its kind, name and run, and why it is not needed."""
 
     kind: str
@@ -183,7 +183,7 @@ class LivenessProbe(ABC):
         del run
         return ""
 
-    def strays(self, root: str) -> List[Stray]:
+    def strays(self, root: str) -> List[Orphan]:
         """Return the containers and jobs that were started for runs below a root and that no run needs."""
         del root
         return []

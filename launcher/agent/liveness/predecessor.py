@@ -12,7 +12,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Optional
 
-from ..record.rundir import HEARTBEAT_S, LIVE, Folder, Run
+from ..record.rundir import HEARTBEAT_S, LIVE, RecordFolder, Run
 from ..record.safe_open import read_regular, status_of
 from ..system import mounts, process
 from . import run_state
@@ -26,7 +26,7 @@ _MOST_BYTES = 4096
 _BY_A_CLIENT = ("prepare", "contact")
 
 
-def lock_decides(run: Run, folder: Folder) -> bool:
+def lock_decides(run: Run, folder: RecordFolder) -> bool:
     """Whether the folder's lock shows, from here, if its writer is alive.
 
     Also true for a run whose locks are never seen as held: its service was asked before, so it need not wait.
@@ -41,7 +41,7 @@ def lock_decides(run: Run, folder: Folder) -> bool:
     return is_ours and mounts.is_of_one_machine(folder.path)
 
 
-def is_by_a_client(folder: Folder) -> bool:
+def is_by_a_client(folder: RecordFolder) -> bool:
     """Whether a client's request made the folder.
 
     No agent writes such a folder, so any process may make the next one.
@@ -49,7 +49,7 @@ def is_by_a_client(folder: Folder) -> bool:
     return folder.read_attempt().get("kind") in _BY_A_CLIENT
 
 
-def needs_silence(run: Run) -> Optional[Folder]:
+def needs_silence(run: Run) -> Optional[RecordFolder]:
     """Return the last folder of a run if only silence can prove its agent dead; None if no wait is needed."""
     last = run.last()
     return None if last is None or is_by_a_client(last) or lock_decides(run, last) else last
@@ -65,7 +65,7 @@ class PredecessorExit:
     clocks of two machines may differ.
     """
 
-    def __init__(self, folder: Folder, later: Folder) -> None:
+    def __init__(self, folder: RecordFolder, later: RecordFolder) -> None:
         """Begin to watch, once the `later` folder has an attempt on record."""
         self._folder = folder
         self._silence_s = _silence_s(folder)
@@ -99,7 +99,7 @@ class PredecessorExit:
             return None
 
 
-def _silence_s(folder: Folder) -> float:
+def _silence_s(folder: RecordFolder) -> float:
     """Return how long an agent must give no sign of life to count as dead, in seconds."""
     return 2 * HEARTBEAT_S + (0.0 if mounts.is_of_one_machine(folder.path) else CACHE_S)
 
@@ -111,7 +111,7 @@ class SilenceWatch:
     The time is this process's own monotonic clock, because the clocks of two machines may differ.
     """
 
-    def __init__(self, run: Run, folder: Folder) -> None:
+    def __init__(self, run: Run, folder: RecordFolder) -> None:
         """Begin to watch."""
         self._run = run
         self._folder = folder

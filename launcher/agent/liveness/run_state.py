@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Sequence
 
-from ..record.rundir import TERMINAL, UNREADABLE, WISHES, Folder, Run, unreadable
+from ..record.rundir import TERMINAL, UNREADABLE, WISHES, RecordFolder, Run, unreadable
 from ..record.safe_open import UnreadableError
 from . import liveness
 
@@ -93,7 +93,7 @@ class _Unheld(NamedTuple):
     """A run of this host whose lock is free before its end, with its last folder and that folder's state."""
 
     run: Run
-    last: Folder
+    last: RecordFolder
     state: StateRecord
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..record.files import REFUSED
 from ..record.record_shape import read_heartbeat
-from ..record.rundir import LIVE, Folder, Run
+from ..record.rundir import LIVE, RecordFolder, Run
 from ..record.safe_open import open_regular, status_of
 from .run_state import probe_of
 
@@ -70,7 +70,7 @@ def trouble_of(run: Run, state: StateRecord, *, asks: bool = False) -> TroubleRe
     }
 
 
-def _silence(last: Folder | None) -> TroubleRecord | None:
+def _silence(last: RecordFolder | None) -> TroubleRecord | None:
     """Return the agent's report of a silent training; None if it has none."""
     if last is None:
         return None
@@ -83,7 +83,7 @@ def _silence(last: Folder | None) -> TroubleRecord | None:
     return None if what is None or silent_s is None else {"kind": SILENT, "what": what, "since_s": silent_s}
 
 
-def _disk_trouble(run: Run, last: Folder | None, still_s: float | None, *, tries: bool) -> str | None:
+def _disk_trouble(run: Run, last: RecordFolder | None, still_s: float | None, *, tries: bool) -> str | None:
     """Return why the disk of a run refuses writes: by its figures, a write test, or its agent's report."""
     if _is_full(run.record):
         return "disk-full"
@@ -129,7 +129,7 @@ def _beat_in(heartbeat: str, _changed: int) -> HeartbeatRecord:
     return read_heartbeat(heartbeat)
 
 
-def _still_s(last: Folder, *, sees_lock: bool) -> float | None:
+def _still_s(last: RecordFolder, *, sees_lock: bool) -> float | None:
     """Return the age of the last heartbeat in seconds; None if there is no reason to suspect the agent.
 
     The age is the lesser of two clocks, since one of them may have jumped. The heartbeat of an agent on

@@ -258,7 +258,7 @@ class _Held(NamedTuple):
     drawn: int
 
 
-class Passes:
+class BarPasses:
     """The steps of one bar that has a loss beside it, over all its passes.
 
     The numbers appear before the bar advances (`set_postfix` inside a loop over it) or after (`update`, then

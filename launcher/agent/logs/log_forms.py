@@ -9,7 +9,7 @@ from .log_bars import BarForm, bar_form, keras_form
 from .log_heads import phase_of
 from .log_lines import prefix_of
 from .log_pairs import OF_EVALUATION, DictForm, PairsForm, cell_form, dict_form, pairs_form
-from .log_steps import PlaceForm, place_form
+from .log_steps import PositionForm, place_form
 
 ASIDE = re.compile(
     r"\b(?:(?:val|valid|eval|test)_(?:step|iter|batch|epoch|phase)|val|valid|validat(?:e|ing|ion)|eval|evaluat(?:e|ing|ion)|test(?:ing)?|dev|predict(?:ing)?|inference)\b(?!\.py|[_/=:]\d)",
@@ -25,7 +25,7 @@ _OWN_COUNT = re.compile(r"[\s_\])-]{0,3}(?:step|iter|batch|update)", re.IGNORECA
 _KERAS_EPOCH = re.compile(r"\s{0,4}Epoch (\d{1,9})/\d{1,9}\s*$")
 
 
-class AsideForm(NamedTuple):
+class EvaluationMark(NamedTuple):
     """The words before an evaluation's numbers.
 
     `part` has the positions of its progress and length, if any. If `is_doubtful`, the step may count the
@@ -48,9 +48,9 @@ class TextForm(NamedTuple):
     rank: Optional[slice]
     is_indented: bool
     printed: Optional[DictForm] = None
-    where: PlaceForm = PlaceForm(None)
+    where: PositionForm = PositionForm(None)
     pairs: Optional[PairsForm] = None
-    aside: Optional[AsideForm] = None
+    aside: Optional[EvaluationMark] = None
     opens: bool = False
     trains: Optional[bool] = None
     is_label: bool = False
@@ -107,11 +107,11 @@ def _trains(line: str, pairs: PairsForm) -> bool:
     return is_so or bool(_TRAINING.search(line, 0, pairs.first))
 
 
-def _aside_form(line: str, first: int) -> Optional[AsideForm]:
+def _aside_form(line: str, first: int) -> Optional[EvaluationMark]:
     """Return the mark of an evaluation before the first measure, None without one."""
     aside = ASIDE.search(line, 0, first)
     if aside is None:
-        return AsideForm(None, is_doubtful=True) if OF_EVALUATION.search(line) else None
+        return EvaluationMark(None, is_doubtful=True) if OF_EVALUATION.search(line) else None
     part = _PART.search(line, aside.start(), first)
     parts = (slice(*part.span(1)), slice(*part.span(2))) if part else None
-    return AsideForm(parts, bool(_OWN_COUNT.match(line, aside.end()) or "_" in aside[0]))
+    return EvaluationMark(parts, bool(_OWN_COUNT.match(line, aside.end()) or "_" in aside[0]))

@@ -79,7 +79,7 @@ class _CountForm(NamedTuple):
     beside: Tuple[str, ...] = ()
 
 
-class PlaceForm(NamedTuple):
+class PositionForm(NamedTuple):
     """The positions of a line's count and epoch.
 
     `fraction` has the digits after the decimal point of a fractional epoch.
@@ -105,25 +105,25 @@ class PlaceForm(NamedTuple):
         return LinePosition(Count(form.name, position, length, whole, *form[3:]), shown)
 
 
-def place_form(line: str) -> PlaceForm:
+def place_form(line: str) -> PositionForm:
     """Return the positions of the count and the epoch in a line of free text."""
     timm = _TIMM.match(line) if line.startswith("Train") else None
     if timm:
-        return PlaceForm(_CountForm("train", _at(timm, 2), _at(timm, 3), is_within=True), _at(timm, 1))
+        return PositionForm(_CountForm("train", _at(timm, 2), _at(timm, 3), is_within=True), _at(timm, 1))
     bracketed = line.startswith("[")
     pair = _PAIR.match(line) if bracketed else None
     if pair:  # PyTorch's tutorial: [epoch, batch] without the length of an epoch
-        return PlaceForm(_CountForm("batch", _at(pair, 2), is_within=True), _at(pair, 1))
+        return PositionForm(_CountForm("batch", _at(pair, 2), is_within=True), _at(pair, 1))
     boosted = _ROUND.match(line) if bracketed else None
     if boosted:
-        return PlaceForm(_CountForm("round", _at(boosted, 1)))
+        return PositionForm(_CountForm("round", _at(boosted, 1)))
     found = _EPOCH.search(line)
     counted = _counted(line)
     if not found:
-        return PlaceForm(counted)
+        return PositionForm(counted)
     if counted is None or not counted.is_global:
         counted = _inner(line, found) or counted
-    return PlaceForm(counted, _at(found, 2) or _at(found, 5), _at(found, 3))
+    return PositionForm(counted, _at(found, 2) or _at(found, 5), _at(found, 3))
 
 
 def _at(match: "re.Match[str]", group: int) -> Optional[slice]:

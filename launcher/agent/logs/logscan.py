@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
-from .log_bars import Bar, Passes, Shown, bar_form, without_drawing
+from .log_bars import Bar, BarPasses, Shown, bar_form, without_drawing
 from .log_filter import is_likely, is_phase, search_of, words_of
 from .log_forms import ASIDE, TextForm, line_form, text_form
 from .log_lines import LineSplitter, text_of
@@ -61,7 +61,7 @@ class LogScanner:
         self._metrics: List[LoggedMetric] = []
         self._axes: Dict[str, StepCounter] = {}
         self._outranked: Set[str] = set()
-        self._passes: Dict[str, Passes] = {}
+        self._passes: Dict[str, BarPasses] = {}
         self._unnamed: Optional[str] = None
         self._has_two_lengths = False
         self._counters: Dict[str, str] = {}
@@ -173,7 +173,7 @@ class LogScanner:
         if not bar.title.strip() and bar.epoch is None:
             self._has_two_lengths = self._has_two_lengths or (self._unnamed or key) != key
             self._unnamed = key
-        shown = self._passes.setdefault(key, Passes()).take(bar)
+        shown = self._passes.setdefault(key, BarPasses()).take(bar)
         if shown:
             self._take_shown(shown)
 

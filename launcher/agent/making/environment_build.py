@@ -43,7 +43,7 @@ _NOT_INHERITED = (
 )
 
 
-class MakingError(Exception):
+class EnvironmentBuildError(Exception):
     """An invalid request for an environment."""
 
 
@@ -53,9 +53,9 @@ def folder_of(root: str) -> str:
 
 
 def path_of(root: str, name: Any) -> str:
-    """Return an environment's folder. Raises MakingError for an invalid name."""
+    """Return an environment's folder. Raises EnvironmentBuildError for an invalid name."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise MakingError("%r is not the name of an environment" % (name,))
+        raise EnvironmentBuildError("%r is not the name of an environment" % (name,))
     return os.path.join(folder_of(root), name)
 
 
@@ -104,7 +104,7 @@ def make(
     """Make an environment while the client listens to the output of the steps. It is complete once it is sealed.
 
     `unimported` is the torch that need not be imported: its version, or "" for any. The payload is JSON,
-    {"files": {name: base64}, "secrets": {name: base64}, "settings": {variable: value}}. Raises MakingError,
+    {"files": {name: base64}, "secrets": {name: base64}, "settings": {variable: value}}. Raises EnvironmentBuildError,
     attending.CommandError, OSError, and the wire's exceptions when the client is gone. The caller removes an
     incomplete environment.
     """
@@ -113,7 +113,7 @@ def make(
     variables = {str(name): str(value) for name, value in (contents.get("settings") or {}).items()}
     are_names_valid = all(FILE_NAME.fullmatch(name) for name in (*files, *secrets))
     if not are_names_valid or not all(_VARIABLE.fullmatch(name) for name in variables):
-        raise MakingError("invalid file name or variable in the request for an environment")
+        raise EnvironmentBuildError("invalid file name or variable in the request for an environment")
     remove(path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with scratch_folder() as folder, attending.guarded() as run:

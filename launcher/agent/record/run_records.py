@@ -15,7 +15,7 @@ from .engine_record import EngineRecord
 from .strict_json import JsonObject
 
 
-class RentRecord(TypedDict, total=False):
+class RentalEndRecord(TypedDict, total=False):
     """The end of a rental: by the machine's wall clock, and by the clock of a boot."""
 
     until: float

@@ -31,7 +31,7 @@ from .record_shape import ATTEMPT, SEALED, read_attempt, read_heartbeat, read_re
 from .safe_open import RunPath, UnreadableError, open_up, opened_folder, status_of
 
 if TYPE_CHECKING:
-    from .run_records import AttemptRecord, HeartbeatRecord, PlanRecord, RentRecord, StateRecord
+    from .run_records import AttemptRecord, HeartbeatRecord, PlanRecord, RentalEndRecord, StateRecord
 
 VERSION = 1
 TERMINAL = ("succeeded", "failed", "stopped", "stop-incomplete")
@@ -66,7 +66,7 @@ SMALL_FILES = ("attempt.json", "state.json")
 GROWING_FILES = ("events.jsonl", "log.txt")
 
 
-def rent_in(record: Mapping[str, Any], start: str = "") -> RentRecord:
+def rent_in(record: Mapping[str, Any], start: str = "") -> RentalEndRecord:
     """Return the end of a rental, by wall clock and a boot's clock. The record's keys begin with `start`."""
     until: Any = record.get(start + "until")
     uptime: Any = record.get(start + "uptime")
@@ -172,11 +172,11 @@ class Run:
             return []
         return [1, *range(max(2, last - MOST_FOLDERS), last + 1)] if last else []
 
-    def folder(self, number: int) -> Folder:
+    def folder(self, number: int) -> RecordFolder:
         """Return the folder of this number; make nothing."""
-        return Folder(self.record.below("%04d" % number), number)
+        return RecordFolder(self.record.below("%04d" % number), number)
 
-    def newest(self) -> Iterator[Folder]:
+    def newest(self) -> Iterator[RecordFolder]:
         """Yield the folders, newest first, until their records exceed MOST_HISTORY bytes.
 
         An honest run's records are smaller.
@@ -194,12 +194,14 @@ class Run:
         folders = reversed([*self.newest()])
         return [(folder.read_attempt(), folder.read_state()) for folder in folders]
 
-    def last(self) -> Folder | None:
+    def last(self) -> RecordFolder | None:
         """Return the folder with the highest number, None if the run has none."""
         numbers = self.numbers()
         return self.folder(numbers[-1]) if numbers else None
 
-    def new_folder(self, after: Folder | None = None, sealed: Iterable[str] | None = None) -> Folder:
+    def new_folder(
+        self, after: RecordFolder | None = None, sealed: Iterable[str] | None = None
+    ) -> RecordFolder:
         """Make the folder after `after`, by default after the last one, and take its lock.
 
         The folder appears in one step: locked, and with `sealed`, the digests of the checkpoints that are
@@ -211,7 +213,7 @@ class Run:
         hidden = ".%04d-%s" % (number, os.urandom(8).hex())
         with opened_folder(self.record) as record:
             os.mkdir(hidden, 0o755, dir_fd=record)
-            folder = Folder(self.record.below(hidden), number)
+            folder = RecordFolder(self.record.below(hidden), number)
             try:
                 folder.take_lock()
                 if sealed is not None:
@@ -233,7 +235,7 @@ class Run:
         last = self.last()
         return last is not None and last.number > after and os.path.exists(last.attempt)
 
-    def has_folder_after(self, folder: Folder) -> bool:
+    def has_folder_after(self, folder: RecordFolder) -> bool:
         """Whether another process has made the next folder and so continues the run.
 
         The record is opened anew for each check, because a network file system then asks its server.
@@ -260,7 +262,7 @@ class Run:
             return {}
         return record or (self.folder(1).read_attempt() if self.numbers() else {})
 
-    def write_prepared(self, folder: Folder, record: AttemptRecord) -> None:
+    def write_prepared(self, folder: RecordFolder, record: AttemptRecord) -> None:
         """Write the record of the run's preparation, durably.
 
         One copy in `control` is for the agent, one in the first folder for clients.
@@ -334,7 +336,7 @@ class Run:
             write_durably(self.wish, text)
 
 
-class Folder:
+class RecordFolder:
     """One numbered folder. One process writes it, and holds its lock while it lives."""
 
     def __init__(self, path: RunPath, number: int) -> None:
@@ -354,19 +356,21 @@ class Folder:
         self.stacks = path.below("stacks.txt")
         self._held: Lock | None = None
 
-    def of_node(self, name: str) -> Folder:
+    def of_node(self, name: str) -> RecordFolder:
         """Return the folder of one node, by the node's name, in a run on several nodes."""
         fitting = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:63].rstrip("-")
-        return Folder(self.path.below(fitting or "node"), self.number)
+        return RecordFolder(self.path.below(fitting or "node"), self.number)
 
-    def nodes(self) -> list[Folder]:
+    def nodes(self) -> list[RecordFolder]:
         """Return the folders of the nodes, sorted by name; empty if the run has one node."""
         try:
             with opened_folder(self.path) as folder, os.scandir(folder) as entries:
                 names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         except UnreadableError:
             return []
-        return [Folder(self.path.below(name), self.number) for name in sorted(filter(NODE.fullmatch, names))]
+        return [
+            RecordFolder(self.path.below(name), self.number) for name in sorted(filter(NODE.fullmatch, names))
+        ]
 
     def record_bytes(self) -> int:
         """Return the total size of the folder's records in bytes."""
@@ -376,9 +380,9 @@ class Folder:
                 size += status_of(path).st_size
         return size
 
-    def named(self, path: RunPath) -> Folder:
+    def named(self, path: RunPath) -> RecordFolder:
         """Return this folder with another path; its lock stays held."""
-        folder = Folder(path, self.number)
+        folder = RecordFolder(path, self.number)
         folder._held, self._held = self._held, None
         return folder
 

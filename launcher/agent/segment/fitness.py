@@ -14,12 +14,12 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from ..cards.allowed_cards import MOST_CHARS, Came, UnfitError
+from ..cards.allowed_cards import MOST_CHARS, AssignedCards, UnfitError
 from ..making import torch_check
 from ..record import strict_json
 from ..system import deadline, process
 from . import requirements_check
-from .orders import Orders, TorchWheel
+from .orders import SegmentConfig, TorchWheel
 
 NO_KERNEL_IMAGE = "no-kernel-image"
 MISSING = "missing-dependency"
@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 # torch
 
 
-def check_torch(came: Came, orders: Orders, due_s: float, say: Say) -> Optional[str]:
+def check_torch(came: AssignedCards, orders: SegmentConfig, due_s: float, say: Say) -> Optional[str]:
     """Return the version of the torch that trains, None without one.
 
     A torch without code for the card is replaced. An installation ends at `due_s`, by the monotonic clock.
@@ -56,7 +56,7 @@ def check_torch(came: Came, orders: Orders, due_s: float, say: Say) -> Optional[
     return _replace_torch(wheel, came, due_s, say)
 
 
-def _replace_torch(wheel: TorchWheel, came: Came, due_s: float, say: Say) -> Optional[str]:
+def _replace_torch(wheel: TorchWheel, came: AssignedCards, due_s: float, say: Say) -> Optional[str]:
     code, last = _pip(["--index-url", wheel.url, wheel.requirement], due_s, say)
     if code != 0:
         mend = "pip could not install %s, which has it: does the account have internet in its sessions?"
@@ -68,12 +68,12 @@ def _replace_torch(wheel: TorchWheel, came: Came, due_s: float, say: Say) -> Opt
     return _version(found)
 
 
-def _no_kernel(came: Came, line: str, mend: str) -> UnfitError:
+def _no_kernel(came: AssignedCards, line: str, mend: str) -> UnfitError:
     why = "this torch has no code for %s, capability %s" % (came.allowed.title, came.capability)
     return UnfitError(NO_KERNEL_IMAGE, line, why, mend)
 
 
-def _is_fit(found: Dict[str, Any], came: Came) -> bool:
+def _is_fit(found: Dict[str, Any], came: AssignedCards) -> bool:
     """Whether torch has code for the card. If the card's capability is unknown, the training will show it."""
     if found["torch"] is None:
         return False
@@ -108,7 +108,7 @@ def _import_torch() -> Dict[str, Any]:
 # requirements
 
 
-def check_requirements(orders: Orders, torch: Optional[str], due_s: float, say: Say) -> None:
+def check_requirements(orders: SegmentConfig, torch: Optional[str], due_s: float, say: Say) -> None:
     """Install the missing requirements, and keep the torch that fits the card. Raises UnfitError."""
     lacking = _lacking(orders.requirements)
     if not lacking:

@@ -13,7 +13,7 @@ from typing import Iterator, List, NamedTuple, Optional
 from ..liveness import predecessor
 from ..record.rundir import Run
 from ..store import late_seals
-from .orders import PayloadError, Tree
+from .orders import Archive, PayloadError
 
 ROOT = "launch"
 """The root of a segment, in the folder that the service keeps."""
@@ -52,7 +52,7 @@ def lay_out(payload: str, working: str, run_id: str) -> Run:
     return run
 
 
-def unpack(tree: Tree, inputs: str, run: Run) -> None:
+def unpack(tree: Archive, inputs: str, run: Run) -> None:
     """Unpack a tree's archive into a run's work/. Raises PayloadError, OSError."""
     path = _find_archive(tree, inputs)
     try:
@@ -64,7 +64,7 @@ def unpack(tree: Tree, inputs: str, run: Run) -> None:
         raise PayloadError("%s: %s" % (path, error)) from None
 
 
-def _find_archive(tree: Tree, inputs: str) -> str:
+def _find_archive(tree: Archive, inputs: str) -> str:
     """Return the path of the archive with this name and contents: services put it into different folders."""
     damaged = None
     for folder, _, names in os.walk(inputs):

@@ -18,7 +18,7 @@ class PayloadError(Exception):
     """Raised for an unusable payload."""
 
 
-class Tree(NamedTuple):
+class Archive(NamedTuple):
     """An archive below the inputs, a tar.gz of files for the run's work/: its name and its SHA-256."""
 
     file: str
@@ -33,7 +33,7 @@ class TorchWheel(NamedTuple):
     url: str
 
 
-class Orders(NamedTuple):
+class SegmentConfig(NamedTuple):
     """The orders of a segment.
 
     Without `cards` the run uses none; `earlier`: it continues from outputs among the inputs.
@@ -44,14 +44,14 @@ class Orders(NamedTuple):
     session_s: float
     place_id: str
     internet: bool
-    tree: Optional[Tree]
+    tree: Optional[Archive]
     earlier: bool
     cards: Tuple[AllowedCards, ...]
     requirements: Tuple[str, ...]
     torch: Tuple[TorchWheel, ...]
 
 
-def read_orders(payload: str) -> Orders:
+def read_orders(payload: str) -> SegmentConfig:
     """Return the orders in a payload's folder. Raises PayloadError."""
     path = os.path.join(payload, "segment.json")
     try:
@@ -66,18 +66,18 @@ def read_orders(payload: str) -> Orders:
     return orders
 
 
-def _orders(record: Dict[str, Any]) -> Orders:
+def _orders(record: Dict[str, Any]) -> SegmentConfig:
     """Parse a record. Raises ValueError, KeyError, TypeError or AttributeError if it has another shape."""
     if record["version"] != VERSION:
         raise ValueError("version %r is not known to this agent" % record["version"])
     tree = record["tree"]
-    return Orders(
+    return SegmentConfig(
         run=str(record["run"]),
         segment=int(record["segment"]),
         session_s=float(record["session_s"]),
         place_id=str(record["place_id"]),
         internet=record["internet"] is True,
-        tree=None if tree is None else Tree(os.path.basename(tree["file"]), str(tree["sha256"])),
+        tree=None if tree is None else Archive(os.path.basename(tree["file"]), str(tree["sha256"])),
         earlier=record.get("earlier") is True,
         cards=tuple(map(read_cards, record["cards"])),
         requirements=_texts(record["requirements"]),

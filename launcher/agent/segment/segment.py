@@ -31,7 +31,7 @@ from ..store import worker_folder
 from ..system import login_umask, process
 from . import fitness, inputs, pruning
 from .frames import FramePrinter, line_of, write_line
-from .orders import Orders, PayloadError, read_orders
+from .orders import PayloadError, SegmentConfig, read_orders
 
 SAVING_S = 120.0
 """Seconds before the end of a session, added to the grace for saving: for outputs, and for a slow host."""
@@ -102,7 +102,7 @@ class _Segment:
     """A segment whose run is laid out."""
 
     def __init__(
-        self, orders: Orders, run: Run, given: str, deadlines: Deadlines, terminations: List[int]
+        self, orders: SegmentConfig, run: Run, given: str, deadlines: Deadlines, terminations: List[int]
     ) -> None:
         self._orders = orders
         self._run = run

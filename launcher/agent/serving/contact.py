@@ -17,7 +17,7 @@ from ..liveness.liveness import EndError
 from ..record import strict_json
 from ..record.files import REFUSED, read_text, remove_folder, write_durably
 from ..record.locks import Lock
-from ..record.rundir import TERMINAL, VERSION, WISHES, Folder, Run
+from ..record.rundir import TERMINAL, VERSION, WISHES, RecordFolder, Run
 from ..store.secret_end import forget_secrets
 from ..system import bearers, process
 from .requests import RequestError
@@ -62,7 +62,7 @@ def settle(
     by: Optional[str] = None,
     runtime: Optional[RecordedRuntime] = None,
     **more: Any,
-) -> Folder:
+) -> RecordFolder:
     """End the leftover processes of a run that no process holds, and write its new state.
 
     Returns the contact's folder, still held. `by` is the client that asked for it. `runtime` is the run's new
@@ -107,7 +107,7 @@ def _sealed_now(run: Run) -> List[str]:
     return late_seals.sealed_now(run)
 
 
-def record_of(run: Run, folder: Folder, kind: str, **more: Any) -> AttemptRecord:
+def record_of(run: Run, folder: RecordFolder, kind: str, **more: Any) -> AttemptRecord:
     """Return the record of a folder that `serve` writes."""
     record = {
         "version": VERSION,
@@ -136,7 +136,7 @@ def _end_visible_leftovers(run: Run) -> List[process.ProcessProof]:
 
 
 def _previous(
-    run: Run, last: Folder, judged: StateRecord, ended: List[process.ProcessProof]
+    run: Run, last: RecordFolder, judged: StateRecord, ended: List[process.ProcessProof]
 ) -> PreviousRecord:
     """Return the record of the folder before the contact: its state as found, and the processes ended."""
     found: PreviousRecord = {"folder": last.number, "state": last.read_state().get("state"), "ended": ended}

@@ -13,7 +13,7 @@ from ..system import process
 from .session import ClientSession
 
 
-class ContainerPlace(TypedDict):
+class ContainerPaths(TypedDict):
     """A container's view of its host: the paths that it may read or write, its user, and the agent."""
 
     path: str
@@ -29,7 +29,7 @@ class ContainerPlace(TypedDict):
     written: List[str]
 
 
-def container_place(session: ClientSession, run: Run) -> ContainerPlace:
+def container_place(session: ClientSession, run: Run) -> ContainerPaths:
     """Return the paths that a run's container reads and writes, made if missing, and its user.
 
     It may write its record and its work, but not the files that control the run. It sees only the leases of

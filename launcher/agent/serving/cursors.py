@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, List, Mapping, TypedDict
 from ..liveness.run_state import probe_of, state_of
 from ..liveness.trouble import trouble_of
 from ..record.record_shape import MOST_BYTES
-from ..record.rundir import GROWING_FILES, SMALL_FILES, Folder, Run
+from ..record.rundir import GROWING_FILES, SMALL_FILES, RecordFolder, Run
 from ..record.safe_open import UnreadableError, open_regular, read_regular, status_of
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def _expire(path: str) -> None:
         _looks[path] = (known[0], time.time() + AGAIN_S)
 
 
-def _sizes_before(folder: Folder, following: Folder) -> dict[str, int]:
+def _sizes_before(folder: RecordFolder, following: RecordFolder) -> dict[str, int]:
     """Return the final sizes of a folder's files by its last writer, if the next folder has just begun.
 
     The client will not ask for this folder again, and a shared disk may still show its old content, even its

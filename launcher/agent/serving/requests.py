@@ -78,7 +78,7 @@ class NoArguments(NamedTuple):
     """No arguments."""
 
 
-class OfRun(NamedTuple):
+class RunRequest(NamedTuple):
     """The run that a request is about."""
 
     run: RunId

@@ -14,7 +14,7 @@ from ..cards import lease, tickets
 from ..record.files import remove_folder
 from ..record.locks import Lock
 from ..record.packages_report import PackagesReport
-from ..record.rundir import Folder, Run
+from ..record.rundir import RecordFolder, Run
 from ..store.manifest import Manifest
 from ..store.store import Store
 from ..system import process
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..liveness.predecessor import SilenceWatch
 
 
-class Unsealed(NamedTuple):
+class UnsealedEnvironment(NamedTuple):
     """An environment that was made here and is not sealed yet, with its Python's report of packages."""
 
     path: str
@@ -55,9 +55,9 @@ class ClientSession:
         self.root = root
         self.connection = connection
         self.store = Store(root)
-        self.prepared: Dict[str, Folder] = {}
+        self.prepared: Dict[str, RecordFolder] = {}
         """The first folders, held, of runs that are not started yet. They are removed with the session."""
-        self.handed_over: Dict[str, Folder] = {}
+        self.handed_over: Dict[str, RecordFolder] = {}
         """The folders, held, of runs whose agent the client starts. They stay, and are released."""
         self.manifests: Dict[str, Manifest] = {}
         """The manifests that were offered for prepared runs."""
@@ -68,7 +68,7 @@ class ClientSession:
         """The runs that may only continue after their last agent has been silent for a while."""
         self.checkpoints: Dict[str, OfferedCheckpoint] = {}
         """The checkpoints that were offered for prepared runs."""
-        self.unsealed: Dict[str, Unsealed] = {}
+        self.unsealed: Dict[str, UnsealedEnvironment] = {}
         """The environments in the making, by the name of their lock."""
 
     @property

@@ -25,7 +25,7 @@ from ..attempt.streams import Receiver, Streams, listening
 from ..attempt.training_command import Command, CommandStart, end_leftovers
 from ..record import secret, strict_json
 from ..record.appender import Appender
-from ..record.rundir import Folder, Run
+from ..record.rundir import RecordFolder, Run
 from ..record.strict_json import JsonObject
 from ..store import worker_folder
 from ..system import bearers, oom, process
@@ -66,7 +66,7 @@ class _Member:
     """One node's part of an attempt."""
 
     def __init__(
-        self, run: Run, folder: Folder, first: str, grace_s: float, terminations: List[int], guard: int
+        self, run: Run, folder: RecordFolder, first: str, grace_s: float, terminations: List[int], guard: int
     ) -> None:
         self._run_of = run
         self._folder = folder
@@ -212,7 +212,7 @@ class _Member:
 class _NodeRecord:
     """The reports of a node's workers and the output of its command, in the node's folder, without secrets."""
 
-    def __init__(self, node: Folder, redactor: secret.Redactor) -> None:
+    def __init__(self, node: RecordFolder, redactor: secret.Redactor) -> None:
         self._redactor = redactor
         self._redaction = secret.Redaction(redactor)
         self._reports = Appender(node.reports)

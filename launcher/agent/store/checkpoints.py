@@ -36,11 +36,11 @@ LEAST_ROOM = 1 << 20
 MOST_FILES = 100_000
 
 
-class GivenUpError(Exception):
+class CheckAbortedError(Exception):
     """Raised when a check is interrupted because its result is no longer needed."""
 
 
-class Tidied(NamedTuple):
+class TidyResult(NamedTuple):
     """The names of removed files and folders, and the new relative paths of those moved aside, by name."""
 
     removed: list[str]
@@ -94,7 +94,7 @@ def choose(
     """Return the newest checkpoint that is not late and whose files all match its manifest.
 
     This may take minutes. `is_given_up` is called between blocks. `late` has defects by name; see
-    late_seals.py. Raises GivenUpError.
+    late_seals.py. Raises CheckAbortedError.
     """
     damaged: dict[str, str] = dict(late)
     for step, path in reversed(sealed(folder)):
@@ -130,17 +130,17 @@ def what_is_wrong(path: str, is_given_up: Callable[[], bool] = lambda: False) ->
 
 
 def sha256_of(path: str, is_given_up: Callable[[], bool] = lambda: False) -> str:
-    """Return the SHA-256 of a file, in hex. Raises GivenUpError, and OSError."""
+    """Return the SHA-256 of a file, in hex. Raises CheckAbortedError, and OSError."""
     digest = hashlib.sha256()
     with open(open_regular(path, os.O_RDONLY), "rb") as file:  # does not block on a pipe
         for block in iter(lambda: file.read(1 << 20), b""):
             digest.update(block)
             if is_given_up():
-                raise GivenUpError
+                raise CheckAbortedError
     return digest.hexdigest()
 
 
-def tidy(folder: str, is_all_sealed: bool) -> Tidied:
+def tidy(folder: str, is_all_sealed: bool) -> TidyResult:
     """Clean up after crashes: finish or remove the worker's incomplete checkpoints, and move others aside.
 
     `is_all_sealed` says that the script seals every checkpoint of its Trainer, so that one without a manifest
@@ -164,7 +164,7 @@ def tidy(folder: str, is_all_sealed: bool) -> Tidied:
             removed.append(name)
     if removed:
         sync_folder(folder)
-    return Tidied(removed, _move_aside(folder, torn, _ASIDE))
+    return TidyResult(removed, _move_aside(folder, torn, _ASIDE))
 
 
 def _remove(path: str) -> bool:

@@ -18,7 +18,7 @@ from ..diagnosis import remedy
 from ..liveness import run_state
 from ..record.files import read_json, remove_folder, sync_folder
 from ..record.locks import is_locked
-from ..record.rundir import TERMINAL, Folder, Run
+from ..record.rundir import TERMINAL, RecordFolder, Run
 from ..record.safe_open import RunPath, opened_folder, parent_of
 from . import checkpoints, late_seals
 from .manifest import Manifest, check, read_manifest, shared_modes_of
@@ -52,7 +52,7 @@ class DamagedCheckpoint(TypedDict):
     wrong: str
 
 
-class Inherited(TypedDict):
+class InheritedCheckpoint(TypedDict):
     """A run's inheritance from its parent, and the newer checkpoints that were rejected."""
 
     parent: ParentRecord
@@ -60,7 +60,9 @@ class Inherited(TypedDict):
     passed_over: List[DamagedCheckpoint]
 
 
-def inherit(parent: Run, child: Run, prepared: Folder, store: Store, asked: Collection[str]) -> Inherited:
+def inherit(
+    parent: Run, child: Run, prepared: RecordFolder, store: Store, asked: Collection[str]
+) -> InheritedCheckpoint:
     """Give a new run its inheritance from its parent; return it with the rejected checkpoints.
 
     `prepared` is the child's first folder. `asked` are the keys of its plan that the user set; the changes by
@@ -134,7 +136,7 @@ def newest_whole(run: Run) -> tuple[str, list[DamagedCheckpoint]]:
     return path, passed_over
 
 
-def _unspoilt(run: Run, in_force: remedy.InForce) -> list[tuple[int, str]]:
+def _unspoilt(run: Run, in_force: remedy.CurrentChanges) -> list[tuple[int, str]]:
     """Return (step, path) of the sealed checkpoints from before the failure. Raises ParentError if none."""
     # An agent that died before it handled a failure has not set its checkpoints aside.
     bound = in_force.failure.since if in_force.failure is not None else None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..liveness import predecessor, run_state
 from ..record import strict_json
-from ..record.rundir import TERMINAL, Folder, Run
+from ..record.rundir import TERMINAL, RecordFolder, Run
 from ..system import process
 from .keeper import SEEN
 from .supervise import Supervisor
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
         return 0
 
 
-def _is_over(run: Run, last: Folder) -> bool:
+def _is_over(run: Run, last: RecordFolder) -> bool:
     """Whether the last agent of a run is dead or has left.
 
     If nothing here proves it, wait for its silence.
@@ -69,7 +69,7 @@ def _say(words: str) -> None:
     sys.stderr.flush()
 
 
-def _go_on(run: Run, last: Folder | None, seen: PreviousRecord | None) -> int:
+def _go_on(run: Run, last: RecordFolder | None, seen: PreviousRecord | None) -> int:
     """Make the attempts of a run whose last folder has no writer.
 
     Raises FileExistsError if another process was faster.

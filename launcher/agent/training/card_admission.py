@@ -10,7 +10,7 @@ import contextlib
 from typing import Callable, NamedTuple
 
 from ..attempt.attempt_writer import AttemptWriter
-from ..attempt.stopping import Interruption
+from ..attempt.stopping import StartInterruption
 from ..cards import lease, nvidia
 from ..host import leftovers
 from ..liveness import run_state
@@ -114,7 +114,7 @@ def wait_for_cards(
     run: Run,
     taken: lease.Taken,
     account: AttemptWriter,
-    interruption: Interruption,
+    interruption: StartInterruption,
     tries: int,
     on_move: Callable[[lease.Taken], None],
 ) -> lease.Taken:

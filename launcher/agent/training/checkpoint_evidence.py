@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..record.run_records import AttemptRecord, EvidenceRecord, PlanRecord
 
 
-class Proofs:
+class CheckpointEvidence:
     """The precision evidence of one attempt, kept beside that of other runs on the same host."""
 
     def __init__(

@@ -22,7 +22,7 @@ from ..record.strict_json import JsonObject
 from ..system import process
 from ..system.process import ProcessProof
 from ..system.process_use import COUNTED
-from .checkpoint_evidence import Proofs
+from .checkpoint_evidence import CheckpointEvidence
 from .host_watch import HostWatch
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class RunningCommand:
         fence: Fence,
         stopping: Stopping,
         run_time: RunTime,
-        proofs: Proofs,
+        proofs: CheckpointEvidence,
         host_watch: HostWatch,
     ) -> None:
         """Begin before the command has reported anything."""

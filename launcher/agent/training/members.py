@@ -28,7 +28,7 @@ from ..diagnosis.failures import BY_NAME
 from ..diagnosis.remedy import AttemptFailure
 from ..liveness.slurm.slurm_jobs import MEMBERS
 from ..record import strict_json
-from ..record.rundir import Folder, Run
+from ..record.rundir import RecordFolder, Run
 from ..record.safe_open import RunPath, UnreadableError, open_regular, read_tail
 from ..record.strict_json import JsonObject
 from ..system import process, process_use
@@ -61,7 +61,7 @@ _TASK = re.compile(
 _OUT_OF_MEMORY = re.compile(r"Out Of Memory|oom[-_]kill", re.IGNORECASE)
 
 
-def start_of(run: Run, folder: Folder, nodes: int, grace_s: float) -> CommandStart:
+def start_of(run: Run, folder: RecordFolder, nodes: int, grace_s: float) -> CommandStart:
     """Return the command that starts a member of an attempt on each node of this job.
 
     It runs inside a step on one node. Slurm's variables for the agent's own step are removed, because they do
@@ -87,7 +87,7 @@ def start_of(run: Run, folder: Folder, nodes: int, grace_s: float) -> CommandSta
 class Members(Command):
     """The step that has a member on each node. The agent uses it like the command itself."""
 
-    def __init__(self, start: CommandStart, folder: Folder) -> None:
+    def __init__(self, start: CommandStart, folder: RecordFolder) -> None:
         """Start the step. Raises OSError if `srun` is missing."""
         super().__init__(start, subprocess.PIPE, subprocess.PIPE)
         assert self._child.stdin is not None  # noqa: S101 - asked for with PIPE
@@ -223,7 +223,7 @@ class _NodeReader(NamedTuple):
     output: _Tail
 
     @classmethod
-    def of(cls, node: Folder) -> _NodeReader:
+    def of(cls, node: RecordFolder) -> _NodeReader:
         """Begin with a node's folder."""
         return cls(_Tail(node.reports), _Tail(node.output))
 

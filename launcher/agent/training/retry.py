@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..record.run_records import ChangesRecord, PlanRecord
 
 
-class Mending:
+class Retry:
     """Decides what follows the failure of one attempt, and records the remedy."""
 
     def __init__(self, run: Run, plan: PlanRecord, history: History, account: AttemptWriter) -> None:
@@ -42,7 +42,7 @@ class Mending:
         if verdict.remedy is not None:
             self._record(history.begun, failure, verdict.remedy)
             changes: ChangesRecord = {**self.in_force.changes, **verdict.remedy.changes}
-            self.in_force = remedy.InForce(changes, verdict.remedy, None)
+            self.in_force = remedy.CurrentChanges(changes, verdict.remedy, None)
         return verdict
 
     def answer(

@@ -7,7 +7,7 @@ import time
 from typing import Optional
 
 from ..attempt.attempt_writer import AttemptWriter
-from ..attempt.stopping import Interruption
+from ..attempt.stopping import StartInterruption
 from ..record.rundir import Run
 from ..store import checkpoints
 
@@ -22,7 +22,7 @@ def back_off_s(tries: int) -> float:
 
 
 def wait_for_room(
-    run: Run, needed: int, account: AttemptWriter, interruption: Interruption, tries: int
+    run: Run, needed: int, account: AttemptWriter, interruption: StartInterruption, tries: int
 ) -> None:
     """Wait for `needed` free bytes, longer after each of `tries` failures, and record both figures."""
     earliest_s = time.monotonic() + back_off_s(tries)

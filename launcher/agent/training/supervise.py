@@ -28,9 +28,9 @@ from ..attempt.progress import AttemptProgress
 from ..attempt.stopping import (
     OF_SEGMENT,
     RENT_OVER,
-    Interruption,
     RentEnd,
     RunTime,
+    StartInterruption,
     Stopping,
     reason_of,
     shutdown_reason,
@@ -41,18 +41,18 @@ from ..diagnosis import remedy
 from ..liveness import predecessor, run_state
 from ..record import secret
 from ..record.files import REFUSED, sync_tree
-from ..record.rundir import TERMINAL, Folder, Run
+from ..record.rundir import TERMINAL, RecordFolder, Run
 from ..record.safe_open import unlink
 from ..record.strict_json import JsonObject
 from ..store import checkpoints, late_seals, settling
 from ..store.manifest import ShippingError
 from ..store.secret_end import forget_secrets
 from ..system import oom
-from .checkpoint_evidence import Proofs
+from .checkpoint_evidence import CheckpointEvidence
 from .command_watch import RunningCommand
 from .container_words import PYTHON, has_image, words_of
 from .host_watch import make_watch
-from .retry import Mending
+from .retry import Retry
 from .variables import by_us, interpreter_of, native_command, training_variables, variables
 
 if TYPE_CHECKING:
@@ -83,7 +83,11 @@ class Supervisor:
     """One attempt from its folder to its end."""
 
     def __init__(
-        self, run: Run, last: Folder | None, seen: PreviousRecord | None, cards: lease.Taken | None = None
+        self,
+        run: Run,
+        last: RecordFolder | None,
+        seen: PreviousRecord | None,
+        cards: lease.Taken | None = None,
     ) -> None:
         """Make the attempt's folder after the last one. Raises FileExistsError if another process was faster.
 
@@ -112,8 +116,8 @@ class Supervisor:
             is_rehearsed=self.plan.get("rehearsed") is True,
         )
         self.fence = Fence(run, self.account.folder)
-        self.mending = Mending(run, self.plan, self.history, self.account)
-        self.proofs = Proofs(run, self.plan, self.history, self.account, self.progress)
+        self.mending = Retry(run, self.plan, self.history, self.account)
+        self.proofs = CheckpointEvidence(run, self.plan, self.history, self.account, self.progress)
         runtime = self.history.prepared.get("runtime") or {}
         limit_s = _seconds(self.plan.get("time_limit_minutes"))
         self.run_time = RunTime(self.history.ran_s, limit_s, RentEnd(run, runtime).ends_s)
@@ -139,7 +143,7 @@ class Supervisor:
         """Run the attempt; return the agent's exit status, None if another attempt follows."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, lambda number, _frame: self.terminations.append(number))
-        interruption = Interruption(self.run, self.fence, self.terminations, self.beat)
+        interruption = StartInterruption(self.run, self.fence, self.terminations, self.beat)
         verdict = self.mending.settle()
         self._write_attempt()  # at once: our parent waits for it, and checking a checkpoint takes long
         self._wait_for_departure(interruption)
@@ -181,7 +185,7 @@ class Supervisor:
         self.proofs.attempt = self.record
         self.account.write_attempt(self.record)
 
-    def _wait_for_departure(self, interruption: Interruption) -> None:
+    def _wait_for_departure(self, interruption: StartInterruption) -> None:
         """Wait for the last agent to leave where no lock shows if it is alive.
 
         Two trainings must not write into one folder.
@@ -212,7 +216,7 @@ class Supervisor:
         ranks = int((self.plan.get("split") or {}).get("ranks") or 1)
         return [str(word) for word in self.plan["command"]], ranks
 
-    def _mend_code(self, interruption: Interruption) -> None:
+    def _mend_code(self, interruption: StartInterruption) -> None:
         """Repair the code if the host stopped before its disk had all of it: compare it with its manifest."""
         if run_state.probe_of(self.run).is_in_image:  # the image does not see the store: `serve` has done it
             return
@@ -224,11 +228,11 @@ class Supervisor:
                 elif mended is not None and mended.paths:
                     self.account.record("evidence", settling.words_of(self.run, mended))
 
-    def _choose_checkpoint(self, interruption: Interruption) -> None:
+    def _choose_checkpoint(self, interruption: StartInterruption) -> None:
         """Tidy the earlier checkpoints while no script writes there, and choose the one to resume from."""
         folder = self.run.checkpoints
         tidied = checkpoints.tidy(folder, "checkpoints" in taken_knobs(self.history.consumed))
-        with contextlib.suppress(checkpoints.GivenUpError):  # the attempt ends early
+        with contextlib.suppress(checkpoints.CheckAbortedError):  # the attempt ends early
             self.chosen = checkpoints.choose(folder, interruption.is_due, late_seals.late(self.run))
             checkpoints.set_aside_damaged(folder, self.chosen)
             self.progress.checkpoint = self.chosen.step
@@ -240,7 +244,7 @@ class Supervisor:
                 "evidence", {"checkpoints": {name: value for name, value in evidence.items() if value}}
             )
 
-    def _wait_for_cards(self, interruption: Interruption) -> None:
+    def _wait_for_cards(self, interruption: StartInterruption) -> None:
         """Acquire cards that accept a new context, waiting if necessary.
 
         Waiting time does not count as run time.
@@ -257,7 +261,7 @@ class Supervisor:
         )
         self.run_time.leave_out(time.monotonic() - began_s)
 
-    def _wait_for_room(self, interruption: Interruption) -> None:
+    def _wait_for_room(self, interruption: StartInterruption) -> None:
         """Wait until the next checkpoint fits on the disk. Waiting time does not count as run time."""
         failure = self.history.failure
         if failure is None or failure.needs is None:

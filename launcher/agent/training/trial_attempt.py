@@ -17,10 +17,10 @@ from . import trials
 from .supervise import RESTART, Supervisor
 
 if TYPE_CHECKING:
-    from ..attempt.stopping import Interruption
+    from ..attempt.stopping import StartInterruption
     from ..cards import lease
     from ..record.run_records import PreviousRecord, StateRecord, WorkerTrialRecord
-    from ..record.rundir import Folder, Run
+    from ..record.rundir import RecordFolder, Run
 
 BUSY = "gpu-busy-exclusive"
 
@@ -29,7 +29,11 @@ class TrialSupervisor(Supervisor):
     """One trial from its folder to its end."""
 
     def __init__(
-        self, run: Run, last: Folder | None, seen: PreviousRecord | None, cards: lease.Taken | None = None
+        self,
+        run: Run,
+        last: RecordFolder | None,
+        seen: PreviousRecord | None,
+        cards: lease.Taken | None = None,
     ) -> None:
         """Make the folder of the next trial."""
         super().__init__(run, last, seen, cards)
@@ -38,14 +42,14 @@ class TrialSupervisor(Supervisor):
         waits = (
             remedy.Remedy(BUSY, {}, None, "waits for the card") if _was_busy(self.history.records) else None
         )
-        self.mending.in_force = remedy.InForce(changes, waits, None)
+        self.mending.in_force = remedy.CurrentChanges(changes, waits, None)
 
     def _end_early(self, verdict: remedy.FailureDecision | None) -> int | None:
         if self.trial is None:  # the last agent died between the last trial and the end of the run
             return self._end_run(trials.ended_trials(self.history.records), {})
         return super()._end_early(verdict)
 
-    def _choose_checkpoint(self, interruption: Interruption) -> None:
+    def _choose_checkpoint(self, interruption: StartInterruption) -> None:
         """Choose no checkpoint: each trial begins at step 0."""
 
     def _worker_trial(self) -> WorkerTrialRecord | None:

@@ -12,7 +12,7 @@ from ..record.engine_record import EngineRecord
 from ..record.files import read_json, write_durably
 from ..record.locks import Lock
 from ..serving.requests import RequestError, VerbReply
-from ..serving.session import ClientSession, Unsealed, Verb
+from ..serving.session import ClientSession, UnsealedEnvironment, Verb
 from ..system import attending, process
 
 LOCK_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
@@ -121,13 +121,13 @@ def _code_of(image: str) -> Optional[CompiledCode]:
 # environments
 
 
-class OfEnvironment(NamedTuple):
+class EnvironmentRequest(NamedTuple):
     """The name of an environment."""
 
     name: str
 
 
-def environment(session: ClientSession, request: OfEnvironment, _payload: bytes) -> VerbReply:
+def environment(session: ClientSession, request: EnvironmentRequest, _payload: bytes) -> VerbReply:
     """Return whether an environment is complete. The client asks once a run that names it exists."""
     path = path_of(session, request.name)
     with session.store.shared():  # an earlier `gc` has already removed it, a later one sees the run
@@ -166,20 +166,20 @@ def make_environment(session: ClientSession, request: MakeEnvironment, payload: 
     path, lock_name = path_of(session, request.name), environment_build.lock_of(request.name)
     if lock_name not in session.locks:
         raise RequestError("not-held", "%s is not held on this connection" % lock_name)
-    session.unsealed[lock_name] = Unsealed(path, {})
+    session.unsealed[lock_name] = UnsealedEnvironment(path, {})
     lock = session.locks[lock_name]
     options = environment_steps.EnvironmentOptions(request.maker or {}, request.index_, request.no_index)
     try:
         values = environment_build.make(path, options, request.unimported, payload, lock, session.connection)
-    except (environment_build.MakingError, ValueError) as error:
+    except (environment_build.EnvironmentBuildError, ValueError) as error:
         raise RequestError("bad-environment", str(error)) from None
     except attending.CommandError as error:
         raise RequestError(error.code, str(error)) from None
-    session.unsealed[lock_name] = Unsealed(path, values.get("packages") or {})
+    session.unsealed[lock_name] = UnsealedEnvironment(path, values.get("packages") or {})
     return VerbReply(values)
 
 
-def seal_environment(session: ClientSession, request: OfEnvironment, _payload: bytes) -> VerbReply:
+def seal_environment(session: ClientSession, request: EnvironmentRequest, _payload: bytes) -> VerbReply:
     """Seal an environment that was made on this connection, which makes it valid."""
     lock_name = environment_build.lock_of(request.name)
     unsealed = session.unsealed.get(lock_name)
@@ -195,7 +195,7 @@ def path_of(session: ClientSession, name: Any) -> str:
     """Return the path of an environment. Raises RequestError."""
     try:
         return environment_build.path_of(session.root, name)
-    except environment_build.MakingError as error:
+    except environment_build.EnvironmentBuildError as error:
         raise RequestError("bad-environment", str(error)) from None
 
 
@@ -204,7 +204,7 @@ VERBS = {
     "builder": Verb(Builder, builder),
     "build": Verb(image_build.BuildRequest, build),
     "packages": Verb(PackagesRequest, packages),
-    "environment": Verb(OfEnvironment, environment),
+    "environment": Verb(EnvironmentRequest, environment),
     "make_environment": Verb(MakeEnvironment, make_environment),
-    "seal_environment": Verb(OfEnvironment, seal_environment),
+    "seal_environment": Verb(EnvironmentRequest, seal_environment),
 }

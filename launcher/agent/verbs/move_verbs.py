@@ -18,7 +18,7 @@ from ..record.files import read_json, write_durably
 from ..record.rundir import TERMINAL, Run
 from ..record.safe_open import open_regular
 from ..serving import contact
-from ..serving.requests import NoArguments, OfRun, RequestError, RunId, VerbReply, read_object
+from ..serving.requests import NoArguments, RequestError, RunId, RunRequest, VerbReply, read_object
 from ..serving.session import ClientSession, OfferedCheckpoint, Verb
 from ..store import parentage, shipping
 from ..store.manifest import check, read_manifest
@@ -33,7 +33,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 # on the old host
 
 
-def outlook(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
+def outlook(session: ClientSession, request: RunRequest, _payload: bytes) -> VerbReply:
     """Return whether a run's script can resume, the run's move record, and whether the run is half-made."""
     run = session.run(request.run)
     return VerbReply(
@@ -84,7 +84,7 @@ def move(session: ClientSession, request: Move, _payload: bytes) -> VerbReply:
     return VerbReply({"moved": known})
 
 
-def tree(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
+def tree(session: ClientSession, request: RunRequest, _payload: bytes) -> VerbReply:
     """Return the manifest of a run's code and data as they were uploaded."""
     run = session.run(request.run)
     return VerbReply({}, strict_json.encode(read_manifest(run.manifest)).encode())
@@ -143,7 +143,7 @@ def lacking(session: ClientSession, _request: NoArguments, payload: bytes) -> Ve
         return VerbReply({"missing": session.store.missing(manifest)})
 
 
-def forgo(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
+def forgo(session: ClientSession, request: RunRequest, _payload: bytes) -> VerbReply:
     """Make sure that a run never begins here, and remove it if it is half-made.
 
     `begun` is true if it was too late.
@@ -240,12 +240,12 @@ def _put(session: ClientSession, run: Run, offered: OfferedCheckpoint) -> None:
 
 
 VERBS = {
-    "outlook": Verb(OfRun, outlook),
+    "outlook": Verb(RunRequest, outlook),
     "move": Verb(Move, move),
-    "tree": Verb(OfRun, tree),
+    "tree": Verb(RunRequest, tree),
     "contents": Verb(Contents, contents),
     "lacking": Verb(NoArguments, lacking),
-    "forgo": Verb(OfRun, forgo),
+    "forgo": Verb(RunRequest, forgo),
     "offer_checkpoint": Verb(OfferCheckpoint, offer_checkpoint),
     "ship_checkpoint": Verb(ShipCheckpoint, ship_checkpoint),
 }

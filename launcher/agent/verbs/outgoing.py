@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Tuple
 
 from ..record import strict_json
 from ..record.rundir import Run
-from ..serving.requests import OfRun, RequestError, RunId, VerbReply
+from ..serving.requests import RequestError, RunId, RunRequest, VerbReply
 from ..serving.session import ClientSession, Verb
 from ..store import checkpoints, late_seals
 from ..store.output_digests import OutputDigests
@@ -49,7 +49,7 @@ def outputs(session: ClientSession, request: OutputsRequest, _payload: bytes) ->
     return VerbReply({"left_out": reasons(scan.left_out), "now_ns": time.time_ns()})
 
 
-def manifest(session: ClientSession, request: OfRun, payload: bytes) -> VerbReply:
+def manifest(session: ClientSession, request: RunRequest, payload: bytes) -> VerbReply:
     """Hash the files whose paths are the payload.
 
     Sends one line [path, bytes, modification time in ns, SHA-256] per file.
@@ -132,7 +132,7 @@ def _picked(run: Run, which: str) -> str:
     return path
 
 
-def send(session: ClientSession, request: OfRun, payload: bytes) -> VerbReply:
+def send(session: ClientSession, request: RunRequest, payload: bytes) -> VerbReply:
     """Send file contents, one file after another.
 
     The payload lists [path, first byte, size of the whole file]. Raises RequestError `changed` instead of
@@ -177,7 +177,7 @@ def _list(payload: bytes, kind: type) -> List[Any]:
 
 VERBS = {
     "outputs": Verb(OutputsRequest, outputs),
-    "manifest": Verb(OfRun, manifest),
+    "manifest": Verb(RunRequest, manifest),
     "checkpoint": Verb(Checkpoint, checkpoint),
-    "send": Verb(OfRun, send),
+    "send": Verb(RunRequest, send),
 }

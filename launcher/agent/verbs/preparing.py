@@ -21,7 +21,7 @@ from ..record.rundir import ONE_MACHINE, RENTED, Run, rent_in
 from ..record.safe_open import open_regular
 from ..serving import contact
 from ..serving.container_place import container_place
-from ..serving.requests import NoArguments, OfRun, RequestError, RunId, VerbReply, read_object
+from ..serving.requests import NoArguments, RequestError, RunId, RunRequest, VerbReply, read_object
 from ..serving.session import ClientSession, Verb
 from ..store import shipping, worker_folder
 from ..store.manifest import check, read_manifest, shared_modes_of, sizes_of
@@ -124,7 +124,7 @@ def _interpreter(session: ClientSession, request: Create, plan: PlanRecord) -> s
         return interpreter_path(request.env)
     try:
         return environment_build.python_of(environment_build.path_of(session.root, made.get("name")))
-    except environment_build.MakingError as error:
+    except environment_build.EnvironmentBuildError as error:
         raise RequestError("bad-environment", str(error)) from None
 
 
@@ -173,7 +173,7 @@ def check_sources(_session: ClientSession, _request: NoArguments, payload: bytes
 # code and data
 
 
-def offer(session: ClientSession, request: OfRun, payload: bytes) -> VerbReply:
+def offer(session: ClientSession, request: RunRequest, payload: bytes) -> VerbReply:
     """Take a tree's manifest (the payload).
 
     Put code/ and data/ in place, or return the files that must be sent first.
@@ -256,7 +256,7 @@ def _unjudged(parent: Run) -> Iterator[None]:
 # secrets
 
 
-def take_secrets(session: ClientSession, request: OfRun, payload: bytes) -> VerbReply:
+def take_secrets(session: ClientSession, request: RunRequest, payload: bytes) -> VerbReply:
     """Store the secrets (the payload) beside the plan of a prepared run; see secret.py."""
     run = session.prepared_run(request.run)
     try:
@@ -269,8 +269,8 @@ def take_secrets(session: ClientSession, request: OfRun, payload: bytes) -> Verb
 VERBS = {
     "create": Verb(Create, create),
     "sources": Verb(NoArguments, check_sources),
-    "offer": Verb(OfRun, offer),
+    "offer": Verb(RunRequest, offer),
     "ship": Verb(Ship, ship),
     "inherit": Verb(Inherit, inherit),
-    "secrets": Verb(OfRun, take_secrets),
+    "secrets": Verb(RunRequest, take_secrets),
 }

@@ -14,7 +14,7 @@ from ..liveness import run_state
 from ..liveness.liveness import EndError
 from ..record.rundir import RUN_ID, TERMINAL, Run
 from ..serving import contact
-from ..serving.requests import OfRun, RequestError, RunId, VerbReply, read_object
+from ..serving.requests import RequestError, RunId, RunRequest, VerbReply, read_object
 from ..serving.session import ClientSession, Verb
 from ..store.last_copies import LastCopies, last_copies
 from ..store.output_digests import OutputDigests
@@ -160,7 +160,7 @@ def sweep(session: ClientSession, request: SweepRequest, _payload: bytes) -> Ver
     return VerbReply({"items": items, "ended": leftovers.ages(session.root, run_ids), "root": session.label})
 
 
-def remains(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
+def remains(session: ClientSession, request: RunRequest, _payload: bytes) -> VerbReply:
     """Return the remaining processes and leases of an ended run, after a short wait for its agent to exit."""
     return VerbReply({"left": leftovers.remains(session.run(request.run))})
 
@@ -169,5 +169,5 @@ VERBS = {
     "remove": Verb(Remove, remove),
     "gc": Verb(CollectGarbage, collect_garbage),
     "sweep": Verb(SweepRequest, sweep),
-    "remains": Verb(OfRun, remains),
+    "remains": Verb(RunRequest, remains),
 }

@@ -8,7 +8,7 @@ from ..liveness import run_state
 from ..record.files import REFUSED
 from ..record.rundir import TERMINAL
 from ..serving import command, contact
-from ..serving.requests import OfRun, RequestError, RunId, VerbReply
+from ..serving.requests import RequestError, RunId, RunRequest, VerbReply
 from ..serving.session import ClientSession, Verb
 from ..store.shipping import LineWriter
 from ..system import attending
@@ -107,7 +107,7 @@ def interact(session: ClientSession, request: Interact, _payload: bytes) -> Verb
         raise RequestError(error.code, str(error)) from None
 
 
-def entrance(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
+def entrance(session: ClientSession, request: RunRequest, _payload: bytes) -> VerbReply:
     """Return the command that starts an agent where the run's processes are, if they are not on this machine.
 
     Raises RequestError `no-job` if no agent can be started there now.
@@ -123,7 +123,7 @@ def entrance(session: ClientSession, request: OfRun, _payload: bytes) -> VerbRep
 
 VERBS = {
     "runs": Verb(RunsRequest, runs),
-    "entrance": Verb(OfRun, entrance),
+    "entrance": Verb(RunRequest, entrance),
     "wish": Verb(StopRequest, wish),
     "exec": Verb(Execute, execute),
     "interact": Verb(Interact, interact),

@@ -11,11 +11,11 @@ from ..cards import lease
 from ..liveness import run_state
 from ..liveness.liveness import StartError
 from ..record import secret
-from ..record.rundir import SESSION_LIMIT, Folder, Run
+from ..record.rundir import SESSION_LIMIT, RecordFolder, Run
 from ..record.strict_json import JsonObject
 from ..serving import contact
 from ..serving.container_place import container_place
-from ..serving.requests import OfRun, RequestError, RunId, VerbReply
+from ..serving.requests import RequestError, RunId, RunRequest, VerbReply
 from ..serving.session import ClientSession, Verb
 from ..store import settling, worker_folder
 from ..store.manifest import ShippingError
@@ -30,7 +30,7 @@ UNSETTLED = "unsettled"
 """The code of a start whose outcome is unknown."""
 
 
-def start(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
+def start(session: ClientSession, request: RunRequest, _payload: bytes) -> VerbReply:
     """Start a prepared run. Return when its agent has taken over, or is certain to."""
     run = session.prepared_run(request.run)
     folder = session.prepared.pop(run.id)
@@ -48,7 +48,7 @@ def start(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
     return VerbReply({"run": run.id, "job_id": run_state.probe_of(run).job_id(run)})
 
 
-def _start(run: Run, folder: Folder) -> None:
+def _start(run: Run, folder: RecordFolder) -> None:
     """Ask the run's runtime to start it after a folder that this process holds. Raises RequestError."""
     try:
         run_state.probe_of(run).start(run, folder.number)
@@ -56,7 +56,7 @@ def _start(run: Run, folder: Folder) -> None:
         raise RequestError(error.code, str(error)) from None
 
 
-def hand_over(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
+def hand_over(session: ClientSession, request: RunRequest, _payload: bytes) -> VerbReply:
     """Keep a prepared run when the connection closes, because the client starts it next, in a container."""
     run = session.prepared_run(request.run)
     session.handed_over[run.id] = session.prepared.pop(run.id)
@@ -64,7 +64,7 @@ def hand_over(session: ClientSession, request: OfRun, _payload: bytes) -> VerbRe
     return VerbReply({})
 
 
-def take_back(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
+def take_back(session: ClientSession, request: RunRequest, _payload: bytes) -> VerbReply:
     """Take back a handed-over run that never began and whose container is removed.
 
     Closing the connection then removes the run. `taken` says whether it will, which is also true of a run
@@ -106,7 +106,7 @@ def await_agent(session: ClientSession, request: Await, _payload: bytes) -> Verb
     return VerbReply({"came": True})
 
 
-def place(session: ClientSession, request: OfRun, _payload: bytes) -> VerbReply:
+def place(session: ClientSession, request: RunRequest, _payload: bytes) -> VerbReply:
     """Return the files and settings that a container of the run needs."""
     return VerbReply({"place": container_place(session, session.run(request.run))})
 
@@ -267,10 +267,10 @@ def _lease_again(session: ClientSession, run: Run) -> List[lease.Busy]:
 
 
 VERBS = {
-    "start": Verb(OfRun, start),
-    "hand_over": Verb(OfRun, hand_over),
-    "take_back": Verb(OfRun, take_back),
+    "start": Verb(RunRequest, start),
+    "hand_over": Verb(RunRequest, hand_over),
+    "take_back": Verb(RunRequest, take_back),
     "await": Verb(Await, await_agent),
-    "place": Verb(OfRun, place),
+    "place": Verb(RunRequest, place),
     "resume": Verb(Resume, resume),
 }

@@ -18,7 +18,7 @@ def serving(place: RunLocation) -> list[str]:
     return ["sh", "-c", script, place.agent, place.path.rpartition("/runs/")[0]]
 
 
-class Inside:
+class NestedChannel:
     """A channel to an agent inside a run. It opens no further streams."""
 
     def __init__(self, host: str, stream: ByteStream, place: str) -> None:

@@ -38,7 +38,7 @@ def encoded(files: dict[str, bytes]) -> dict[str, str]:
     return {name: base64.b64encode(data).decode() for name, data in files.items()}
 
 
-class Lines:
+class OutputLines:
     """A program's output, line by line: shows the steps and keeps the last lines."""
 
     def __init__(self, say: Say, step: Callable[[str], str | None], kept: int) -> None:

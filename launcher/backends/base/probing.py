@@ -48,7 +48,7 @@ class CardRequest(NamedTuple):
     allows_substitute: bool = False
 
 
-class CardsThere(NamedTuple):
+class HostCards(NamedTuple):
     """The facts of a host for a plan, the profile of the job's cards, and the reason if there was a choice.
 
     For a cluster, the facts are those of its login node with the cards expected on a compute node.
@@ -135,7 +135,7 @@ class Probing:
         del offer, profile
         raise UsageError(f"{host.name}: it rents no machines\n  offers   launch offers")
 
-    def cards(self, host: Host, job: Job, asked: CardRequest, facts: Facts, lookup: Lookup) -> CardsThere:
+    def cards(self, host: Host, job: Job, asked: CardRequest, facts: Facts, lookup: Lookup) -> HostCards:
         """Return the cards for a job, chosen from a host's probed facts.
 
         Raises UnknownNameError or RefusedError for cards without a profile.
@@ -145,9 +145,9 @@ class Probing:
         chosen = [gpu for gpu in facts.gpus if gpu.uuid in uuids]
         there = facts.model_copy(update={"gpus": chosen}) if chosen else facts
         profile, why = choose_profile(asked.profiles, there, lookup.profiles)
-        return CardsThere(facts, as_probed(profile, facts, uuids), why)
+        return HostCards(facts, as_probed(profile, facts, uuids), why)
 
-    def best_cards(self, host: Host, job: Job, facts: Facts, lookup: Lookup) -> CardsThere:
+    def best_cards(self, host: Host, job: Job, facts: Facts, lookup: Lookup) -> HostCards:
         """Return the best cards of a host for a job. Raises what `cards` raises."""
         return self.cards(host, job, CardRequest(), facts, lookup)
 

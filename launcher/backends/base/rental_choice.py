@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from launcher.backends.kinds import PACKAGES, host_kind
 from launcher.backends.registry import backend_of
 from launcher.config import resolve
-from launcher.copy.mirror import Mirror, mirrors
+from launcher.copy.mirror import LocalCopy, mirrors
 from launcher.errors import RefusedError, UsageError
 from launcher.planning.placement import requested_gpus
 from launcher.rental.lease.renter import open_account
@@ -109,7 +109,7 @@ def earlier_run(job: str, profile: Profile) -> Expected | None:
     return None
 
 
-def _seconds(mirror: Mirror, job: str, profile: Profile) -> float | None:
+def _seconds(mirror: LocalCopy, job: str, profile: Profile) -> float | None:
     plan = mirror.record.plan()
     if (plan.job, plan.card) != (job, profile.title) or plan.rehearsed:
         return None

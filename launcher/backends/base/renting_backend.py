@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from launcher.backends.base.running import Running
 from launcher.backends.base.upkeep import Upkeep
-from launcher.copy.mirror import Mirror, mirrors
+from launcher.copy.mirror import LocalCopy, mirrors
 
 if TYPE_CHECKING:
     from launcher.values.host import Host
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class RentingRunning(Running):
     """The running part of such a backend, which defines `rental` itself."""
 
-    def known_runs(self, host: Host) -> list[Mirror]:
+    def known_runs(self, host: Host) -> list[LocalCopy]:
         """Return the runs on machines rented for a host, the latest launch last."""
         return [mirror for mirror in mirrors() if (entry := mirror.entry) and entry.host.name == host.name]
 

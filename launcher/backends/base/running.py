@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
     from launcher.rental.rental_settings import RentalSettings
     from launcher.transport.log_diagnosis import Diagnosis
     from launcher.values.host import Host
@@ -27,13 +27,13 @@ class Running:
         del host
         return None
 
-    def known_runs(self, host: Host) -> list[Mirror] | None:
+    def known_runs(self, host: Host) -> list[LocalCopy] | None:
         """Return a host's runs from this user's index if the host cannot list them; None if it can."""
         del host
         return None
 
     def service_diagnosis(
-        self, mirror: Mirror, state: RunState, said: str | None, last_reason: Callable[[], object]
+        self, mirror: LocalCopy, state: RunState, said: str | None, last_reason: Callable[[], object]
     ) -> Diagnosis | None:
         """Return the effect of a scheduler or service on its run; None without an effect or a service.
 

@@ -30,7 +30,7 @@ Say = Callable[[str], None]
 """Shows the progress of a slow step."""
 
 
-class Resumption(NamedTuple):
+class ResumeInputs(NamedTuple):
     """Inputs for resuming a run. The functions read files or contact the host: call them only if needed."""
 
     attempt: int
@@ -50,7 +50,7 @@ class Resumption(NamedTuple):
     """The name of this client, shown to others."""
 
 
-class Holding(NamedTuple):
+class RunResource(NamedTuple):
     """An object that a runtime keeps for one run, e.g. its container. `root` is the label of the run's root."""
 
     kind: str
@@ -61,7 +61,7 @@ class Holding(NamedTuple):
     is_up: bool
 
 
-class Supply(NamedTuple):
+class SharedResource(NamedTuple):
     """An object that a runtime keeps for many runs, e.g. an image.
 
     `created` is in seconds since 1970, `users` the number of holdings that use it. An object without a name,
@@ -191,11 +191,11 @@ class Runtime(ABC):
 
     # a recorded run
 
-    def resume(self, run: str, needs: Resumption) -> ResumedRun:
+    def resume(self, run: str, needs: ResumeInputs) -> ResumedRun:
         """Resume a run that was interrupted or waits. Return the result."""
         return self.ask_to_resume(run, needs)
 
-    def ask_to_resume(self, run: str, needs: Resumption) -> ResumedRun:
+    def ask_to_resume(self, run: str, needs: ResumeInputs) -> ResumedRun:
         """Have the agent resume a run.
 
         Wait while only the silence of its last agent can prove that agent dead. Secrets are sent only if the
@@ -229,7 +229,7 @@ class Runtime(ABC):
     def open_port(self, run: str, port: int) -> Socket:
         """Open a stream to a TCP port of the run's loopback.
 
-        Raises NobodyListensError, RefusedStreamError if the host forbids it, or another HostError.
+        Raises PortClosedError, RefusedStreamError if the host forbids it, or another HostError.
         """
         del run
         return self.desk.open_port(port)
@@ -244,15 +244,15 @@ class Runtime(ABC):
 
     # all objects of the runtime on the host
 
-    def holdings(self) -> list[Holding]:
+    def holdings(self) -> list[RunResource]:
         """Return the objects that the runtime keeps for runs, including those of other roots."""
         return []
 
-    def supplies(self, root: str | None = None) -> list[Supply]:
+    def supplies(self, root: str | None = None) -> list[SharedResource]:
         """Return the objects that launch made for many runs: all of them, or those of a root (by its label)."""
         del root
         return []
 
-    def discard(self, thing: Holding | Supply) -> bool:
+    def discard(self, thing: RunResource | SharedResource) -> bool:
         """Remove a supply, or end and remove a holding. Return whether it is gone."""
         raise NotImplementedError(f"{self.name} keeps nothing: {thing}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from launcher.backends.base.probing import CardRequest, CardsThere, Probed, Probing, profiles_named
+from launcher.backends.base.probing import CardRequest, HostCards, Probed, Probing, profiles_named
 from launcher.backends.kaggle.kaggle_host import settings_of
 from launcher.backends.kaggle.kaggle_machines import (
     DATE,
@@ -62,10 +62,10 @@ class KaggleProbing(Probing):
         account = settings_of(host).account or "unknown"
         return expected_facts(f"kaggle-{account}", choice.machine, choice.profiles[0])
 
-    def best_cards(self, host: Host, job: Job, facts: Facts, lookup: Lookup) -> CardsThere:
+    def best_cards(self, host: Host, job: Job, facts: Facts, lookup: Lookup) -> HostCards:
         """Return the cards of the machine in the account's table."""
         del job
-        return CardsThere(facts, self._by_table(host, lookup).profiles[0])
+        return HostCards(facts, self._by_table(host, lookup).profiles[0])
 
     def row(self, host: Host, ask: Callable[[], Facts], lookup: Lookup) -> Probed:
         """Return the row of an account, with its hours. The spool is not needed."""

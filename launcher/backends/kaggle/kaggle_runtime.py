@@ -6,7 +6,7 @@ import random
 import time
 from collections.abc import Sequence
 
-from launcher.backends.base.runtime import Holding, Resumption, Runtime, Say, Supply
+from launcher.backends.base.runtime import ResumeInputs, RunResource, Runtime, Say, SharedResource
 from launcher.backends.spool.segments import LeftoverSegment
 from launcher.backends.spool.spooled_desk import SpooledClient
 from launcher.errors import HostError, ServiceError
@@ -64,7 +64,7 @@ class KaggleRuntime(Runtime):
         self._push(run)
         return None
 
-    def resume(self, run: str, needs: Resumption) -> ResumedRun:
+    def resume(self, run: str, needs: ResumeInputs) -> ResumedRun:
         """Push a run's next kernel, unless another client has.
 
         The last one must be over and its outputs downloaded. The service has no lock: two pushes at once
@@ -89,7 +89,7 @@ class KaggleRuntime(Runtime):
         self._spool.segments.push(run)
         self.desk.runs.await_agent(run, 0.0)
 
-    def _is_continued(self, run: str, needs: Resumption) -> bool:
+    def _is_continued(self, run: str, needs: ResumeInputs) -> bool:
         """Whether another client has pushed the next kernel.
 
         The client that pushed the last one gets time to do so.
@@ -151,24 +151,24 @@ class KaggleRuntime(Runtime):
 
     # all objects of the runtime in the account
 
-    def holdings(self) -> list[Holding]:
+    def holdings(self) -> list[RunResource]:
         """Return the kernels that this spool has pushed and does not need."""
         root = self.desk.upkeep.root_label()
         kept = self._spool.segments.kept()
-        return [Holding("kernel", ref, ref, run, root, is_up=False) for ref, run in kept]
+        return [RunResource("kernel", ref, ref, run, root, is_up=False) for ref, run in kept]
 
-    def supplies(self, root: str | None = None) -> list[Supply]:
+    def supplies(self, root: str | None = None) -> list[SharedResource]:
         """Return the datasets that this spool has made, each with the number of its runs that need it."""
         del root  # the datasets of other spools are unknown here
         return [
-            Supply("dataset", name, size, 0.0, users)
+            SharedResource("dataset", name, size, 0.0, users)
             for name, size, users in self._spool.segments.service.trees()
         ]
 
-    def discard(self, thing: Holding | Supply) -> bool:
+    def discard(self, thing: RunResource | SharedResource) -> bool:
         """Delete a kernel or a dataset. Return whether it is gone."""
         segments = self._spool.segments
-        if isinstance(thing, Supply):
+        if isinstance(thing, SharedResource):
             return segments.service.delete_tree(thing.name)
         segments.discard(LeftoverSegment(thing.id, thing.run))
         return True

@@ -4,7 +4,7 @@ Routes and bodies are those of kaggle 2.2.4 (kagglesdk 0.1.38), which also works
 the tests. Nothing was tested against the real service. No call is repeated here: a push must not be made
 twice, and for the other calls the caller knows how long it may wait.
 
-A push takes two calls, because an answer may be lost: `push`, and if that raises UnsettledError, `find`. The
+A push takes two calls, because an answer may be lost: `push`, and if that raises UnknownOutcomeError, `find`. The
 caller has to record its intent before, and to use a different slug for each session.
 """
 
@@ -39,7 +39,13 @@ from launcher.backends.kaggle.kaggle_kernel import (
 )
 from launcher.backends.kaggle.kaggle_kernel import KaggleReason as Reason
 from launcher.base.text import printable
-from launcher.errors import HostError, ServiceAuthError, ServiceError, ServiceUnreachableError, UnsettledError
+from launcher.errors import (
+    HostError,
+    ServiceAuthError,
+    ServiceError,
+    ServiceUnreachableError,
+    UnknownOutcomeError,
+)
 from launcher.transport.http.service_wire import CallFailure, Download, ServiceReply, ServiceWire, WireError
 from launcher.values.base import Record
 
@@ -146,7 +152,7 @@ class KaggleService:
     def push(self, kernel: NewKernel) -> Pushed:
         """Push a script, which starts its session at once.
 
-        Call it only once for a kernel, whatever the result. Raises UnsettledError if it may have been
+        Call it only once for a kernel, whatever the result. Raises UnknownOutcomeError if it may have been
         accepted: `find` shows that. Any other error means that it was not.
         """
         try:
@@ -414,8 +420,8 @@ class KaggleService:
         kind = ServiceError if error.failure is CallFailure.TOO_LARGE else ServiceUnreachableError
         return kind(HOST, Reason(error.failure), f"{HOST}: {error}")
 
-    def _unsettled(self, ref: KernelRef, reason: Reason, words: str) -> UnsettledError:
-        return UnsettledError(HOST, reason, f"{HOST}: pushing {ref}: {words}; it may have been accepted")
+    def _unsettled(self, ref: KernelRef, reason: Reason, words: str) -> UnknownOutcomeError:
+        return UnknownOutcomeError(HOST, reason, f"{HOST}: pushing {ref}: {words}; it may have been accepted")
 
     @contextmanager
     def _opened(self, url: str, what: str, read_s: float | None = None) -> Iterator[Download]:

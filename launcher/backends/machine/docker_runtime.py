@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.backends.base.inside import Inside, serving
-from launcher.backends.base.runtime import Holding, Resumption, Runtime, Say, Supply
+from launcher.backends.base.inside import NestedChannel, serving
+from launcher.backends.base.runtime import ResumeInputs, RunResource, Runtime, Say, SharedResource
 from launcher.backends.machine.docker.build_remains import discard_remains, remains
 from launcher.backends.machine.docker.container import (
     DOWN,
@@ -25,7 +25,7 @@ from launcher.backends.machine.docker.container import (
 )
 from launcher.backends.machine.docker.container import container as configuration
 from launcher.backends.machine.docker.images import check_image, image_supplies, provide_image
-from launcher.errors import EngineError, NobodyListensError
+from launcher.errors import EngineError, PortClosedError
 from launcher.planning.placement import engine as usable_engine
 from launcher.planning.placement import is_closed
 from launcher.transport.channel import AgentChannel, Socket
@@ -36,7 +36,7 @@ from launcher.values.host import Host
 from launcher.values.plan import Plan
 from launcher.values.record import RuntimeRecord
 from launcher.values.reported.answers import ResumedRun
-from launcher.values.reported.engine_access import EngineWay, RunLocation
+from launcher.values.reported.engine_access import EngineAccess, RunLocation
 from launcher.values.software.image import BuildOptions, Image
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Docker(Runtime):
         engine = usable_engine(host, facts)
         if engine is None:
             return None
-        way = EngineWay(
+        way = EngineAccess(
             name=engine.name, socket=engine.socket, program=engine.program, sudo=is_closed(engine)
         )
         return RuntimeRecord(kind=cls.name, engine=way)
@@ -159,7 +159,7 @@ class Docker(Runtime):
 
     # a recorded run
 
-    def resume(self, run: str, needs: Resumption) -> ResumedRun:
+    def resume(self, run: str, needs: ResumeInputs) -> ResumedRun:
         """Start the run's container again. Make a new one from the plan if it was removed or cannot be used.
 
         Raises EngineError.
@@ -206,7 +206,7 @@ class Docker(Runtime):
         is_running = container.status == "running"
         open_stream = self.engine.open_exec if is_running else self.engine.open_beside
         with AgentClient(
-            AgentChannel(host, Inside(host, open_stream(container, command), "container"))
+            AgentChannel(host, NestedChannel(host, open_stream(container, command), "container"))
         ) as desk:
             yield desk
 
@@ -219,7 +219,7 @@ class Docker(Runtime):
         stream = self.engine.open_exec(container, ["python3", "-I", place.agent, "relay", str(port)])
         if stream.recv(1) != READY:
             stream.close()
-            raise NobodyListensError(
+            raise PortClosedError(
                 host, f"{host}: no process listens on port {port} in the container of {run}"
             )
         return stream
@@ -237,7 +237,7 @@ class Docker(Runtime):
 
     # all objects of the runtime on the host
 
-    def holdings(self) -> list[Holding]:
+    def holdings(self) -> list[RunResource]:
         """Return the containers of runs, of this root and others, and stale containers for checking an image.
 
         A container that another user made from an image of ours inherits the label of its root, and is
@@ -248,23 +248,23 @@ class Docker(Runtime):
             labels, is_up = listed.labels or {}, listed.status not in DOWN
             if run := labels.get(LABEL_RUN):
                 root = labels.get(LABEL_ROOT, "")
-                found.append(Holding("container", name_of(run), listed.id, run, root, is_up))
+                found.append(RunResource("container", name_of(run), listed.id, run, root, is_up))
             elif (root := labels.get(LABEL_CHECK, "")) and time.time() - listed.created > CHECK_S:
                 found.append(
-                    Holding("container", f"check of {listed.image[:19]}", listed.id, "", root, is_up)
+                    RunResource("container", f"check of {listed.image[:19]}", listed.id, "", root, is_up)
                 )
         return found
 
-    def supplies(self, root: str | None = None) -> list[Supply]:
+    def supplies(self, root: str | None = None) -> list[SharedResource]:
         """Return the images that launch built on the engine, the latest first, then leftovers of builds."""
         return [*image_supplies(self.engine, root), *remains(self.desk, self.engine, root)]
 
-    def discard(self, thing: Holding | Supply) -> bool:
+    def discard(self, thing: RunResource | SharedResource) -> bool:
         """Remove an image, or a container, which is killed first if it runs. Raises EngineError.
 
         Return whether it is gone: an image that is being built or is in use stays.
         """
-        if isinstance(thing, Supply):
+        if isinstance(thing, SharedResource):
             if thing.id:
                 return discard_remains(self.desk, self.engine, thing)
             return self.engine.remove_image(thing.name)

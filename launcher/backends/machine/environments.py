@@ -6,7 +6,7 @@ import json
 import re
 import time
 
-from launcher.backends.base.making import Lines, alone, encoded
+from launcher.backends.base.making import OutputLines, alone, encoded
 from launcher.backends.base.runtime import Say
 from launcher.base.text import printable
 from launcher.errors import AgentError, HostError, MalformedAnswerError, RefusedError
@@ -16,7 +16,7 @@ from launcher.planning.software.wheel_choice import unfit, unimported_torch, ver
 from launcher.transport.client.desk import HostClient
 from launcher.values.plan import Plan
 from launcher.values.profile import Profile
-from launcher.values.software.environment import Environment, Maker
+from launcher.values.software.environment import Environment, EnvironmentBuilder
 from launcher.values.software.image import BuildOptions
 from launcher.values.software.packages import InstalledPackages
 
@@ -27,7 +27,9 @@ _STEP = re.compile(
 _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
 
 
-def provide(desk: HostClient, plan: Plan, maker: Maker | None, build: BuildOptions, say: Say) -> str:
+def provide(
+    desk: HostClient, plan: Plan, maker: EnvironmentBuilder | None, build: BuildOptions, say: Say
+) -> str:
     """Provide the plan's environment on the host. Return its source, in words.
 
     One launch at a time makes it; the others wait. The agent holds the lock. When its client disconnects, the
@@ -60,7 +62,7 @@ def provide(desk: HostClient, plan: Plan, maker: Maker | None, build: BuildOptio
 def _make(
     desk: HostClient,
     environment: Environment,
-    maker: Maker,
+    maker: EnvironmentBuilder,
     build: BuildOptions,
     card: Profile | None,
     say: Say,
@@ -73,7 +75,7 @@ def _make(
         "settings": build_variables(build),
     }
     index = build.torch_index if build.torch_index is not None else environment.torch_index
-    lines = Lines(say, _step, KEPT_LINES)
+    lines = OutputLines(say, _step, KEPT_LINES)
     try:
         made = desk.making.make_environment(
             environment.name,

@@ -9,7 +9,7 @@ from launcher.backends.base.probing import (
     NO_JOB,
     CardCells,
     CardRequest,
-    CardsThere,
+    HostCards,
     Probed,
     Probing,
     ask,
@@ -67,16 +67,16 @@ class SlurmProbing(Probing):
         facts = super().probe_again(desk, host, plan)
         return with_expected_cards(facts, None if plan.rehearsed else plan.profile)
 
-    def cards(self, host: Host, job: Job, asked: CardRequest, facts: Facts, lookup: Lookup) -> CardsThere:
+    def cards(self, host: Host, job: Job, asked: CardRequest, facts: Facts, lookup: Lookup) -> HostCards:
         """Return the expected cards. Raises RefusedError for cards without a profile."""
         settings = settings_of(host, job) or SlurmSettings()
         profile, *others = possible_profiles(
             host.name, settings, asked.profiles, asked.gpus, facts.slurm, lookup.profiles
         )
         why = f"or {', '.join(other.title for other in others)}" if others else ""
-        return CardsThere(with_expected_cards(facts, None if asked.rehearses else profile), profile, why)
+        return HostCards(with_expected_cards(facts, None if asked.rehearses else profile), profile, why)
 
-    def best_cards(self, host: Host, job: Job, facts: Facts, lookup: Lookup) -> CardsThere:
+    def best_cards(self, host: Host, job: Job, facts: Facts, lookup: Lookup) -> HostCards:
         """Return the cards of a job by the host's table."""
         return self.cards(host, job, CardRequest(profiles_named(host, lookup)), facts, lookup)
 

@@ -12,7 +12,7 @@ from launcher.transport.log_diagnosis import Diagnosis
 from launcher.values.record import Reason, RunState, State
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
 
 _TIMEOUT = re.compile(r"\bTIMEOUT\b")
 """Slurm's word for a job whose time limit was reached."""
@@ -22,7 +22,7 @@ class SlurmRunning(Running):
     """The running part for a cluster."""
 
     def service_diagnosis(
-        self, mirror: Mirror, state: RunState, said: str | None, last_reason: Callable[[], object]
+        self, mirror: LocalCopy, state: RunState, said: str | None, last_reason: Callable[[], object]
     ) -> Diagnosis | None:
         """Return why a run waits for a new job, was cancelled in Slurm, or never began.
 
@@ -48,7 +48,7 @@ class SlurmRunning(Running):
         return None
 
 
-def _begin_again(mirror: Mirror) -> str:
+def _begin_again(mirror: LocalCopy) -> str:
     """Return the next step for a job that could not begin, with the place of its log on the cluster."""
     host = mirror.host()
     log = host.by_hand(shlex.join(["cat", f"{host.root}/runs/{mirror.run}/record/slurm.log"]))

@@ -8,13 +8,13 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 
-from launcher.backends.base.inside import Inside, serving
+from launcher.backends.base.inside import NestedChannel, serving
 from launcher.backends.base.making import alone
 from launcher.backends.base.runtime import Say
 from launcher.backends.machine.native_runtime import Native
 from launcher.backends.slurm.slurm_host import SlurmHost
 from launcher.base.text import printable
-from launcher.errors import AgentError, ConnectionLostError, HostError, NobodyListensError
+from launcher.errors import AgentError, ConnectionLostError, HostError, PortClosedError
 from launcher.transport.agent_file import MAGIC
 from launcher.transport.channel import AgentChannel, ByteStream, Socket
 from launcher.transport.client.agent_desk import AgentClient
@@ -110,7 +110,7 @@ class SlurmRuntime(Native):
         )
         with contextlib.closing(stream):
             _await_node(host, stream, say)
-            with AgentClient(AgentChannel(host, Inside(host, stream, "job"))) as desk:
+            with AgentClient(AgentChannel(host, NestedChannel(host, stream, "job"))) as desk:
                 yield desk
 
     def start_words(self, job_id: str | None) -> str:
@@ -160,7 +160,7 @@ class SlurmRuntime(Native):
         Raises HostError with an alternative if the job is not running.
         """
         host = self.desk.host
-        link = Inside(host, self._open_inside(run), "job")
+        link = NestedChannel(host, self._open_inside(run), "job")
         try:
             channel = AgentChannel(host, link)
         except ConnectionLostError as error:
@@ -180,7 +180,7 @@ class SlurmRuntime(Native):
             if not piece:
                 stream.close()
                 words = f"{self.desk.host}: no process listens on port {port} in the node of {run}"
-                raise NobodyListensError(self.desk.host, words)
+                raise PortClosedError(self.desk.host, words)
             heard += piece
         return stream
 
@@ -210,7 +210,7 @@ class SlurmRuntime(Native):
             )
         return HostError(host, f"{words}\n  follow it until it runs   launch attach {short}")
 
-    def _not_started(self, run: str, link: Inside) -> HostError:
+    def _not_started(self, run: str, link: NestedChannel) -> HostError:
         self._entrance(run)  # raises the reason if the job has ended by now
         said = printable(link.first.decode("utf-8", "replace").strip().rpartition("\n")[2])
         words = f"{self.desk.host}: srun starts nothing beside {run}: {said or 'it said nothing'}"

@@ -27,10 +27,10 @@ from launcher.agent.record.rundir import TERMINAL, Run
 from launcher.agent.store import checkpoints
 from launcher.backends.kaggle.kaggle_kernel import LogPiece
 from launcher.backends.spool.segment_record import SegmentRecord, SegmentStatus
-from launcher.backends.spool.spool import Settled, Spool
+from launcher.backends.spool.spool import OutputChanges, Spool
 from launcher.backends.spool.spool_trees import KeptTree
 from launcher.base.text import printable
-from launcher.errors import HostError, RunError, ServiceError, ServiceUnreachableError, UnsettledError
+from launcher.errors import HostError, RunError, ServiceError, ServiceUnreachableError, UnknownOutcomeError
 from launcher.transport.client.desk import Heard
 
 SETTLE_S = 60.0
@@ -114,7 +114,7 @@ class Service(Protocol):
         """Return a segment's script. Files too large for it are uploaded."""
 
     def push(self, record: SegmentRecord, packed: Packed) -> None:
-        """Push a segment, once. Raises UnsettledError if it may have been accepted."""
+        """Push a segment, once. Raises UnknownOutcomeError if it may have been accepted."""
 
     def is_full(self, error: ServiceError) -> bool:
         """Whether a push was refused only because too many sessions run."""
@@ -235,7 +235,7 @@ class Segments:
         """Push a recorded segment and return its new record. Raises ServiceError."""
         try:
             self.service.push(record, packed)
-        except UnsettledError as error:
+        except UnknownOutcomeError as error:
             return _with(record, words=str(error).splitlines()[0])
         except ServiceError as error:
             words = str(error).splitlines()[0]
@@ -373,7 +373,7 @@ class Segments:
                 heard(count)
                 yield piece
 
-        problem, settled = "", Settled((), (), {})
+        problem, settled = "", OutputChanges((), (), {})
         try:
             with self.disk_errors():
                 settled = Spool(Path(self.run(run).path), record.segment).settle(pending())
@@ -716,7 +716,7 @@ class _Brought:
             file.write(json.dumps(path) + "\n")
 
 
-def _differing(settled: Settled) -> str:
+def _differing(settled: OutputChanges) -> str:
     """Say which files differ from their copies in the live view.
 
     A file that had only begun is not reported. Nor is one that is replaced whole: it may have changed after

@@ -70,7 +70,7 @@ _PIECE = 1 << 20
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-class Settled(NamedTuple):
+class OutputChanges(NamedTuple):
     """The changes by the outputs: paths that were `filled`, `replaced` or `refused`.
 
     `filled` files were missing or incomplete; `replaced` files had other contents. `refused` has the reason
@@ -221,7 +221,7 @@ class Spool:
 
     # the outputs
 
-    def settle(self, files: Iterable[tuple[str, Iterable[bytes]]]) -> Settled:
+    def settle(self, files: Iterable[tuple[str, Iterable[bytes]]]) -> OutputChanges:
         """Put a session's outputs in place. Each is a path below the run's folder and its bytes.
 
         Return the changes. Outputs replace printed data. States come last, so that a reader who sees an end
@@ -274,8 +274,8 @@ class _Settling:
         self._replaced: list[str] = []
         self.refused: dict[str, str] = {}
 
-    def settled(self) -> Settled:
-        return Settled(tuple(self._filled), tuple(self._replaced), self.refused)
+    def settled(self) -> OutputChanges:
+        return OutputChanges(tuple(self._filled), tuple(self._replaced), self.refused)
 
     def stage(self, number: int, pieces: Iterable[bytes]) -> str:
         """Write an output into control/ and return its name there. Raises OSError."""

@@ -26,7 +26,7 @@ from launcher.transport.client.run_reading import Reader
 from launcher.transport.local import LocalConnection
 from launcher.values.host import Host
 from launcher.values.record import Summary, is_terminal
-from launcher.values.reported.answers import CommandEnd, Freed, Inheritance, Outlook, Sweep
+from launcher.values.reported.answers import CommandEnd, Freed, Inheritance, ResumeOptions, Sweep
 from launcher.values.reported.checkpoint import SealedCheckpoint
 from launcher.values.reported.output import Loss, Manifest, Outputs
 
@@ -217,7 +217,7 @@ class _SpooledRuns(_Runs):
         self._desk.bring_home(run, _unheard)
         return super().checkpoint(run, which)
 
-    def outlook(self, run: str) -> Outlook:
+    def outlook(self, run: str) -> ResumeOptions:
         self._desk.bring_home(run, _unheard)
         return super().outlook(run)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.cli.output.say import complain
 from launcher.copy.last_answer import last_answer
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import AgentError, MachineGoneError, UnreachableError
 from launcher.runs.follow.refreshing import refresh
 from launcher.runs.locating import locate_to_read
@@ -13,7 +13,7 @@ from launcher.runs.run_desk import open_desk
 EARLIER = "showing the local copy"
 
 
-def fetch(run: str, host: str | None) -> Mirror:
+def fetch(run: str, host: str | None) -> LocalCopy:
     """Return a run's local copy, updated from its host.
 
     The copy stays unchanged if the host is not asked, does not answer, or no longer has the run.
@@ -34,7 +34,7 @@ def fetch(run: str, host: str | None) -> Mirror:
     return mirror
 
 
-def complain_not_asked(mirror: Mirror) -> None:
+def complain_not_asked(mirror: LocalCopy) -> None:
     """Print on standard error why the host is not asked: a foreign run, or a run that only its own machine can reach."""
     entry = mirror.entry
     if entry is not None:
@@ -46,7 +46,7 @@ def complain_not_asked(mirror: Mirror) -> None:
     )
 
 
-def complain_unreached(error: UnreachableError, mirror: Mirror) -> None:
+def complain_unreached(error: UnreachableError, mirror: LocalCopy) -> None:
     """Print on standard error that a host does not answer or is gone, and the date of the local copy."""
     if isinstance(error, MachineGoneError):
         complain(f"{str(error).splitlines()[0]}\n  · showing the local copy")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from launcher.cli.signals import Terminated
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import MachineGoneError, ServiceAuthError, ServiceError
 from launcher.rental import records
 from launcher.rental.renting import RentalReason
@@ -30,7 +30,7 @@ _EXIT: dict[str, int] = {State.SUCCEEDED: 0, State.WAITING: 5, State.INTERRUPTED
 
 
 def follow_to_end(
-    host: Host, mirror: Mirror, view: View, desk: HostClient | None, lease: Lease | None = None
+    host: Host, mirror: LocalCopy, view: View, desk: HostClient | None, lease: Lease | None = None
 ) -> None:
     """Follow a run to its end and exit with its code. Ctrl-C detaches and exits with 0, SIGTERM with 143.
 
@@ -96,7 +96,7 @@ def follow_to_end(
     _leave(state)
 
 
-def show_end(mirror: Mirror, view: View, why_gone: str) -> NoReturn:
+def show_end(mirror: LocalCopy, view: View, why_gone: str) -> NoReturn:
     """Show a run's end from its local copy, without its host, and exit with its code.
 
     Raises MachineGoneError if the local copy has no end: the run had not ended when its machine was terminated.
@@ -112,7 +112,7 @@ def show_end(mirror: Mirror, view: View, why_gone: str) -> NoReturn:
     raise typer.Exit(0)
 
 
-def _known_end(mirror: Mirror, why_gone: str) -> RunState:
+def _known_end(mirror: LocalCopy, why_gone: str) -> RunState:
     state = mirror.state()
     if state is None or not is_terminal(state.state):
         raise MachineGoneError(mirror.host().name, why_gone)
@@ -126,7 +126,9 @@ def _leave(state: RunState) -> None:
         raise typer.Exit(code)
 
 
-def _follow(host: Host, mirror: Mirror, view: View, desk: HostClient | None, lease: Lease | None) -> RunState:
+def _follow(
+    host: Host, mirror: LocalCopy, view: View, desk: HostClient | None, lease: Lease | None
+) -> RunState:
     """Follow a run. With a lease on a rented machine, stop at the rental's limit."""
     if lease is None:
         return follow_sessions(host, mirror, view, desk)
@@ -154,7 +156,7 @@ def _ensured(lease: Lease | None, view: View) -> contextlib.AbstractContextManag
     return ensure_release(lease, view)
 
 
-def detached(mirror: Mirror, *, is_home: bool = False) -> str:
+def detached(mirror: LocalCopy, *, is_home: bool = False) -> str:
     """Return the message for a detach: the run continues, or it has ended with or without all of its files here."""
     state = mirror.state()
     if state is not None and is_home:

@@ -18,7 +18,7 @@ _WAITING = (State.RESERVED, State.RESUMING)
 _CARD_USE = re.compile(r"gpu\d{1,3}\.use_percent")
 
 
-class Silence:
+class IdleNotice:
     """The time since a run last printed or measured something. The host's figures do not count as news.
 
     A notice is due after 10 s, 20 s, 40 s and so on, and then every ten minutes.

@@ -38,7 +38,7 @@ from launcher.metrics.curves import points, record
 from launcher.runs.follow.view import Result
 from launcher.values.plan import Finding, Plan
 from launcher.values.record import Event, Parent, RunState
-from launcher.values.upload_selection import Cargo
+from launcher.values.upload_selection import UploadSelection
 
 
 class JsonView(PlainView):
@@ -73,7 +73,7 @@ class JsonView(PlainView):
         self.rehearsed = plan.rehearsed
         self._put(PlanLine, plan=plan, digest=plan.digest)
 
-    def cargo(self, cargo: Cargo) -> None:
+    def cargo(self, cargo: UploadSelection) -> None:
         """Print the upload selection."""
         self._put(CargoLine, **cargo.shown())
 

@@ -10,7 +10,7 @@ from launcher.cli.follow.plain_view import PlainView
 from launcher.cli.output.say import without_escapes
 from launcher.cli.text.log_records import log_records
 from launcher.cli.text.log_text import readable
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.printed_lines import Printed, PrintedLines
 from launcher.copy.record_sync import News
 from launcher.runs.follow.evidence import why_waiting
@@ -28,7 +28,7 @@ class LogView(PlainView):
     If a training reports metrics and does not print them, one note on standard error names the commands for them.
     """
 
-    def __init__(self, mirror: Mirror, starts: Mapping[str, int] | None = None) -> None:
+    def __init__(self, mirror: LocalCopy, starts: Mapping[str, int] | None = None) -> None:
         """Begin each log where `starts` says, in bytes; by default at its beginning."""
         super().__init__()
         self._mirror = mirror
@@ -89,7 +89,7 @@ class LogView(PlainView):
 class JsonLogView(LogView):
     """Shows the log as JSON, a record for each line."""
 
-    def __init__(self, mirror: Mirror, starts: Mapping[str, int] | None = None) -> None:
+    def __init__(self, mirror: LocalCopy, starts: Mapping[str, int] | None = None) -> None:
         """Begin each log where `starts` says, in bytes; by default at its beginning."""
         super().__init__(mirror, starts)
         self._lines = PrintedLines(mirror.files)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.base.meter import Moved
 from launcher.cli.follow.ending import ending, home_lines
-from launcher.cli.follow.idle_notice import QUIET_S, Silence
+from launcher.cli.follow.idle_notice import QUIET_S, IdleNotice
 from launcher.cli.follow.link_loss import LinkLoss
 from launcher.cli.follow.progress import Progress, count
 from launcher.cli.output.asking import agrees
@@ -33,7 +33,7 @@ from launcher.values.states import Reason
 
 if TYPE_CHECKING:
     from launcher.values.plan import Finding, Plan
-    from launcher.values.upload_selection import Cargo
+    from launcher.values.upload_selection import UploadSelection
 
 LOG_TAIL = 15
 MOST_SURPRISES = 5
@@ -75,7 +75,7 @@ class PlainView:
         self.link_loss: LinkLoss | None = None
         self.rehearsed = False
         self.is_quiet = is_quiet
-        self.silence = Silence()
+        self.silence = IdleNotice()
         self._state: list[Any] = []
         self._said_of_session: str | None = None
         self._trouble: str | None = None
@@ -96,7 +96,7 @@ class PlainView:
 
         self.write_wrapped(headline(plan), "bold")
 
-    def cargo(self, cargo: Cargo) -> None:
+    def cargo(self, cargo: UploadSelection) -> None:
         """Name excluded files that a user may expect on the host."""
         from launcher.upload.excluded_text import surprises  # only a launch sends files
 

@@ -17,7 +17,7 @@ from launcher.cli.follow.link_loss import LinkLoss
 from launcher.cli.follow.plain_view import PlainView
 from launcher.cli.output.figures import clock_text
 from launcher.cli.output.live_region import ACCENT, live_region
-from launcher.cli.output.thinning import Thinning
+from launcher.cli.output.thinning import LineThrottle
 from launcher.cli.output.wrapping import wrapped_lines
 from launcher.cli.signals import cursor_back_on_stop, spinner
 from launcher.cli.text.log_text import readable
@@ -66,7 +66,7 @@ class TerminalView(PlainView):
         self._console = console
         self._drawn = ExitStack()
         self._prints_above = sys.stdout.isatty()
-        self._thinning = Thinning()
+        self._thinning = LineThrottle()
         self._unfinished = ""
         self._is_drawn = False
         self._began_s = time.monotonic()

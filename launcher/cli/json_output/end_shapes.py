@@ -6,7 +6,7 @@ from typing import Literal
 
 from launcher.cli.json_output.json_shape import Part, Shape
 from launcher.cli.json_output.preview_shapes import RentalShown
-from launcher.values.reported.answers import RemovedThing, Swept
+from launcher.values.reported.answers import CleanupResult, RemovedThing
 
 
 class StopShown(Shape):
@@ -122,7 +122,7 @@ class Leftovers(Shape):
     kind: Literal["leftovers"] = "leftovers"
     host: str
     dry_run: bool
-    items: list[Swept]
+    items: list[CleanupResult]
 
 
 class Extended(Shape):

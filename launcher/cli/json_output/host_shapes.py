@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from launcher.cli.json_output.json_shape import Part, Shape
-from launcher.transport.persistent_connection import HeldState
+from launcher.transport.persistent_connection import PersistentState
 from launcher.values.facts import Facts
 from launcher.values.precision import Precision
 from launcher.values.profile import Profile
@@ -78,7 +78,7 @@ class Hosts(Shape):
     kind: Literal["hosts"] = "hosts"
     hosts: list[HostRow]
     aliases: list[str]
-    connections: list[HeldState]
+    connections: list[PersistentState]
     rentals: list[RentalRow]
     unreadable: list[str]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from launcher.cli.json_output.json_shape import Part, Shape
-from launcher.copy.move_record import Departure
+from launcher.copy.move_record import MoveRecord
 from launcher.values.plan import Finding
 from launcher.values.public_result import Number
 from launcher.values.record import Summary
@@ -22,7 +22,7 @@ class RunRow(Summary):
     host: str
     problem: str | None
     reached: float | None
-    goes_on: Departure | None
+    goes_on: MoveRecord | None
     rent_cents: int | None
     batch: str | None
     folder: str | None

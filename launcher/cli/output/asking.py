@@ -11,7 +11,7 @@ from launcher.cli.output.say import complain
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
 
 YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask which run `last` is.")]
 
@@ -32,7 +32,7 @@ def agrees(question: str) -> bool | None:
         raise
 
 
-def check_last(word: str, mirror: Mirror, verb: str, *, yes: bool, options: str = "") -> None:
+def check_last(word: str, mirror: LocalCopy, verb: str, *, yes: bool, options: str = "") -> None:
     """Ask the user to confirm which run `last` is, unless `yes`. `options` are those of the suggested command.
 
     Raises UsageError without a terminal, and Exit with code 1 if the user declines.
@@ -60,7 +60,7 @@ def check_meant(asked: str, found: str, command: str, verb: str) -> None:
         raise typer.Exit(1)
 
 
-def check_loss(mirror: Mirror, loss: str) -> None:
+def check_loss(mirror: LocalCopy, loss: str) -> None:
     """Ask the user to confirm the loss from stopping a run now.
 
     Raises UsageError without a terminal, and Exit with code 1 if the user declines.

@@ -11,7 +11,7 @@ LAST_LINES = 8
 EVERY_S = 1.0
 
 
-class Thinning:
+class LineThrottle:
     """Passes `MOST_LINES` lines each `EVERY_S` seconds. Of the rest, it keeps the last `LAST_LINES` and counts the others."""
 
     def __init__(self) -> None:

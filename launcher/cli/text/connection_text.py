@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from launcher.cli.output.say import say
 
 if TYPE_CHECKING:
-    from launcher.transport.persistent_connection import Closing, HeldState
+    from launcher.transport.persistent_connection import Closing, PersistentState
 
 
-def show_held(connections: Sequence[HeldState]) -> None:
+def show_held(connections: Sequence[PersistentState]) -> None:
     """Print the open persistent connections, and how long each stays open."""
     from launcher.cli.output.columns import Column, print_columns
 
@@ -32,9 +32,9 @@ def show_closed(closed: Closing) -> None:
         say(f"{one.host}: its connection {_fate(one)}")
 
 
-def _left(one: HeldState) -> str:
+def _left(one: PersistentState) -> str:
     return f"{one.left_s:.0f} s" if one.users == 0 else "in use"
 
 
-def _fate(one: HeldState) -> str:
+def _fate(one: PersistentState) -> str:
     return "is closed" if one.users == 0 else "is closed once the commands that use it have ended"

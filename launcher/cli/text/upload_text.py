@@ -6,13 +6,13 @@ from launcher.base.text import files_text
 from launcher.cli.output.figures import size_text
 from launcher.cli.output.say import say
 from launcher.upload.excluded_text import path_of, size_words
-from launcher.values.upload_selection import Cargo, JobSource, LeftOut
+from launcher.values.upload_selection import ExcludedPath, JobSource, UploadSelection
 
 MOST_LARGEST = 3
 MOST_LEFT_OUT = 20
 
 
-def show_cargo(cargo: Cargo) -> None:
+def show_cargo(cargo: UploadSelection) -> None:
     """Print an upload selection. Print nothing for a folder that is refused."""
     if cargo.findings:
         return
@@ -41,7 +41,7 @@ def _source(one: JobSource) -> str:
     return f"here, {files}{size_text(one.bytes)}"
 
 
-def _left_out(one: LeftOut) -> str:
+def _left_out(one: ExcludedPath) -> str:
     link = f" -> {one.link}" if one.link is not None else ""
     size = f", {size_words(one.size)}" if one.size is not None else ""
     return f"{path_of(one)}{link}   ({one.why.value}{size})"

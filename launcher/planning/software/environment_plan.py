@@ -20,7 +20,7 @@ from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.profile import Profile
-from launcher.values.software.environment import Environment, Maker
+from launcher.values.software.environment import Environment, EnvironmentBuilder
 from launcher.values.software.image import BuildOptions
 
 UV_PYTHONS = ("3.12", "3.11", "3.13", "3.10", "3.14", "3.9")
@@ -81,7 +81,7 @@ def _environment(job: Job, python: str, torch: TorchChoice) -> Environment:
     )
 
 
-def makers(facts: Facts) -> Iterator[Maker]:
+def makers(facts: Facts) -> Iterator[EnvironmentBuilder]:
     """Yield the makers of environments on a host, best first: venv of its own Python, of another Python, then uv.
 
     uv uses an installed Python before it installs one.
@@ -91,18 +91,18 @@ def makers(facts: Facts) -> Iterator[Maker]:
     known = [(path, found[0], has) for path, version, has in there if (found := _MINOR.match(version or ""))]
     for path, minor, has_ensurepip in known:
         if has_ensurepip:
-            yield Maker("venv", path, minor, path)
+            yield EnvironmentBuilder("venv", path, minor, path)
     if facts.uv is not None:
         for path, minor, _ in known:
-            yield Maker("uv", facts.uv.path, minor, path)
+            yield EnvironmentBuilder("uv", facts.uv.path, minor, path)
         for minor in UV_PYTHONS:
-            yield Maker("uv", facts.uv.path, minor, minor)
+            yield EnvironmentBuilder("uv", facts.uv.path, minor, minor)
 
 
 _MINOR = re.compile(r"3\.[0-9]{1,2}(?=\.|$)")
 
 
-def maker_of(environment: Environment, facts: Facts, settings: BuildOptions) -> Maker | None:
+def maker_of(environment: Environment, facts: Facts, settings: BuildOptions) -> EnvironmentBuilder | None:
     """Return the maker of an environment on a host; None if the host has no suitable one."""
     found = next((one for one in makers(facts) if one.python == environment.python), None)
     if found is None or facts.uv is None or not _uv_can_fill(facts.uv.version or "", settings):

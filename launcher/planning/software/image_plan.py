@@ -12,7 +12,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from launcher.errors import BadFileError, RefusedError
-from launcher.planning.software.wheel_choice import UNKNOWN, Site, TorchChoice, TorchTarget, choose
+from launcher.planning.software.wheel_choice import UNKNOWN, HostSoftware, TorchChoice, TorchTarget, choose
 from launcher.planning.software.wheels import WheelTable
 from launcher.values.job import Job
 from launcher.values.profile import Profile
@@ -31,7 +31,9 @@ class Sources(NamedTuple):
     wheels: WheelTable
 
 
-def image(profile: Profile, job: Job, build: Build, sources: Sources | None, site: Site = UNKNOWN) -> Image:
+def image(
+    profile: Profile, job: Job, build: Build, sources: Sources | None, site: HostSoftware = UNKNOWN
+) -> Image:
     """Return the image of a job on a card. Its name depends on its contents only, never on build options.
 
     `site` is the host's driver and processor. A job with its own image needs no `sources`. Raises RefusedError for Apple's

@@ -38,7 +38,7 @@ class TorchTarget(NamedTuple):
     machine: Machine = "x86_64"
 
 
-class Site(NamedTuple):
+class HostSoftware(NamedTuple):
     """The inputs of torch's choice besides the card: the host's driver and processor. None means unknown."""
 
     driver: str | None = None
@@ -49,16 +49,16 @@ class Site(NamedTuple):
         return TorchTarget(profile, self.driver, python, self.machine)
 
 
-UNKNOWN = Site()
+UNKNOWN = HostSoftware()
 """A host that has not been probed."""
 
 
-def site(facts: Facts | None) -> Site:
+def site(facts: Facts | None) -> HostSoftware:
     """Return a host's driver and processor from its probe."""
     if facts is None:
         return UNKNOWN
     machine: Machine = "aarch64" if facts.machine in ("aarch64", "arm64") else "x86_64"
-    return Site(next((gpu.driver for gpu in facts.gpus), None), machine)
+    return HostSoftware(next((gpu.driver for gpu in facts.gpus), None), machine)
 
 
 @public("Wheels")

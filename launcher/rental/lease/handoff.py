@@ -14,7 +14,7 @@ from launcher.base import own_variables
 from launcher.base.clock import look_again_after
 from launcher.errors import BadFileError, RefusedError, ServiceAuthError, ServiceError
 from launcher.rental.lease.rental_lease import LOOK_S, YIELD_S, Lease
-from launcher.rental.lease.renter import Rented, Renter, open_account
+from launcher.rental.lease.renter import ProviderAccount, Rented, open_account
 from launcher.rental.records import KEEPER_LOG, RentedMachine, ledger
 from launcher.rental.renting import RentalReason
 from launcher.rental.verdict import has_any_of
@@ -130,7 +130,7 @@ def take_idle(found: RentedMachine) -> Lease | None:
             asking.release()
 
 
-def _check_is_of(account: Renter, found: RentedMachine) -> None:
+def _check_is_of(account: ProviderAccount, found: RentedMachine) -> None:
     """Raise ServiceAuthError unless the machine was rented with this key or its account lists the machine."""
     provider, rental = account.provider, found.rental
     if rental.intent.account == provider.account:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from launcher.agent.record.locks import Lock
 from launcher.errors import BadFileError, HostError, ServiceError
-from launcher.rental.lease.renter import Renter
+from launcher.rental.lease.renter import ProviderAccount
 from launcher.rental.ledger import usual_folder
 from launcher.rental.provider import Provider, ProviderReason
 
@@ -117,7 +117,7 @@ def registered_key(provider: Provider) -> LoginKey:
     return key
 
 
-def forget_key(account: Renter) -> None:
+def forget_key(account: ProviderAccount) -> None:
     """Remove the login key from an account once nothing is rented there, since the key opens machines.
 
     A failure is ignored; the next termination tries again.

@@ -51,7 +51,7 @@ cat /etc/ssh/ssh_host_ed25519_key.pub
 """Generates a new host key on the machine and prints its public part. Open connections stay open."""
 
 
-class Said(NamedTuple):
+class ScriptResult(NamedTuple):
     """The exit code of a script on the machine, and its output on both streams."""
 
     code: int
@@ -71,14 +71,14 @@ class InstanceLogin:
         """The user, the address and the host key."""
         return self._link.about
 
-    def as_root(self, script: str) -> Said:
+    def as_root(self, script: str) -> ScriptResult:
         """Run a shell script with `sudo -n`.
 
         Raises UnreachableError after MOST_WAIT_S or if the link is lost.
         """
         return self.run(f"exec sudo -n sh -c {shlex.quote(script)}")
 
-    def run(self, script: str) -> Said:
+    def run(self, script: str) -> ScriptResult:
         """Run a shell script. Raises UnreachableError after MOST_WAIT_S or if the link is lost."""
         command = f"exec 2>&1; {script}"
         channel = self._link.open_program(["sh", "-c", command])
@@ -88,7 +88,7 @@ class InstanceLogin:
             while piece := channel.recv(PIECE):
                 text = (text + piece)[-MOST_OUTPUT:]
                 channel.settimeout(max(0.1, until - time.monotonic()))
-            return Said(channel.recv_exit_status(), text.decode(errors="replace"))
+            return ScriptResult(channel.recv_exit_status(), text.decode(errors="replace"))
         except OSError as error:
             name = self.host.name
             raise UnreachableError(name, f"{name}: a script there did not end: {error}") from error

@@ -21,7 +21,7 @@ from launcher.errors import (
     UnreachableError,
 )
 from launcher.rental.lease.handoff import hand_over
-from launcher.rental.lease.rental_lease import Lease, Teller
+from launcher.rental.lease.rental_lease import Lease, RentalView
 from launcher.rental.records import ENDED_WITH_RUN, note_lost
 from launcher.rental.renting import RentalReason
 from launcher.transport.client.desk import HostClient
@@ -72,7 +72,7 @@ class RentedRun(Protocol):
 
 
 def end_rent(
-    lease: Lease, run: RentedRun, view: Teller, state: str | None = None, *, is_last: bool = False
+    lease: Lease, run: RentedRun, view: RentalView, state: str | None = None, *, is_last: bool = False
 ) -> bool:
     """Download an ended run and end its rental. Return whether the machine stays rented.
 
@@ -119,7 +119,7 @@ def end_rent(
     return lease.rental.is_open
 
 
-def _end_at_limit(lease: Lease, run: RentedRun, view: Teller) -> None:
+def _end_at_limit(lease: Lease, run: RentedRun, view: RentalView) -> None:
     """End a rental whose time is up. Before that, download as many files as the time allows."""
     try:
         run.bring_home(lease, is_last=True)
@@ -136,7 +136,7 @@ def _end_at_limit(lease: Lease, run: RentedRun, view: Teller) -> None:
     lease.end(RentalReason.LIMIT, view)
 
 
-def _keep(lease: Lease, view: Teller) -> bool:
+def _keep(lease: Lease, view: RentalView) -> bool:
     """Leave a kept machine to a background process until its limit. In that process, wait and return True.
 
     False means that this process must not terminate the machine: the background process manages it, it is
@@ -169,7 +169,7 @@ def _leave_to_keeper(lease: Lease) -> str:
     )
 
 
-def hand_off(lease: Lease, view: Teller) -> None:
+def hand_off(lease: Lease, view: RentalView) -> None:
     """Leave a rental to a background process.
 
     Report the process, and a way to end the rental from another machine.
@@ -191,7 +191,7 @@ def hand_off(lease: Lease, view: Teller) -> None:
 
 
 @contextlib.contextmanager
-def ensure_release(lease: Lease | None, view: Teller) -> Iterator[None]:
+def ensure_release(lease: Lease | None, view: RentalView) -> Iterator[None]:
     """Leave the rental to a background process if the block fails, e.g. on a full disk or by a bug.
 
     The background process tries again. Without an accepted key it could do nothing, so only the cost is
@@ -214,7 +214,7 @@ def ensure_release(lease: Lease | None, view: Teller) -> Iterator[None]:
         raise
 
 
-def end_named(lease: Lease, run: RentedRun, view: Teller, *, is_due: bool) -> None:
+def end_named(lease: Lease, run: RentedRun, view: RentalView, *, is_due: bool) -> None:
     """Download the files of a machine that the user named for termination.
 
     Raises RunError if its run continues or a file cannot be downloaded; the machine then stays managed as

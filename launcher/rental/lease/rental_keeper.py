@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from launcher.errors import LaunchError, NoRunError, ServiceAuthError
 from launcher.rental.lease.release import RentedRun, end_rent
-from launcher.rental.lease.rental_lease import Lease, Teller
+from launcher.rental.lease.rental_lease import Lease, RentalView
 
 FIRST_PAUSE_S, LAST_PAUSE_S = 60.0, 300.0
 """The seconds it waits after a first failure, and at most, if the same failure repeats."""
@@ -16,7 +16,7 @@ DENIED = 8
 """How many denials in a row end the keeper. A revoked key stays revoked."""
 
 
-def keep(follow: Callable[[], None], lease: Lease, run: RentedRun, view: Teller) -> None:
+def keep(follow: Callable[[], None], lease: Lease, run: RentedRun, view: RentalView) -> None:
     """Follow a run until its rental has ended. Retry after each failure, bugs included.
 
     Once the time is up, end the rental in any case. Also return if another command asks for the machine, for

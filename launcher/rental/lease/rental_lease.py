@@ -20,7 +20,7 @@ from launcher.errors import (
 )
 from launcher.rental.lease.download_deadline import DownloadDeadline, Limits
 from launcher.rental.lease.instance_keys import forget_key
-from launcher.rental.lease.renter import Rented, Renter
+from launcher.rental.lease.renter import ProviderAccount, Rented
 from launcher.rental.provider import is_passing
 from launcher.rental.records import (
     NO_CHECKPOINT,
@@ -54,7 +54,7 @@ class Step(Protocol):
         """Show the progress."""
 
 
-class Teller(Protocol):
+class RentalView(Protocol):
     """A view that shows a rental's events to the user."""
 
     def note(self, text: str) -> None:
@@ -68,7 +68,7 @@ class Lease:
     """This process's hold on a rented machine. Call `release`, or handoff.py's `hand_over`, when done."""
 
     def __init__(
-        self, account: Renter, held: Rented, record: RentalRecord, *, is_keeper: bool = False
+        self, account: ProviderAccount, held: Rented, record: RentalRecord, *, is_keeper: bool = False
     ) -> None:
         """Manage a rental whose lock this process has.
 
@@ -194,7 +194,7 @@ class Lease:
 
     # While the run continues
 
-    def watch(self, view: Teller, error: UnreachableError | None = None) -> None:
+    def watch(self, view: RentalView, error: UnreachableError | None = None) -> None:
         """Check whether the time is up and, after a lost link, whether the machine still exists.
 
         Raises ServiceError, with the cost, once the rental is over and the run can no longer continue on this
@@ -220,7 +220,7 @@ class Lease:
             self.host.name, TAKEN, f"{words}\n  to follow it   launch attach {self.record.short}"
         )
 
-    def look(self, view: Teller, *, is_silent: bool = False) -> None:
+    def look(self, view: RentalView, *, is_silent: bool = False) -> None:
         """Ask the provider whether an unused or silent machine still exists. Report a silent one's state.
 
         Raises ServiceError, with the cost, if it is gone. A provider that does not answer changes nothing.
@@ -237,7 +237,7 @@ class Lease:
         if is_silent:
             self._tell_state(found, view)
 
-    def _tell_state(self, instance: Instance | None, view: Teller) -> None:
+    def _tell_state(self, instance: Instance | None, view: RentalView) -> None:
         if instance is not None and not instance.is_ready and instance.word not in self._said:
             self._said.add(instance.word)
             view.note(
@@ -303,7 +303,7 @@ class Lease:
 
     # The end of the rental
 
-    def end(self, why: str, view: Teller) -> None:
+    def end(self, why: str, view: RentalView) -> None:
         """Terminate the machine.
 
         Return once the provider no longer lists it. Raises ServiceError if it stays listed.
@@ -314,7 +314,7 @@ class Lease:
             self._end(why)
         forget_key(self.renter)
 
-    def _end_as_stage(self, why: str, view: Teller) -> None:
+    def _end_as_stage(self, why: str, view: RentalView) -> None:
         with view.stage("end") as stage:
             stage.progress(f"the rent of {self.host.name}'s machine")
             try:
@@ -327,7 +327,7 @@ class Lease:
             minutes = (ended.ended or self.renter.clock.now()) - ended.since
             stage.text = f"the machine is gone: {minutes_text(minutes / 60)}, at most {self.cost}"
 
-    def give_up(self, view: Teller) -> None:
+    def give_up(self, view: RentalView) -> None:
         """Terminate the machine after the failure being handled, report the cost, and release the lease.
 
         If that fails too, only report it, since the first failure is raised. Raises ServiceError if the first
@@ -340,7 +340,7 @@ class Lease:
         finally:
             self.release()
 
-    def _give_up(self, view: Teller) -> None:
+    def _give_up(self, view: RentalView) -> None:
         words, failure = self.still_rented, sys.exception()  # in case of an interrupt
         try:
             self.end("the launch failed", view)

@@ -11,7 +11,7 @@ import platform
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from launcher.errors import BadFileError, RefusedError, ServiceError, UnsettledError
+from launcher.errors import BadFileError, RefusedError, ServiceError, UnknownOutcomeError
 from launcher.rental.lease.hold import RentalLock
 from launcher.rental.ledger import RentalLedger, new_nonce, usual_folder
 from launcher.rental.provider import REFUSED, Provider, is_passing, module_of
@@ -21,10 +21,10 @@ from launcher.rental.renting import (
     InstanceOffer,
     InstanceState,
     Intent,
+    LaunchOptions,
     Rental,
     RentalReason,
     RentalState,
-    Setup,
     dollars,
     run_cents,
 )
@@ -76,17 +76,17 @@ class Termination(NamedTuple):
         return self.rental.cents if self.instance == self.rental.instance else extras.get(self.instance)
 
 
-def open_account(settings: RentalSettings) -> Renter:
+def open_account(settings: RentalSettings) -> ProviderAccount:
     """Return the account of this user's key at a provider. No call is made yet.
 
     Raises BadFileError, ServiceAuthError.
     """
     clock = clock_of(settings.provider)
     provider = module_of(settings.provider).connect(settings.api, clock.note)
-    return Renter(provider, RentalLedger(usual_folder()), clock, platform.node() or "client")
+    return ProviderAccount(provider, RentalLedger(usual_folder()), clock, platform.node() or "client")
 
 
-class Renter:
+class ProviderAccount:
     """An account at a provider, and this user's rentals there."""
 
     def __init__(self, provider: Provider, ledger: RentalLedger, clock: RentalClock, client: str) -> None:
@@ -145,10 +145,12 @@ class Renter:
             with contextlib.suppress(OSError, BadFileError):
                 self.ledger.note_price(rental.nonce, found.cents_per_hour or 0)
 
-    def rent(self, offer: InstanceOffer, region: str, run: str, deadline: float, setup: Setup) -> Rented:
+    def rent(
+        self, offer: InstanceOffer, region: str, run: str, deadline: float, setup: LaunchOptions
+    ) -> Rented:
         """Launch an instance for a run. Return it as soon as the provider has accepted it.
 
-        Raises ServiceError if the launch was refused; nothing is rented then. Raises UnsettledError if the
+        Raises ServiceError if the launch was refused; nothing is rented then. Raises UnknownOutcomeError if the
         outcome is unknown, and RefusedError if the ledger cannot be written.
         """
         for _ in range(LAUNCHES):
@@ -181,7 +183,7 @@ class Renter:
         words = (
             f"{self.provider.name}: {LAUNCHES} launches of {offer.type} got no answer, and made no instance"
         )
-        raise UnsettledError(
+        raise UnknownOutcomeError(
             self.provider.name, RentalReason.GONE, f"{words}\n  look again in a while   launch reconcile"
         )
 
@@ -287,11 +289,11 @@ class Renter:
                 break
         return tuple(left.values())
 
-    def _launch(self, intent: Intent, setup: Setup) -> Rental | None:
+    def _launch(self, intent: Intent, setup: LaunchOptions) -> Rental | None:
         """Make one launch, whose intent is on disk. Return None if no instance appeared in time."""
         try:
             ids = self.provider.launch(intent, setup)
-        except UnsettledError as error:
+        except UnknownOutcomeError as error:
             return self._settle(intent, error)
         except ServiceError as error:
             with contextlib.suppress(OSError):
@@ -315,7 +317,7 @@ class Renter:
         with contextlib.suppress(OSError, BadFileError):
             self.ledger.step(intent.nonce, RentalState.REFUSED, self.clock.now(), why=NOT_SENT)
 
-    def _settle(self, intent: Intent, lost: UnsettledError) -> Rental | None:
+    def _settle(self, intent: Intent, lost: UnknownOutcomeError) -> Rental | None:
         """Look for the instance of a launch without an answer. Return None if none appears in SETTLE_S.
 
         Only a list read after that time proves it. Raises `lost` if no such list can be read.

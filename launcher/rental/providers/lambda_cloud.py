@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from launcher.base.clock import SystemClock
 from launcher.base.text import printable
-from launcher.errors import ServiceAuthError, ServiceError, ServiceUnreachableError, UnsettledError
+from launcher.errors import ServiceAuthError, ServiceError, ServiceUnreachableError, UnknownOutcomeError
 from launcher.rental.offers import card_memory
 from launcher.rental.provider import Placed, SshKey
 from launcher.rental.provider import ProviderReason as Reason
@@ -35,8 +35,16 @@ from launcher.rental.providers.lambda_api import (
 )
 from launcher.rental.providers.lambda_credentials import KEYS_PAGE, VARIABLE, LambdaKey, find_key, key_files
 from launcher.rental.providers.lambda_settings import API, LambdaSettings
-from launcher.rental.rate_limit import MOST_WAIT_S, CallPace, Waits, back_off_s, say_nothing, usual_pace
-from launcher.rental.renting import TAGS, Instance, InstanceOffer, InstanceState, Intent, Setup, nonce_in
+from launcher.rental.rate_limit import MOST_WAIT_S, RateLimit, Waits, back_off_s, say_nothing, usual_pace
+from launcher.rental.renting import (
+    TAGS,
+    Instance,
+    InstanceOffer,
+    InstanceState,
+    Intent,
+    LaunchOptions,
+    nonce_in,
+)
 from launcher.transport.http.service_wire import CallFailure, ServiceReply, ServiceWire, WireError
 from launcher.values.base import Record
 
@@ -88,7 +96,7 @@ def connect(api: str, hears: Callable[[float], object]) -> LambdaAccount:
     return cloud
 
 
-def log_in(variables: Mapping[str, str], home: Path, pace: CallPace, api: str = API) -> LambdaAccount:
+def log_in(variables: Mapping[str, str], home: Path, pace: RateLimit, api: str = API) -> LambdaAccount:
     """Return the account of a user's key. No call is made yet. Raises BadFileError or ServiceAuthError."""
     key = find_key(variables, home)
     if key is None:
@@ -107,7 +115,7 @@ class LambdaAccount:
 
     name = NAME
 
-    def __init__(self, key: LambdaKey, wire: ServiceWire, pace: CallPace, api: str = API) -> None:
+    def __init__(self, key: LambdaKey, wire: ServiceWire, pace: RateLimit, api: str = API) -> None:
         """Use this key over this wire, with this rate limit."""
         self._key, self._wire, self._pace = key, wire, pace
         self._draw = random.Random()  # noqa: S311 — it only spreads calls
@@ -131,10 +139,10 @@ class LambdaAccount:
             raise self._malformed(what)
         return tuple(_offer(found) for found in read)
 
-    def launch(self, intent: Intent, setup: Setup) -> tuple[str, ...]:
+    def launch(self, intent: Intent, setup: LaunchOptions) -> tuple[str, ...]:
         """Launch an instance that carries the intent's nonce in its name and a tag.
 
-        Call it only once per intent, whatever the outcome. Raises UnsettledError if the launch may have been
+        Call it only once per intent, whatever the outcome. Raises UnknownOutcomeError if the launch may have been
         accepted; look for the instance in `instances`. After any other error it was not accepted.
         """
         what = f"launching {intent.type} in {intent.region}"
@@ -302,11 +310,11 @@ class LambdaAccount:
         kind = ServiceError if error.failure is CallFailure.TOO_LARGE else ServiceUnreachableError
         return kind(NAME, Reason(error.failure), f"{NAME}: {what}: {error}")
 
-    def _unsettled(self, what: str, reason: Reason, words: str) -> UnsettledError:
-        return UnsettledError(NAME, reason, f"{NAME}: {what}: {words}; it may have been accepted")
+    def _unsettled(self, what: str, reason: Reason, words: str) -> UnknownOutcomeError:
+        return UnknownOutcomeError(NAME, reason, f"{NAME}: {what}: {words}; it may have been accepted")
 
 
-def _launch_body(intent: Intent, setup: Setup) -> Mapping[str, object]:
+def _launch_body(intent: Intent, setup: LaunchOptions) -> Mapping[str, object]:
     """Return the body of a launch. It has no `quantity`, because the service accepts only one."""
     optional = {
         "image": {"family": setup.image} if setup.image else None,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from launcher.backends.registry import backend_of
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.runs.follow.evidence import of_service, words
 from launcher.transport.log_diagnosis import BY_NAME, Diagnosis, LogFile, ProcessEnd, diagnose
 from launcher.upload.excluded_files import explained
@@ -25,7 +25,7 @@ _NO_FAILURE = ("succeeded", *_STOPPED)
 _KNOWN = BY_NAME.keys() - {"none", "unknown"}
 
 
-def diagnosis_of(mirror: Mirror) -> Diagnosis | None:
+def diagnosis_of(mirror: LocalCopy) -> Diagnosis | None:
     """Return the diagnosis of the last failed attempt in the local copy, or the doubt about a run without one.
 
     None without a failure or doubt. For an interrupted run the diagnosis is the interruption; for a stopped
@@ -54,7 +54,7 @@ def diagnosis_of(mirror: Mirror) -> Diagnosis | None:
     return unknown or _of_success(mirror)
 
 
-def _interrupted(mirror: Mirror, state: RunState) -> Diagnosis:
+def _interrupted(mirror: LocalCopy, state: RunState) -> Diagnosis:
     if said := of_service(state.evidence):
         mend = f"launch recover {mirror.short}     the next session continues from the last checkpoint"
         return Diagnosis("interrupted", None, None, f"the run is interrupted: {said}", mend)
@@ -65,7 +65,7 @@ def _interrupted(mirror: Mirror, state: RunState) -> Diagnosis:
     return Diagnosis("interrupted", None, None, why, mend)
 
 
-def _by_service(mirror: Mirror, state: RunState) -> Diagnosis | None:
+def _by_service(mirror: LocalCopy, state: RunState) -> Diagnosis | None:
     """Return the diagnosis from the scheduler or service that starts a host's runs; None if it reports none."""
     if (entry := mirror.entry) is None:
         return None
@@ -73,13 +73,13 @@ def _by_service(mirror: Mirror, state: RunState) -> Diagnosis | None:
     return backend_of(entry.host).running.service_diagnosis(mirror, state, said, lambda: _last_reason(mirror))
 
 
-def _last_reason(mirror: Mirror) -> object:
+def _last_reason(mirror: LocalCopy) -> object:
     """Return the reason why the last attempt ended, from its state; None before one has ended."""
     _, last, _ = next(_ended_attempts(mirror), _EndedAttempt("", {}, {}))
     return last.get("reason")
 
 
-def _of_success(mirror: Mirror) -> Diagnosis | None:
+def _of_success(mirror: LocalCopy) -> Diagnosis | None:
     """Return the doubt that the agent recorded about the last attempt, if that succeeded."""
     folder, state, _ = next(_ended_attempts(mirror), _EndedAttempt("", {}, {}))
     evidence = state.get("evidence")
@@ -89,7 +89,7 @@ def _of_success(mirror: Mirror) -> Diagnosis | None:
     return _as_reported(mirror, folder, doubt, state)
 
 
-def _last_failure(mirror: Mirror) -> tuple[Diagnosis | None, Diagnosis | None]:
+def _last_failure(mirror: LocalCopy) -> tuple[Diagnosis | None, Diagnosis | None]:
     """Return the diagnosis of the last attempt with a known failure, or else of the last unknown failure.
 
     The first value is the known failure, the second the unknown one; the other value is None.
@@ -119,7 +119,7 @@ class _EndedAttempt(NamedTuple):
     previous: Mapping[str, Any]
 
 
-def _ended_attempts(mirror: Mirror) -> Iterator[_EndedAttempt]:
+def _ended_attempts(mirror: LocalCopy) -> Iterator[_EndedAttempt]:
     """Yield each attempt that has ended, the last one first."""
     behind: Mapping[str, Any] | None = None
     for folder in reversed(mirror.files.numbered()):
@@ -136,14 +136,14 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 @contextlib.contextmanager
-def _log_of(mirror: Mirror, folder: str) -> Iterator[LogFile]:
+def _log_of(mirror: LocalCopy, folder: str) -> Iterator[LogFile]:
     """Open an attempt's log; a missing log is empty. Raises RunError if it cannot be read."""
     path = f"{folder}/log.txt"
     with mirror.record.opened(path) if mirror.files.exists(path) else io.BytesIO() as file:
         yield LogFile(file)
 
 
-def _why(mirror: Mirror, attempt: _EndedAttempt, evidence: Mapping[str, Any]) -> Diagnosis:
+def _why(mirror: LocalCopy, attempt: _EndedAttempt, evidence: Mapping[str, Any]) -> Diagnosis:
     folder, state, previous = attempt
     if evidence.get("class"):
         return _as_reported(mirror, folder, evidence, state)
@@ -157,7 +157,7 @@ def _why(mirror: Mirror, attempt: _EndedAttempt, evidence: Mapping[str, Any]) ->
 
 
 def _as_reported(
-    mirror: Mirror, folder: str | None, evidence: Mapping[str, Any], state: Mapping[str, Any]
+    mirror: LocalCopy, folder: str | None, evidence: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Diagnosis:
     """Return the agent's diagnosis, with the line's number if the log in a folder contains that line."""
     name, line = str(evidence["class"]), str(evidence.get("line") or "") or None

@@ -13,7 +13,7 @@ from rich.filesize import decimal
 
 from launcher.copy import move_records
 from launcher.copy.last_answer import last_answer
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import HostError, MachineGoneError, RunError, ServiceError, UnreachableError
 from launcher.metrics.host_figures import host_figures
 from launcher.metrics.lineage import joined
@@ -55,7 +55,7 @@ def no_watch(_error: UnreachableError | None) -> None:
 
 def follow(
     host: Host,
-    mirror: Mirror,
+    mirror: LocalCopy,
     view: View,
     desk: HostClient | None = None,
     *,
@@ -125,7 +125,7 @@ def pause(view: View, error: UnreachableError, losses: int) -> None:
 
 
 @contextlib.contextmanager
-def _noting_shown(mirror: Mirror) -> Iterator[None]:
+def _noting_shown(mirror: LocalCopy) -> Iterator[None]:
     """Record at the end how much of a run was shown. If the disk refuses, the output is shown again."""
     try:
         yield
@@ -135,7 +135,7 @@ def _noting_shown(mirror: Mirror) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _board(mirror: Mirror, view: View) -> Iterator[TensorBoard]:
+def _board(mirror: LocalCopy, view: View) -> Iterator[TensorBoard]:
     """Write TensorBoard's files during the block; a failure to write the last of them is reported too."""
     with mirror.disk_errors(mirror.tensorboard):
         board = TensorBoard(mirror)
@@ -152,7 +152,7 @@ def _tell_problem(board: TensorBoard, view: View) -> None:
         board.problem = None
 
 
-def _tell_parent(mirror: Mirror, view: View) -> bool:
+def _tell_parent(mirror: LocalCopy, view: View) -> bool:
     """Show the parent run, if the record of the run's start has been fetched; return whether it has."""
     parent = mirror.record.parent()
     if parent is not None:
@@ -164,7 +164,7 @@ def _tell_parent(mirror: Mirror, view: View) -> bool:
 
 def _until_end(
     desk: HostClient,
-    mirror: Mirror,
+    mirror: LocalCopy,
     view: View,
     board: TensorBoard,
     keeper: CheckpointKeeper,
@@ -197,7 +197,7 @@ def _until_end(
 
 
 def _bring_home(
-    desk: HostClient, mirror: Mirror, view: View, keeper: CheckpointKeeper, *, is_last_try: bool
+    desk: HostClient, mirror: LocalCopy, view: View, keeper: CheckpointKeeper, *, is_last_try: bool
 ) -> None:
     """Pull a run's files.
 
@@ -225,7 +225,7 @@ def _bring_home(
             view.note(text)
 
 
-def what_stayed(pulled: Pulled, host: str, mirror: Mirror, *, stays: bool = True) -> list[str]:
+def what_stayed(pulled: Pulled, host: str, mirror: LocalCopy, *, stays: bool = True) -> list[str]:
     """Return a line for each kind of file that a pull left on the host, with the command to get it, and for renamed files.
 
     On a rented machine that ends with its run no files stay (`stays` is false): the end of the rental
@@ -252,13 +252,13 @@ def what_stayed(pulled: Pulled, host: str, mirror: Mirror, *, stays: bool = True
     return lines
 
 
-def checkpoints_left(pulled: Pulled, mirror: Mirror) -> list[RunOutput]:
+def checkpoints_left(pulled: Pulled, mirror: LocalCopy) -> list[RunOutput]:
     """Return the checkpoint files that a pull left on the host, without those that are already here."""
     copies = LocalCopies(mirror)
     return [file for file in pulled.checkpoints if copies.status(file) != "yes"]
 
 
-def what_failed(pulled: Pulled, host: str, mirror: Mirror) -> str | None:
+def what_failed(pulled: Pulled, host: str, mirror: LocalCopy) -> str | None:
     """Return a note on the files that the host could not send, with the reasons and the retry command; None if it sent all."""
     if not pulled.left_out:
         return None
@@ -272,7 +272,7 @@ def _listed(files: list[RunOutput]) -> str:
     return ", ".join(words) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
 
 
-def _correct(mirror: Mirror, state: RunState, view: View) -> None:
+def _correct(mirror: LocalCopy, state: RunState, view: View) -> None:
     """Note where the script's use of the plan differs from the expectation from its source."""
     expected, taken = mirror.record.plan().takes, state.taken
     if expected is None or taken is None:
@@ -287,7 +287,7 @@ def _correct(mirror: Mirror, state: RunState, view: View) -> None:
         view.note(f"your script took its {' and '.join(more)} from the plan   launch explain")
 
 
-def _is_rehearsed(mirror: Mirror, state: RunState) -> bool:
+def _is_rehearsed(mirror: LocalCopy, state: RunState) -> bool:
     """Return whether a rehearsed run shows anything about its card.
 
     For a script that takes no values from the plan, the hook imitates the card.
@@ -297,7 +297,7 @@ def _is_rehearsed(mirror: Mirror, state: RunState) -> bool:
     return state.taken != set() or mirror.record.plan().takes == []
 
 
-def _is_drawn(mirror: Mirror) -> bool:
+def _is_drawn(mirror: LocalCopy) -> bool:
     """Return whether the picture is newer than all of the run's data.
 
     The data of a parent may have changed since.
@@ -310,7 +310,7 @@ def _is_drawn(mirror: Mirror) -> bool:
     )
 
 
-def finish(mirror: Mirror, state: RunState, view: View) -> None:
+def finish(mirror: LocalCopy, state: RunState, view: View) -> None:
     """Draw a run's loss and show its end."""
     # These load all of planning, which would delay the first line of `launch attach`.
     from launcher.runs.follow.precision_report import known_precision

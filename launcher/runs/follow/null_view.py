@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.runs.follow.view import SilentStage
+from launcher.runs.follow.view import NullStage
 
 if TYPE_CHECKING:
     from launcher.copy.record_sync import News
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from launcher.runs.follow.view import Result, Stage
     from launcher.values.plan import Finding, Plan
     from launcher.values.record import Event, Parent, PlanSummary, RunState, Summary
-    from launcher.values.upload_selection import Cargo
+    from launcher.values.upload_selection import UploadSelection
 
 
-class SilentView:
+class NullView:
     """Shows nothing; `losses` counts the lost links."""
 
     losses = 0
@@ -26,7 +26,7 @@ class SilentView:
     def head(self, plan: Plan) -> None:
         """Show nothing."""
 
-    def cargo(self, cargo: Cargo) -> None:
+    def cargo(self, cargo: UploadSelection) -> None:
         """Show nothing."""
 
     def agrees(self, question: str) -> bool | None:
@@ -35,7 +35,7 @@ class SilentView:
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
         """Yield a stage that is not shown."""
-        yield SilentStage()
+        yield NullStage()
 
     def note(self, text: str) -> None:
         """Show nothing."""

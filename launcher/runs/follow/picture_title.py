@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from launcher.base.text import printable
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 
 if TYPE_CHECKING:
     from launcher.runs.follow.precision_report import PrecisionReport
 
 
-def title_of(mirror: Mirror, report: PrecisionReport | None) -> str:
+def title_of(mirror: LocalCopy, report: PrecisionReport | None) -> str:
     """Return the job, the card and the precision, if it was seen: sft · TITAN RTX 24 GB · fp16 autocast + scaler."""
     plan = mirror.record.plan()
     card = f"{plan.card}, rehearsed on a CPU" if plan.card and plan.rehearsed else plan.card

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from launcher.base.json_file import JsonObject
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.run_record import MOST_GROWN
 from launcher.errors import BadFileError
 from launcher.planning.precision.precision_comparison import (
@@ -91,7 +91,7 @@ class PrecisionReport(NamedTuple):
         return self.sentence if self.verdict is not None and self.verdict.kind == "unsound" else None
 
 
-def precision_report(mirror: Mirror) -> PrecisionReport:
+def precision_report(mirror: LocalCopy) -> PrecisionReport:
     """Return the precision that a run used.
 
     Raises BadFileError if this version does not understand its plan.
@@ -112,7 +112,7 @@ def precision_report(mirror: Mirror) -> PrecisionReport:
     )
 
 
-def known_precision(mirror: Mirror) -> PrecisionReport | None:
+def known_precision(mirror: LocalCopy) -> PrecisionReport | None:
     """Return the precision that a run used; None if this version does not understand its plan."""
     try:
         return precision_report(mirror)
@@ -120,7 +120,7 @@ def known_precision(mirror: Mirror) -> PrecisionReport | None:
         return None
 
 
-def _attempts(mirror: Mirror, plan: Plan) -> Iterator[AttemptPrecision]:
+def _attempts(mirror: LocalCopy, plan: Plan) -> Iterator[AttemptPrecision]:
     consumed: set[str] = (
         set()
     )  # values taken by an attempt count for later attempts too, which may fail before they take them
@@ -161,7 +161,7 @@ def _attempts(mirror: Mirror, plan: Plan) -> Iterator[AttemptPrecision]:
         )
 
 
-def _evidence(mirror: Mirror, folder: str) -> tuple[tuple[PrecisionSeen, ...], JsonObject]:
+def _evidence(mirror: LocalCopy, folder: str) -> tuple[tuple[PrecisionSeen, ...], JsonObject]:
     """Return the hook's observations in an attempt, and the worker's proof; empty without one."""
     seen: list[PrecisionSeen] = []
     proof: JsonObject = {}

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from launcher.copy.record_sync import News
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
     from launcher.runs.follow.view import View
     from launcher.values.record import RunState
 
 SHOWN = ".shown.json"
 
 
-def shown(mirror: Mirror) -> dict[str, int] | None:
+def shown(mirror: LocalCopy) -> dict[str, int] | None:
     """Return how many bytes of each file the user has seen; None if no other process follows, so that all was shown."""
     if not mirror.files.exists(SHOWN):
         return None
@@ -27,13 +27,13 @@ def shown(mirror: Mirror) -> dict[str, int] | None:
     return {name: size for name, size in found.items() if isinstance(size, int) and size >= 0}
 
 
-def begin(mirror: Mirror) -> None:
+def begin(mirror: LocalCopy) -> None:
     """Record that all output here was shown, before another process takes over. Raises OSError."""
     if not mirror.files.exists(SHOWN):
         _write(mirror, mirror.record.sizes())
 
 
-def note(mirror: Mirror) -> None:
+def note(mirror: LocalCopy) -> None:
     """Record that all output read so far was shown, if another process follows the run too.
 
     Raises OSError.
@@ -42,7 +42,7 @@ def note(mirror: Mirror) -> None:
         _write(mirror, mirror.sync.read_sizes())
 
 
-def show_rest(mirror: Mirror, state: RunState, view: View) -> None:
+def show_rest(mirror: LocalCopy, state: RunState, view: View) -> None:
     """Show the unseen output that another process fetched of an ended run. Raises RunError."""
     before = shown(mirror)
     if before is not None:
@@ -50,7 +50,7 @@ def show_rest(mirror: Mirror, state: RunState, view: View) -> None:
         show_more(mirror, state, view)
 
 
-def show_more(mirror: Mirror, state: RunState, view: View) -> None:
+def show_more(mirror: LocalCopy, state: RunState, view: View) -> None:
     """Show the output that another process fetched of an ended run since it was read here.
 
     Raises RunError.
@@ -60,5 +60,5 @@ def show_more(mirror: Mirror, state: RunState, view: View) -> None:
         note(mirror)
 
 
-def _write(mirror: Mirror, sizes: dict[str, int]) -> None:
+def _write(mirror: LocalCopy, sizes: dict[str, int]) -> None:
     mirror.files.write(SHOWN, f"{json.dumps(sizes)}\n".encode())

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from launcher.values.record import RunState, State, is_terminal
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
     from launcher.transport.client.desk import HostClient
 
 MOST_ROUNDS = 20
 """The maximum number of answers that are not full. An ended run needs fewer."""
 
 
-def refresh(desk: HostClient, mirror: Mirror, most: float = math.inf) -> None:
+def refresh(desk: HostClient, mirror: LocalCopy, most: float = math.inf) -> None:
     """Fetch the present output of a run, up to `most` bytes, without waiting for more.
 
     Output that a live run writes during the fetch is left: over a slow link the fetch might never finish.

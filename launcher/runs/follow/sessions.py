@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from launcher.backends.runtimes import load
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import BadFileError, UnreachableError
 from launcher.runs.follow.following import Watch, follow, no_watch, pause
 from launcher.runs.follow.view import View
@@ -20,7 +20,7 @@ ANOTHER_S = 1.0
 
 def follow_sessions(
     host: Host,
-    mirror: Mirror,
+    mirror: LocalCopy,
     view: View,
     desk: HostClient | None = None,
     *,
@@ -39,7 +39,9 @@ def follow_sessions(
             return state
 
 
-def _with_next_session(host: Host, mirror: Mirror, view: View, opening: Opening | None) -> HostClient | None:
+def _with_next_session(
+    host: Host, mirror: LocalCopy, view: View, opening: Opening | None
+) -> HostClient | None:
     """Start the next session of a run; return the open host client, or `None` if the run waits.
 
     Reopens a lost link.
@@ -70,13 +72,13 @@ def _with_next_session(host: Host, mirror: Mirror, view: View, opening: Opening 
         return desk
 
 
-def _has_a_next(mirror: Mirror, state: RunState) -> bool:
+def _has_a_next(mirror: LocalCopy, state: RunState) -> bool:
     """Return whether a run was interrupted only by the end of its session."""
     is_interrupted = state.state == State.INTERRUPTED and state.reason == Reason.SESSION_LIMIT
     return is_interrupted and has_sessions(mirror)
 
 
-def has_sessions(mirror: Mirror) -> bool:
+def has_sessions(mirror: LocalCopy) -> bool:
     """Return whether the run's runtime has limited sessions, after which a client recovers it; False without its plan."""
     try:
         return load(mirror.whole_plan().runtime).has_sessions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from launcher.copy import last_seen
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import NoRunError
 from launcher.runs.follow.evidence import diagnosis, doubt, lingered
 from launcher.transport.client.desk import HostClient
@@ -39,12 +39,12 @@ def known_summary(desk: HostClient, run: str) -> Summary:
     return summary
 
 
-def remembered(mirror: Mirror) -> Summary:
+def remembered(mirror: LocalCopy) -> Summary:
     """Return this client's last summary of a run without asking its host."""
     return last_seen.latest(mirror, _on_record(mirror))
 
 
-def _on_record(mirror: Mirror) -> Summary:
+def _on_record(mirror: LocalCopy) -> Summary:
     """Return the summary of a run from its fetched records."""
     plan, state = mirror.record.plan(), mirror.state() or RunState(state=State.PREPARING)
     reached = state if None not in (state.step, state.loss) else mirror.record.last_step()
@@ -70,7 +70,7 @@ def _on_record(mirror: Mirror) -> Summary:
     )
 
 
-def _ended(mirror: Mirror, state: RunState) -> float | None:
+def _ended(mirror: LocalCopy, state: RunState) -> float | None:
     """Return the end of a run by this machine's clock, because the host's clock may differ."""
     began = mirror.record.began()
     if not is_terminal(state.state) or state.time is None or began is None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from launcher.rental.records import RentCost
     from launcher.values.plan import Finding, Plan
     from launcher.values.record import Event, Parent, PlanSummary, RunState, Summary
-    from launcher.values.upload_selection import Cargo
+    from launcher.values.upload_selection import UploadSelection
 
 
 class Stage(Protocol):
@@ -32,7 +32,7 @@ class Stage(Protocol):
         """Show the progress of a transfer. This may be called ten times a second."""
 
 
-class SilentStage:
+class NullStage:
     """A stage that is not shown."""
 
     text: str | None = None
@@ -50,7 +50,7 @@ class View(Protocol):
     def head(self, plan: Plan) -> None:
         """Show the job, host, card and precision."""
 
-    def cargo(self, cargo: Cargo) -> None:
+    def cargo(self, cargo: UploadSelection) -> None:
         """Show the excluded files that the user may need."""
 
     def agrees(self, question: str) -> bool | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import LaunchError
 from launcher.planning.precision.precision_history import PRECISION_FAILURES
 from launcher.planning.script.script import starts_python
@@ -29,7 +29,7 @@ def suggestion(plan: Plan) -> tuple[Finding, ...]:
     )
 
 
-def mending_command(mirror: Mirror, state: RunState) -> str | None:
+def mending_command(mirror: LocalCopy, state: RunState) -> str | None:
     """Return the command that launches a run's script with the plan's precision, if that fixes its failure."""
     if state.state != State.FAILED or state.reason not in PRECISION_FAILURES:
         return None

@@ -24,7 +24,7 @@ LOOK_AGAIN_S = 30.0
 """The maximum age of facts about cards, in seconds, before the host is probed again."""
 
 
-class Contact(NamedTuple):
+class ConnectedHost(NamedTuple):
     """A connected host, its facts, and the job to run on it.
 
     `gpus` is the value of `--gpus`. `deadline` is the end of waiting for cards, by the monotonic clock.
@@ -41,12 +41,12 @@ class Contact(NamedTuple):
     is_rented: bool = False
     batch: str | None = None
 
-    def probed_again(self) -> Contact:
+    def probed_again(self) -> ConnectedHost:
         """Return the contact with new facts."""
         return self._replace(facts=backend_of(self.host).probing.probe(self.desk, self.host, self.job))
 
 
-def pass_gate(contact: Contact, plan: Plan) -> None:
+def pass_gate(contact: ConnectedHost, plan: Plan) -> None:
     """Check a plan, and the cards of `--gpus`, against the host's facts; show the notes.
 
     Raises RefusedError with the refusals, or CardBusyError if busy cards are the only obstacle.
@@ -97,14 +97,14 @@ def refusal(findings: Iterable[Finding]) -> RefusedError | None:
     return RefusedError(cards.REFUSED + "\n".join(lines)) if lines else None
 
 
-def pass_gate_when_free(contact: Contact, plan: Plan) -> Contact:
+def pass_gate_when_free(contact: ConnectedHost, plan: Plan) -> ConnectedHost:
     """Pass the gate; while the cards are held, probe again until the deadline.
 
     Return the contact that passed. Raises RefusedError.
     """
     first = [contact]
 
-    def look() -> Contact:
+    def look() -> ConnectedHost:
         current = first.pop() if first else contact.probed_again()
         pass_gate(current, plan)
         return current
@@ -112,7 +112,7 @@ def pass_gate_when_free(contact: Contact, plan: Plan) -> Contact:
     return cards.waiting_for(look, contact.deadline - time.monotonic(), contact.view)
 
 
-def look_at_cards(contact: Contact, plan: Plan) -> Callable[[], cards.CardChoice]:
+def look_at_cards(contact: ConnectedHost, plan: Plan) -> Callable[[], cards.CardChoice]:
     """Return a function that chooses cards for a plan, with a new probe once the facts are old.
 
     While all cards are held, it returns the last choice.

@@ -24,13 +24,13 @@ from launcher.runs.launch.planned import known_of, plan_of
 from launcher.runs.launch.resolved_request import AUTO, secrets_for, there, understand
 from launcher.runs.run_desk import connect
 from launcher.upload.loading import load
-from launcher.upload.upload_history import ShippedBefore
+from launcher.upload.upload_history import UploadHistory
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.plan import Finding, Plan, PlanValue
 from launcher.values.profile import Profile
-from launcher.values.upload_selection import Cargo
+from launcher.values.upload_selection import UploadSelection
 
 if TYPE_CHECKING:
     from launcher.backends.base.session_preview import SessionPreview
@@ -43,7 +43,7 @@ class Preview(NamedTuple):
     host: Host
     plan: Plan
     findings: tuple[Finding, ...]
-    cargo: Cargo
+    cargo: UploadSelection
     session: SessionPreview | None = None
     rental: RentalChoice | None = None
 
@@ -70,7 +70,7 @@ def preview(
     of_job = [*job_check.findings(resolved.task), *secret_values.findings(resolved.values)]
     resolved = resolved._replace(task=job_check.without_refused(resolved.task))
     loaded = load(resolved.task, request.env_files)
-    question = None if request.is_sure else ShippedBefore(resolved.task.code, host).question(loaded)
+    question = None if request.is_sure else UploadHistory(resolved.task.code, host).question(loaded)
     unreached: tuple[Finding, ...] = ()
     rental: RentalChoice | None = None
     if facts is None and backend.running.rental(host) is not None:

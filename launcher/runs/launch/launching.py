@@ -16,7 +16,7 @@ from launcher.backends.runtimes import load as load_runtime
 from launcher.base.held_interrupts import HeldInterrupts, Interrupts
 from launcher.config import build_settings, job_check, resolve, script_check, secret_values
 from launcher.config.resolved import Resolved
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.request import Request, remember
 from launcher.copy.run_id import new_run_id
 from launcher.copy.runs_folder import runs_folder
@@ -33,7 +33,7 @@ from launcher.errors import (
 from launcher.runs.follow.view import Stage, View
 from launcher.runs.launch import cards, sweeping
 from launcher.runs.launch.adapting import suggestion
-from launcher.runs.launch.contact import Contact, look_at_cards, pass_gate, pass_gate_when_free, settle
+from launcher.runs.launch.contact import ConnectedHost, look_at_cards, pass_gate, pass_gate_when_free, settle
 from launcher.runs.launch.hook_note import hook_note
 from launcher.runs.launch.resolved_request import AUTO, secrets_for, there, understand
 from launcher.runs.launch.shipping import Shipment, ship
@@ -44,7 +44,7 @@ from launcher.runs.run_desk import Opening, connect
 from launcher.transport.client.desk import HostClient
 from launcher.upload import excluded_files, upload_record
 from launcher.upload.loading import Load, load
-from launcher.upload.upload_history import ShippedBefore
+from launcher.upload.upload_history import UploadHistory
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.plan import Finding, Plan
@@ -63,7 +63,7 @@ class Started(NamedTuple):
     """A run that has begun, and its open host client, which `follow` takes over."""
 
     host: Host
-    mirror: Mirror
+    mirror: LocalCopy
     desk: HostClient
     interrupts: Interrupts
     """Held-back Ctrl-C and SIGTERM, for the caller to release: they do not end the run from here on."""
@@ -104,7 +104,7 @@ def launch(
     settle(planning.task_findings(task, host), view)
     runs_folder()  # raises if it cannot be made, before the host is contacted
     loaded = _load(task, request.env_files, view, code)
-    before = ShippedBefore(task.code, host)
+    before = UploadHistory(task.code, host)
     if not request.is_sure:
         _ask(before.question(loaded), view)
     ready = _Ready(request, secrets, loaded, before, opening, hold, code.batch if code is not None else None)
@@ -142,7 +142,7 @@ class _Ready(NamedTuple):
     request: Request
     secrets: Mapping[str, str]
     loaded: Load
-    before: ShippedBefore
+    before: UploadHistory
     opening: Opening | None
     hold: Callable[[], Interrupts]
     batch: str | None
@@ -177,7 +177,7 @@ def _launch_on(
             script_check.without_effect(plan, resolved.asked, resolved.job, rehearses=request.rehearses), view
         )
         deadline = time.monotonic() + request.wait_s
-        contact = Contact(
+        contact = ConnectedHost(
             host, desk, resolved.job, facts, view, resolved.gpus, deadline, shown is not None, batch
         )
         contact = pass_gate_when_free(contact, plan)
@@ -187,7 +187,7 @@ def _launch_on(
         with open_for_plan(desk, host, plan, contact.facts, build) as runtime:
             shipments: list[Shipment] = []
             fill = functools.partial(_ship, desk, loaded, before, shipments)
-            started = begin(contact, runtime, plan, secrets, Filling("ship", fill), run_id, hold)
+            started = begin(contact, runtime, plan, secrets, UploadStage("ship", fill), run_id, hold)
         # On a full disk here, only an explanation, `rerun` and `recover --abandon` are lost.
         with contextlib.suppress(OSError):
             excluded_files.remember(started.mirror.files, loaded.cargo)
@@ -203,9 +203,9 @@ def _launch_on(
 def _ship(
     desk: HostClient,
     loaded: Load,
-    before: ShippedBefore,
+    before: UploadHistory,
     shipments: list[Shipment],
-    mirror: Mirror,
+    mirror: LocalCopy,
     stage: Stage,
 ) -> str:
     """Send a load for a run; append the shipment to the list."""
@@ -239,19 +239,19 @@ def _ask(question: Finding | None, view: View) -> None:
         raise RefusedError(f"not sent, as you answered\n  {question.mend}")
 
 
-class Filling(NamedTuple):
+class UploadStage(NamedTuple):
     """An upload stage: `fill` puts a run's code and data in place, shows its progress, and returns a summary."""
 
     stage: str
-    fill: Callable[[Mirror, Stage], str]
+    fill: Callable[[LocalCopy, Stage], str]
 
 
 def begin(
-    contact: Contact,
+    contact: ConnectedHost,
     runtime: Runtime,
     plan: Plan,
     secrets: Mapping[str, str],
-    filling: Filling,
+    filling: UploadStage,
     run_id: str | None = None,
     hold: Callable[[], Interrupts] = HeldInterrupts,
 ) -> Started:
@@ -269,7 +269,7 @@ def begin(
     wait_s = contact.deadline - time.monotonic()
     create = functools.partial(_create, runtime, plan, look, run_id, queues=wait_s > 0)
     run, gpus = cards.waiting_for(create, wait_s, view)
-    mirror = Mirror(run, runs_folder())
+    mirror = LocalCopy(run, runs_folder())
     with view.stage(filling.stage) as stage:
         stage.text = filling.fill(mirror, stage)
     if needed := runtime.needs(plan):
@@ -306,7 +306,7 @@ def build_image(request: Request, view: View) -> None:
 
         plan = plan_of(profile, resolved, facts)
         with contextlib.suppress(CardBusyError):  # a build needs no card
-            pass_gate(Contact(host, desk, resolved.job, facts, view), plan)
+            pass_gate(ConnectedHost(host, desk, resolved.job, facts, view), plan)
         runtime = stack.enter_context(open_for_plan(desk, host, plan, facts, build))
         with view.stage("image") as stage:
             stage.text = runtime.provide(plan, stage.progress)
@@ -336,7 +336,7 @@ def _look(desk: HostClient, resolved: Resolved, view: View) -> tuple[Facts, Prof
     return facts, profile
 
 
-def _start(runtime: Runtime, mirror: Mirror) -> str | None:
+def _start(runtime: Runtime, mirror: LocalCopy) -> str | None:
     """Start the run; return the id of its job on a cluster.
 
     If it could not begin and its host removes it, the local copy is removed too; otherwise it may have begun.

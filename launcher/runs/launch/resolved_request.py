@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from launcher.backends.base.probing import CardRequest, CardsThere
+from launcher.backends.base.probing import CardRequest, HostCards
 from launcher.backends.registry import backend_of
 from launcher.config import env_file, job_variables, local_model, resolve, secret_values
 from launcher.config.lookup import Lookup
@@ -77,7 +77,7 @@ def secrets_for(resolved: Resolved) -> Mapping[str, str]:
     return secrets
 
 
-def there(resolved: Resolved, facts: Facts) -> CardsThere:
+def there(resolved: Resolved, facts: Facts) -> HostCards:
     """Return the cards that a request gets on its host, from the probe's facts.
 
     Raises UnknownNameError, or RefusedError, for cards that no profile names.

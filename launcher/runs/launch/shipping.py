@@ -10,15 +10,15 @@ from rich.filesize import decimal
 
 from launcher.base.meter import Meter
 from launcher.base.text import files_text
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import ConnectionLostError, RunError
 from launcher.runs.follow.view import Stage
 from launcher.transport.client.desk import HostClient
 from launcher.upload import tree
 from launcher.upload.excluded_text import left_out_line
 from launcher.upload.loading import Load
-from launcher.upload.upload_history import ShippedBefore, is_large
-from launcher.values.upload_selection import Cargo
+from launcher.upload.upload_history import UploadHistory, is_large
+from launcher.values.upload_selection import UploadSelection
 
 TRIES = 3
 LARGE = 10_000_000
@@ -33,7 +33,7 @@ class Shipment(NamedTuple):
     words: str
 
 
-def ship(desk: HostClient, load: Load, before: ShippedBefore, mirror: Mirror, stage: Stage) -> Shipment:
+def ship(desk: HostClient, load: Load, before: UploadHistory, mirror: LocalCopy, stage: Stage) -> Shipment:
     """Put a load in place on the host for a run."""
     manifest = tree.manifest(load.tree, load.digests, stage.moved)
     load.digests.save()
@@ -49,7 +49,7 @@ def ship(desk: HostClient, load: Load, before: ShippedBefore, mirror: Mirror, st
     return Shipment(manifest, words)
 
 
-def _sent(cargo: Cargo, sent: dict[str, int]) -> str:
+def _sent(cargo: UploadSelection, sent: dict[str, int]) -> str:
     if not sent:
         return f"{files_text(cargo.files)}, {decimal(cargo.bytes)}, none to send"
     largest = [f"{path} ({decimal(size)})" for path, size in cargo.largest if size >= LARGE]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.backends.base.runtime import Holding
+from launcher.backends.base.runtime import RunResource
 from launcher.backends.runtimes import Runtime
 from launcher.planning.placement import release_advice, strangers_on
 from launcher.transport.client.desk import HostClient
 from launcher.values.facts import Facts
-from launcher.values.reported.answers import Sweep, Swept
+from launcher.values.reported.answers import CleanupResult, Sweep
 
 KEPT_S = 3600.0
 """How long a launch keeps the container of an ended run for inspection, in seconds."""
@@ -19,7 +19,7 @@ LEAVING_S = 60.0
 
 def sweep(
     desk: HostClient, runtimes: Sequence[Runtime], *, dry_run: bool, kept_s: float = 0.0
-) -> list[Swept]:
+) -> list[CleanupResult]:
     """Sweep a host and these runtimes' data on it; return the items found. With `dry_run` nothing is changed.
 
     The data of runs that ended less than `kept_s` seconds ago stays with their runtimes. Raises HostError.
@@ -32,16 +32,18 @@ def sweep(
         for runtime, holding in dead:
             runtime.discard(holding)
     swept = [
-        Swept(kind=holding.kind, name=holding.name, run=holding.run, did="removed", why="its run has ended")
+        CleanupResult(
+            kind=holding.kind, name=holding.name, run=holding.run, did="removed", why="its run has ended"
+        )
         for _, holding in dead
     ]
     return [*found.items, *swept]
 
 
-def strangers(facts: Facts) -> list[Swept]:
+def strangers(facts: Facts) -> list[CleanupResult]:
     """Return the processes that hold cards of a host without belonging to a launcher run, with advice on freeing them."""
     return [
-        Swept(
+        CleanupResult(
             kind="handed-over" if holder.receiver else "stranger",
             name=holder.title,
             run=holder.run,
@@ -54,14 +56,14 @@ def strangers(facts: Facts) -> list[Swept]:
     ]
 
 
-def _is_dead(holding: Holding, found: Sweep, kept_s: float) -> bool:
+def _is_dead(holding: RunResource, found: Sweep, kept_s: float) -> bool:
     if holding.root != found.root or holding.run not in found.ended:
         return False
     age_s = found.ended[holding.run]
     return age_s is None or age_s >= (max(kept_s, LEAVING_S) if holding.is_up else kept_s)
 
 
-def summary(items: list[Swept]) -> str:
+def summary(items: list[CleanupResult]) -> str:
     """Return a one-line summary of a sweep."""
     words = []
     for did in ("ended", "removed"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import UsageError
 from launcher.values.plan import Finding, Plan
 
@@ -16,7 +16,7 @@ def unverifiable(plan: Plan) -> tuple[Finding, ...]:
     return (Finding(level="refuse", code="not-verifiable", message=message, mend=mend),)
 
 
-def refuse_verification(plan: Plan, mirror: Mirror) -> None:
+def refuse_verification(plan: Plan, mirror: LocalCopy) -> None:
     """Raise UsageError for a verification: it has no training to resume or run again."""
     if plan.verification is not None:
         card = "" if plan.profile.is_derived else f"--profile {plan.profile.name} "

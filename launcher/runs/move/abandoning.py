@@ -16,10 +16,10 @@ from launcher.copy import move_records
 from launcher.errors import LaunchError, MachineGoneError, RunError, UnreachableError, UsageError
 from launcher.rental import records
 from launcher.runs.move.move_target import (
-    Arrival,
-    Earlier,
-    Heir,
+    EarlierMove,
     MoveRequest,
+    MoveTarget,
+    Successor,
     arrival,
     check_offered,
     connected,
@@ -41,20 +41,20 @@ from launcher.upload import upload_record
 from launcher.values.reported.answers import MovedTo
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
-    from launcher.copy.move_record import Departure
+    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.move_record import MoveRecord
     from launcher.runs.follow.view import Stage, View
-    from launcher.runs.pull.checkpoint_pulling import HomeCheckpoint
+    from launcher.runs.pull.checkpoint_pulling import LocalCheckpoint
     from launcher.transport.client.desk import HostClient
     from launcher.upload.tree import SizedFile
-    from launcher.upload.upload_record import Sent
+    from launcher.upload.upload_record import UploadRecord
     from launcher.values.host import Host
 
 MOST_NAMED = 3
 
 
 def check_without(
-    mirror: Mirror, target: Host, request: MoveRequest, why: UnreachableError, view: View
+    mirror: LocalCopy, target: Host, request: MoveRequest, why: UnreachableError, view: View
 ) -> None:
     """Raise `why` unless the move without the old host was requested, and RunError if files for it are missing here."""
     if not _goes_without(request, why):
@@ -68,7 +68,7 @@ def check_without(
 
 
 def go_on_without(
-    mirror: Mirror, target: Host, request: MoveRequest, why: UnreachableError, heir: Heir, view: View
+    mirror: LocalCopy, target: Host, request: MoveRequest, why: UnreachableError, heir: Successor, view: View
 ) -> Recovery:
     """Move a run while its host does not answer, if that was requested, now or in an earlier move.
 
@@ -81,7 +81,7 @@ def go_on_without(
     with connected(view, functools.partial(connect, target)) as new:
         if new.root_id == root_of(mirror):
             return recover_on(new, mirror, RecoverRequest(request.env_files, request.is_sure), view)
-        earlier = Earlier()
+        earlier = EarlierMove()
         if intention is not None:
             earlier = taken_up(new, mirror, intention.to, target, request, view)
         if earlier.recovery is not None:
@@ -98,7 +98,7 @@ def _goes_without(request: MoveRequest, why: UnreachableError) -> bool:
     return request.abandons or isinstance(why, MachineGoneError)
 
 
-def _settle(mirror: Mirror, why: UnreachableError, view: View) -> None:
+def _settle(mirror: LocalCopy, why: UnreachableError, view: View) -> None:
     """Note whether the old host may still train. A rented machine is terminated, if it still exists."""
     old, found = mirror.host().name, records.rented_for(mirror.run)
     if isinstance(why, MachineGoneError):
@@ -110,7 +110,7 @@ def _settle(mirror: Mirror, why: UnreachableError, view: View) -> None:
         view.note(f"{old} may still train {mirror.run}: the next command that reaches {old} ends it there")
 
 
-def _explained(why: UnreachableError, mirror: Mirror, target: Host) -> UnreachableError:
+def _explained(why: UnreachableError, mirror: LocalCopy, target: Host) -> UnreachableError:
     return UnreachableError(
         why.host,
         f"{why}\n  without it   launch recover {mirror.short} --host {target.name} --abandon\n"
@@ -119,10 +119,10 @@ def _explained(why: UnreachableError, mirror: Mirror, target: Host) -> Unreachab
 
 
 class _AbandonErrand(NamedTuple):
-    mirror: Mirror
+    mirror: LocalCopy
     target: Host
     request: MoveRequest
-    heir: Heir
+    heir: Successor
     given_up: str | None
 
 
@@ -146,7 +146,7 @@ def _abandon(new: HostClient, errand: _AbandonErrand, view: View) -> Recovery:
     return _begin(place, departure, home, sent)
 
 
-def _begin(place: Arrival, departure: Departure, home: HomeCheckpoint, sent: Sent) -> Recovery:
+def _begin(place: MoveTarget, departure: MoveRecord, home: LocalCheckpoint, sent: UploadRecord) -> Recovery:
     mirror, new = place.mirror, place.contact.desk
     if departure.root != new.root_id:
         words = f"{mirror.run} has just been abandoned for {departure.host}, as {departure.run}, by another command"
@@ -154,12 +154,12 @@ def _begin(place: Arrival, departure: Departure, home: HomeCheckpoint, sent: Sen
     return go_on(place, departure.run, home, functools.partial(fill_from_here, place, home, sent))
 
 
-def _refuse_ended(mirror: Mirror, target: Host) -> None:
+def _refuse_ended(mirror: LocalCopy, target: Host) -> None:
     state = mirror.state()
     refuse_succeeded(state.state if state is not None else None, mirror, target.name)
 
 
-def newest_here(mirror: Mirror, target: Host) -> HomeCheckpoint:
+def newest_here(mirror: LocalCopy, target: Host) -> LocalCheckpoint:
     """Return the newest whole checkpoint in the local copy.
 
     Raises RunError without one, MachineGoneError if the run's machine is gone too.
@@ -177,7 +177,7 @@ def newest_here(mirror: Mirror, target: Host) -> HomeCheckpoint:
     )
 
 
-def _nothing_to_go_on_with(mirror: Mirror, target: Host, why: str, more: str = "") -> LaunchError:
+def _nothing_to_go_on_with(mirror: LocalCopy, target: Host, why: str, more: str = "") -> LaunchError:
     """Return the error for a run whose local files do not suffice; MachineGoneError if its rented machine is gone for good."""
     name, anew = mirror.host().name, f"launch rerun {mirror.short} --host {target.name}"
     if (words := gone(mirror)) is not None:
@@ -191,7 +191,7 @@ def _nothing_to_go_on_with(mirror: Mirror, target: Host, why: str, more: str = "
     )
 
 
-def sent_from_here(mirror: Mirror, target: Host) -> Sent:
+def sent_from_here(mirror: LocalCopy, target: Host) -> UploadRecord:
     """Return the record of a run's upload. Raises RunError or MachineGoneError if it is not here."""
     sent = upload_record.read(mirror)
     if sent is not None:
@@ -203,14 +203,16 @@ def sent_from_here(mirror: Mirror, target: Host) -> Sent:
     )
 
 
-def _check_contents(new: HostClient, sent: Sent, mirror: Mirror, target: Host) -> None:
+def _check_contents(new: HostClient, sent: UploadRecord, mirror: LocalCopy, target: Host) -> None:
     """Raise RunError unless the new host or this machine has each uploaded file of code and data unchanged."""
     missing = new.preparation.lacking(sent.manifest)
     check_offered(new, missing, sent.sizes)
     _files(new, sent, missing, mirror, target)
 
 
-def _files(new: HostClient, sent: Sent, missing: list[str], mirror: Mirror, target: Host) -> list[SizedFile]:
+def _files(
+    new: HostClient, sent: UploadRecord, missing: list[str], mirror: LocalCopy, target: Host
+) -> list[SizedFile]:
     found = upload_record.find(sent, missing)
     if found.changed:
         names, more = ", ".join(found.changed[:MOST_NAMED]), len(found.changed) - MOST_NAMED
@@ -222,7 +224,9 @@ def _files(new: HostClient, sent: Sent, missing: list[str], mirror: Mirror, targ
     return [found.files[sha256] for sha256 in missing]
 
 
-def fill_from_here(place: Arrival, home: HomeCheckpoint, sent: Sent, child: Mirror, stage: Stage) -> str:
+def fill_from_here(
+    place: MoveTarget, home: LocalCheckpoint, sent: UploadRecord, child: LocalCopy, stage: Stage
+) -> str:
     """Put the checkpoint, and the code and data as uploaded, in place for a run; return a summary of the bytes sent.
 
     The code comes last: a run without code never began, so that no run continues without the checkpoint.

@@ -10,7 +10,7 @@ from launcher.backends.registry import backend_of
 from launcher.config import resolve
 from launcher.copy import move_records
 from launcher.errors import UsageError
-from launcher.runs.move.move_target import Heir, MoveRequest, arrival, connected, consented, wanted_like
+from launcher.runs.move.move_target import MoveRequest, Successor, arrival, connected, consented, wanted_like
 from launcher.runs.move.moving import check_move
 from launcher.runs.move.pending_stops import root_of
 from launcher.runs.rented.rental_agreement import agree
@@ -18,12 +18,12 @@ from launcher.runs.resume.recovering import RecoverRequest, Recovery, RecoveryOu
 from launcher.runs.run_desk import connect
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
     from launcher.runs.follow.view import View
     from launcher.values.host import Host
 
 
-def preview_move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
+def preview_move(mirror: LocalCopy, request: MoveRequest, view: View) -> Recovery:
     """Return the preview of a run's move and show its plan.
 
     No run is stopped, and no machine is rented or sent files. Raises the errors of the move up to its stop or
@@ -43,13 +43,13 @@ def preview_move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
         if new.root_id == root_of(mirror):
             return recover_on(new, mirror, RecoverRequest(is_dry=True), view)
         sender = check_move(mirror, target, request, view, gives_up=False)
-        arrival(new, mirror, target, sender, request, Heir(), view)
+        arrival(new, mirror, target, sender, request, Successor(), view)
     return _planned(
         mirror, target, "continues from its last checkpoint; the checks pass, and nothing was sent"
     )
 
 
-def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> Recovery:
+def _rented(mirror: LocalCopy, target: Host, request: MoveRequest, view: View) -> Recovery:
     check_limited(target)
     sender = check_move(mirror, target, request, view, gives_up=False)
     before = mirror.whole_plan()
@@ -61,7 +61,7 @@ def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> R
     return _planned(mirror, target, words)._replace(rental=choice)
 
 
-def _planned(mirror: Mirror, target: Host, words: str) -> Recovery:
+def _planned(mirror: LocalCopy, target: Host, words: str) -> Recovery:
     state = mirror.state()
     return Recovery(
         mirror.run, target.name, RecoveryOutcome.PLANNED, state.state if state is not None else "", words

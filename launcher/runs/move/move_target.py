@@ -20,14 +20,14 @@ from launcher.base.meter import Meter
 from launcher.config import build_settings, env_file, resolve, secret_values
 from launcher.config.resolved import Resolved
 from launcher.copy import move_records
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.run_id import RUN_ID, new_run_id
 from launcher.errors import AgentError, HostError, RunError, UsageError
 from launcher.planning.assembly import job_of
 from launcher.rental.records import is_rented, rented_for
 from launcher.runs.follow.summaries import known_summary, summary_of
-from launcher.runs.launch.contact import Contact, pass_gate_when_free
-from launcher.runs.launch.launching import Filling, Started, begin
+from launcher.runs.launch.contact import ConnectedHost, pass_gate_when_free
+from launcher.runs.launch.launching import Started, UploadStage, begin
 from launcher.runs.launch.planned import plan_with
 from launcher.runs.launch.resolved_request import there
 from launcher.runs.launch.verifiable import refuse_verification
@@ -45,7 +45,7 @@ from launcher.values.record import Reason, State, is_terminal
 
 if TYPE_CHECKING:
     from launcher.runs.follow.view import Stage, View
-    from launcher.runs.pull.checkpoint_pulling import HomeCheckpoint
+    from launcher.runs.pull.checkpoint_pulling import LocalCheckpoint
     from launcher.transport.client.desk import HostClient
     from launcher.values.host import Host
     from launcher.values.plan import Plan
@@ -66,7 +66,7 @@ class MoveRequest(NamedTuple):
     abandons: bool = False
 
 
-class Heir(NamedTuple):
+class Successor(NamedTuple):
     """The id of a run's successor, None for a new one, and its plan if it was already shown.
 
     `derived_from` is the plan that its plan is derived from, None for that of the moved run. `expect` is
@@ -85,11 +85,11 @@ class Heir(NamedTuple):
         return run
 
 
-class Arrival(NamedTuple):
+class MoveTarget(NamedTuple):
     """A new host for a run: the gate has accepted its plan, and its secrets are available."""
 
-    mirror: Mirror
-    contact: Contact
+    mirror: LocalCopy
+    contact: ConnectedHost
     plan: Plan
     secrets: Mapping[str, str]
 
@@ -102,14 +102,14 @@ def connected(view: View, dial: Callable[[], HostClient]) -> HostClient:
     return desk
 
 
-def refuse_succeeded(state: str | None, mirror: Mirror, host: str) -> None:
+def refuse_succeeded(state: str | None, mirror: LocalCopy, host: str) -> None:
     """Raise UsageError for a run that has succeeded."""
     if state == State.SUCCEEDED:
         words = f"{mirror.run} has succeeded: there is nothing left to move"
         raise UsageError(f"{words}\n  again there   launch rerun {mirror.short} --host {host}")
 
 
-def refuse_unresumable(*, resumes: bool, mirror: Mirror, host: str) -> None:
+def refuse_unresumable(*, resumes: bool, mirror: LocalCopy, host: str) -> None:
     """Raise RunError for a run whose script would start at step 1 again."""
     if not resumes:
         words = (
@@ -118,7 +118,7 @@ def refuse_unresumable(*, resumes: bool, mirror: Mirror, host: str) -> None:
         raise RunError(f"{words}\n  begin anew there   launch rerun {mirror.short} --host {host}")
 
 
-class Earlier(NamedTuple):
+class EarlierMove(NamedTuple):
     """The result of an earlier move: its successor was recovered, or given up because it never began."""
 
     recovery: Recovery | None = None
@@ -126,8 +126,8 @@ class Earlier(NamedTuple):
 
 
 def taken_up(
-    new: HostClient, mirror: Mirror, moved: MovedTo, target: Host, request: MoveRequest, view: View
-) -> Earlier:
+    new: HostClient, mirror: LocalCopy, moved: MovedTo, target: Host, request: MoveRequest, view: View
+) -> EarlierMove:
     """Recover the successor of an earlier move; if it never began, make sure that it never will.
 
     In that case the move is made again, to this host or another. Raises UsageError if the successor may be on
@@ -136,9 +136,9 @@ def taken_up(
     check_successor(mirror, moved)
     short = moved.run.rpartition("-")[2]
     if moved.root != new.root_id:
-        return Earlier(given_up=give_up_elsewhere(mirror, moved, view))
+        return EarlierMove(given_up=give_up_elsewhere(mirror, moved, view))
     if _give_up(new, moved, view):
-        return Earlier(given_up=moved.run)
+        return EarlierMove(given_up=moved.run)
     heir, child = own_copy(moved.run), known_summary(new, moved.run)
     if child.parent is None or child.parent.run != mirror.run:
         words = f"{mirror.host().name} says that {mirror.run} was moved to {new.host} as {moved.run}, but that run does not continue it"
@@ -147,10 +147,10 @@ def taken_up(
     if is_terminal(child.state):
         words = f"{mirror.run} was moved to {new.host} as {moved.run}, which has {child.state}"
         raise UsageError(f"{words}\n  a new run from its last checkpoint   launch resume {short}")
-    return Earlier(recover_on(new, heir, RecoverRequest(request.env_files, request.is_sure), view))
+    return EarlierMove(recover_on(new, heir, RecoverRequest(request.env_files, request.is_sure), view))
 
 
-def give_up_elsewhere(mirror: Mirror, moved: MovedTo, view: View) -> str:
+def give_up_elsewhere(mirror: LocalCopy, moved: MovedTo, view: View) -> str:
     """Give up a successor on another host if it never began or is lost; return its id.
 
     Raises UsageError if it may continue.
@@ -168,13 +168,13 @@ def give_up_elsewhere(mirror: Mirror, moved: MovedTo, view: View) -> str:
     )
 
 
-def check_successor(mirror: Mirror, moved: MovedTo) -> None:
+def check_successor(mirror: LocalCopy, moved: MovedTo) -> None:
     """Raise RunError unless a host's record of a successor is a run id, because it becomes a path here."""
     if not RUN_ID.fullmatch(moved.run):
         raise RunError(f"{mirror.run}: its host says that it continues as {moved.run!r}, which is not a run")
 
 
-def _is_known(mirror: Mirror, moved: MovedTo) -> bool:
+def _is_known(mirror: LocalCopy, moved: MovedTo) -> bool:
     """Return whether this client itself named a successor's host.
 
     Never connect to one that only an old host named.
@@ -221,7 +221,7 @@ def _give_up(desk: HostClient, moved: MovedTo, view: View) -> bool:
 
 
 def consented(
-    mirror: Mirror, before: Plan, target: Host, sender: str, request: MoveRequest, view: View
+    mirror: LocalCopy, before: Plan, target: Host, sender: str, request: MoveRequest, view: View
 ) -> Mapping[str, str]:
     """Return the secrets of a run for another host, once the user agrees to send them.
 
@@ -238,8 +238,14 @@ def consented(
 
 
 def arrival(
-    new: HostClient, mirror: Mirror, target: Host, sender: str, request: MoveRequest, heir: Heir, view: View
-) -> Arrival:
+    new: HostClient,
+    mirror: LocalCopy,
+    target: Host,
+    sender: str,
+    request: MoveRequest,
+    heir: Successor,
+    view: View,
+) -> MoveTarget:
     """Check whether a run can continue on a host. Raises the gate's errors, before the host is changed."""
     before = heir.derived_from or mirror.whole_plan()
     secrets = consented(mirror, before, target, sender, request, view)
@@ -256,10 +262,10 @@ def arrival(
         view.head(plan)
     deadline = time.monotonic() + request.wait_s
     is_rented = heir.shown is not None
-    contact = Contact(target, new, job_of(plan), facts, view, deadline=deadline, is_rented=is_rented)
+    contact = ConnectedHost(target, new, job_of(plan), facts, view, deadline=deadline, is_rented=is_rented)
     contact = pass_gate_when_free(contact, plan)
     new.preparation.check_sources(plan)
-    return Arrival(mirror, contact, plan, secrets)
+    return MoveTarget(mirror, contact, plan, secrets)
 
 
 def resolved_there(before: Plan, target: Host, profile_name: str | None) -> Resolved:
@@ -287,7 +293,9 @@ def wanted_like(before: Plan, target: Host, request: MoveRequest) -> Wanted:
     )
 
 
-def go_on(arrival: Arrival, run: str, home: HomeCheckpoint, fill: Callable[[Mirror, Stage], str]) -> Recovery:
+def go_on(
+    arrival: MoveTarget, run: str, home: LocalCheckpoint, fill: Callable[[LocalCopy, Stage], str]
+) -> Recovery:
     """Begin the successor under its id, with the files from `fill`, and leave it running."""
     mirror, new = arrival.mirror, arrival.contact.desk
     try:
@@ -304,7 +312,7 @@ def go_on(arrival: Arrival, run: str, home: HomeCheckpoint, fill: Callable[[Mirr
 
 
 def begin_there(
-    arrival: Arrival, run: str, home: HomeCheckpoint, fill: Callable[[Mirror, Stage], str]
+    arrival: MoveTarget, run: str, home: LocalCheckpoint, fill: Callable[[LocalCopy, Stage], str]
 ) -> Started:
     """Begin a run that continues another, under its id, with the files from `fill`."""
     mirror, contact, plan, secrets = arrival
@@ -312,14 +320,14 @@ def begin_there(
         contact.view.note(f"{passed.checkpoint} passed over: {passed.wrong}")
     build = build_settings.read(contact.host, os.environ)
     with open_for_plan(contact.desk, contact.host, plan, contact.facts, build) as runtime:
-        started = begin(contact, runtime, plan, secrets, Filling("ship", fill), run)
+        started = begin(contact, runtime, plan, secrets, UploadStage("ship", fill), run)
     with contextlib.suppress(OSError):  # without it, only `recover --abandon` is refused
         upload_record.copy(mirror, started.mirror)
     return started
 
 
 def send_checkpoint(
-    new: HostClient, mirror: Mirror, home: HomeCheckpoint, child: Mirror, stage: Stage
+    new: HostClient, mirror: LocalCopy, home: LocalCheckpoint, child: LocalCopy, stage: Stage
 ) -> int:
     """Send the local checkpoint, as its manifest describes it; return the bytes sent."""
     places = {
@@ -337,7 +345,7 @@ def send_checkpoint(
 
 
 def send_files(
-    new: HostClient, child: Mirror, missing: Sequence[str], files: Sequence[SizedFile], stage: Stage
+    new: HostClient, child: LocalCopy, missing: Sequence[str], files: Sequence[SizedFile], stage: Stage
 ) -> None:
     """Send the missing files of an offered tree, in their order.
 

@@ -20,7 +20,7 @@ from launcher.backends.base.rental_choice import check_limited
 from launcher.backends.registry import backend_of
 from launcher.config import resolve
 from launcher.copy import move_records
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.run_files import RunFiles
 from launcher.errors import AgentError, RunError, UnreachableError, UsageError
 from launcher.rental import records
@@ -31,9 +31,9 @@ from launcher.runs.follow.refreshing import refresh
 from launcher.runs.follow.summaries import known_summary
 from launcher.runs.move.abandoning import check_without, go_on_without
 from launcher.runs.move.move_target import (
-    Earlier,
-    Heir,
+    EarlierMove,
     MoveRequest,
+    Successor,
     arrival,
     check_offered,
     check_successor,
@@ -48,7 +48,7 @@ from launcher.runs.move.move_target import (
     taken_up,
     wanted_like,
 )
-from launcher.runs.pull.checkpoint_pulling import LAST, WHOLE, HomeCheckpoint, pull_checkpoint
+from launcher.runs.pull.checkpoint_pulling import LAST, WHOLE, LocalCheckpoint, pull_checkpoint
 from launcher.runs.rented.acquire import acquire, left_on_failure
 from launcher.runs.rented.lost_machines import look_for, reach
 from launcher.runs.rented.rented_runs import end_rent_later, pass_on
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from launcher.transport.channel import Incoming
 
 
-def move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
+def move(mirror: LocalCopy, request: MoveRequest, view: View) -> Recovery:
     """Continue a run of this client on another host; if it is already there, recover it.
 
     All refusals come before the run is stopped, and before a machine is rented. Raises UsageError,
@@ -76,7 +76,7 @@ def move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
     target = resolve.host(request.host)
     move_records.check_readable(mirror)
     if backend_of(target).running.rental(target) is None:
-        return move_to(mirror, target, request, Heir(), view)
+        return move_to(mirror, target, request, Successor(), view)
     with _rented(mirror, target, request, view) as (lease, heir):
         agreed = request if heir.shown is None else request._replace(is_sure=True)
         recovery = move_to(mirror, lease.host, agreed, heir, view)
@@ -85,11 +85,13 @@ def move(mirror: Mirror, request: MoveRequest, view: View) -> Recovery:
 
 
 @contextlib.contextmanager
-def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> Iterator[tuple[Lease, Heir]]:
+def _rented(
+    mirror: LocalCopy, target: Host, request: MoveRequest, view: View
+) -> Iterator[tuple[Lease, Successor]]:
     """Yield the lease of a machine for a run's successor: that of a broken move, or a new one after the user agrees."""
     if (lease := _lease_of_earlier(mirror, target)) is not None:
         with left_on_failure(lease, view):
-            yield lease, Heir(expect=functools.partial(pass_on, lease))
+            yield lease, Successor(expect=functools.partial(pass_on, lease))
         return
     check_limited(target)
     sender = check_move(mirror, target, request, view)
@@ -97,10 +99,10 @@ def _rented(mirror: Mirror, target: Host, request: MoveRequest, view: View) -> I
     consented(mirror, before, target, sender, request, view)
     with acquire(wanted_like(before, target, request), view) as machine:
         if machine.lease is not None:
-            yield machine.lease, Heir(machine.run, machine.plan)
+            yield machine.lease, Successor(machine.run, machine.plan)
 
 
-def _lease_of_earlier(mirror: Mirror, target: Host) -> Lease | None:
+def _lease_of_earlier(mirror: LocalCopy, target: Host) -> Lease | None:
     """Return the lease of the machine from an earlier broken move, if it is still rented; else None.
 
     Raises UsageError if another process holds it.
@@ -118,7 +120,7 @@ def _lease_of_earlier(mirror: Mirror, target: Host) -> Lease | None:
 
 
 def check_move(
-    mirror: Mirror, target: Host, request: MoveRequest, view: View, *, gives_up: bool = True
+    mirror: LocalCopy, target: Host, request: MoveRequest, view: View, *, gives_up: bool = True
 ) -> str:
     """Check whether a run can move, by its old host's records; return that host's name, as the sender of the plan.
 
@@ -145,13 +147,13 @@ def check_move(
         return old.host
 
 
-def move_to(mirror: Mirror, target: Host, request: MoveRequest, heir: Heir, view: View) -> Recovery:
+def move_to(mirror: LocalCopy, target: Host, request: MoveRequest, heir: Successor, view: View) -> Recovery:
     """Move a run to a machine. If the run leaves a rented machine, that rental ends only after the move."""
     with records.moving(mirror.run):
         return _move_to(mirror, target, request, heir, view)
 
 
-def _move_to(mirror: Mirror, target: Host, request: MoveRequest, heir: Heir, view: View) -> Recovery:
+def _move_to(mirror: LocalCopy, target: Host, request: MoveRequest, heir: Successor, view: View) -> Recovery:
     try:
         desk = connected(view, functools.partial(reach, mirror.host(), mirror))
     except UnreachableError as error:
@@ -167,7 +169,9 @@ def _move_to(mirror: Mirror, target: Host, request: MoveRequest, heir: Heir, vie
         with connected(view, functools.partial(connect, target)) as new:
             if new.root_id == old.root_id:
                 return recover_on(new, mirror, RecoverRequest(request.env_files, request.is_sure), view)
-            earlier = taken_up(new, mirror, moved, target, request, view) if moved is not None else Earlier()
+            earlier = (
+                taken_up(new, mirror, moved, target, request, view) if moved is not None else EarlierMove()
+            )
             if earlier.recovery is not None:
                 end_rent_later(mirror, view)
                 return earlier.recovery
@@ -186,11 +190,11 @@ _TREE = TypeAdapter(_Tree, config=ConfigDict(defer_build=True))
 
 
 class _MoveErrand(NamedTuple):
-    mirror: Mirror
+    mirror: LocalCopy
     summary: Summary
     target: Host
     request: MoveRequest
-    heir: Heir
+    heir: Successor
     given_up: str | None
 
 
@@ -225,14 +229,14 @@ def _move(old: HostClient, new: HostClient, errand: _MoveErrand, view: View) -> 
     return recovery
 
 
-def check_checkpoint(old: HostClient, mirror: Mirror, target: Host) -> None:
+def check_checkpoint(old: HostClient, mirror: LocalCopy, target: Host) -> None:
     """Raise RunError if the run has no checkpoint yet."""
     with _explained(old, mirror, target):
         old.runs.checkpoint(mirror.run, LAST)
 
 
 @contextlib.contextmanager
-def _explained(old: HostClient, mirror: Mirror, target: Host) -> Iterator[None]:
+def _explained(old: HostClient, mirror: LocalCopy, target: Host) -> Iterator[None]:
     """Explain a missing checkpoint on the host, with the commands to use."""
     try:
         yield
@@ -250,7 +254,7 @@ def _explained(old: HostClient, mirror: Mirror, target: Host) -> Iterator[None]:
 
 
 def fill_from_old(
-    old: HostClient, new: HostClient, mirror: Mirror, home: HomeCheckpoint, child: Mirror, stage: Stage
+    old: HostClient, new: HostClient, mirror: LocalCopy, home: LocalCheckpoint, child: LocalCopy, stage: Stage
 ) -> str:
     """Put the checkpoint, and the code and data sent to the old host, in place for a run; return a summary.
 
@@ -265,7 +269,7 @@ def fill_from_old(
     return f"{home.checkpoint.name}, code and data of {mirror.short}; {decimal(size)} sent"
 
 
-def _send_tree(old: HostClient, new: HostClient, mirror: Mirror, child: Mirror, stage: Stage) -> int:
+def _send_tree(old: HostClient, new: HostClient, mirror: LocalCopy, child: LocalCopy, stage: Stage) -> int:
     """Relay code and data between hosts: files that the new host lacks are fetched, checked here, and sent on."""
     manifest, sizes = _manifest(old, mirror)
     missing = new.preparation.offer(child.run, manifest)
@@ -282,7 +286,7 @@ def _send_tree(old: HostClient, new: HostClient, mirror: Mirror, child: Mirror, 
     return sum(sizes[sha256] for sha256 in missing)
 
 
-def _manifest(old: HostClient, mirror: Mirror) -> tuple[_Tree, dict[str, int]]:
+def _manifest(old: HostClient, mirror: LocalCopy) -> tuple[_Tree, dict[str, int]]:
     """Return the files sent to a run, as its host lists them, and the size of each content by its SHA-256.
 
     This is another machine's data. The new host checks the paths; here each content is named by its digest.

@@ -20,8 +20,8 @@ from launcher.values.record import is_terminal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.copy.mirror import Mirror
-    from launcher.copy.move_record import Departure
+    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.move_record import MoveRecord
     from launcher.transport.client.desk import HostClient
 
 
@@ -42,13 +42,13 @@ def deliver(desk: HostClient, pending: Sequence[str]) -> None:
                 _settle(desk, mirror, departure)
 
 
-def root_of(mirror: Mirror) -> str | None:
+def root_of(mirror: LocalCopy) -> str | None:
     """Return the id of the root that a run was launched in; None if unknown to this client."""
     entry = mirror.entry
     return None if entry is None else entry.root
 
 
-def _settle(desk: HostClient, mirror: Mirror, departure: Departure) -> None:
+def _settle(desk: HostClient, mirror: LocalCopy, departure: MoveRecord) -> None:
     """End a run, verify that it is dead, and have its host record the successor.
 
     Its end is awaited only the first time.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.filesize import decimal
 
 from launcher.base.text import files_text
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import AgentError, LaunchError
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.runs.pull.transfer import ChangedError, Transfer, until_stable
@@ -36,7 +36,7 @@ KEPT = ".kept-checkpoint.json"
 """The record of the checkpoint that a follower keeps in the local copy, and of its arrival time."""
 
 
-class HomeCheckpoint(NamedTuple):
+class LocalCheckpoint(NamedTuple):
     """A whole checkpoint in the local copy: the files fetched now, the number of files present before, and renamed user files."""
 
     checkpoint: SealedCheckpoint
@@ -53,7 +53,7 @@ class HomeCheckpoint(NamedTuple):
         return f"{self.checkpoint.name}, step {self.checkpoint.step}: {came}"
 
 
-def pull_checkpoint(desk: HostClient, mirror: Mirror, which: str, stage: Stage) -> HomeCheckpoint:
+def pull_checkpoint(desk: HostClient, mirror: LocalCopy, which: str, stage: Stage) -> LocalCheckpoint:
     """Pull the `best`, the `last`, a numbered or the newest `whole` checkpoint of a run to its place here.
 
     Its manifest is put in place last, so that a folder with a manifest is whole. A broken transfer continues
@@ -92,10 +92,12 @@ def pull_checkpoint(desk: HostClient, mirror: Mirror, which: str, stage: Stage) 
         copies.save_digests()
         came = {content.path for content in fetched}
         present = sum(content.path not in came for content in sealed.contents)
-        return HomeCheckpoint(sealed, mirror.checkpoints / sealed.name, fetched, present, yours)
+        return LocalCheckpoint(sealed, mirror.checkpoints / sealed.name, fetched, present, yours)
 
 
-def _drop(mirror: Mirror, copies: LocalCopies, sealed: SealedCheckpoint, fetched: Sequence[Content]) -> None:
+def _drop(
+    mirror: LocalCopy, copies: LocalCopies, sealed: SealedCheckpoint, fetched: Sequence[Content]
+) -> None:
     """Remove the fetched part of a checkpoint that the host has deleted, e.g. by rotation: the rest will never arrive."""
     for content in sealed.contents:
         mirror.files.remove(copies.part_of(content))
@@ -120,7 +122,7 @@ class KeptCheckpoint(NamedTuple):
     is_asked: bool = False
 
 
-def kept_checkpoint(mirror: Mirror) -> KeptCheckpoint | None:
+def kept_checkpoint(mirror: LocalCopy) -> KeptCheckpoint | None:
     """Return the checkpoint that a follower keeps in a local copy; None if it keeps none, or the user has removed it."""
     record = mirror.files.read_json(KEPT)
     name, step, came = record.get("name"), record.get("step"), record.get("time")
@@ -134,14 +136,14 @@ def kept_checkpoint(mirror: Mirror) -> KeptCheckpoint | None:
     )
 
 
-def note_asked(mirror: Mirror, name: str) -> None:
+def note_asked(mirror: LocalCopy, name: str) -> None:
     """Record that the user pulled a checkpoint by name."""
     kept = kept_checkpoint(mirror)
     if kept is not None and kept.name == name:
         _write_kept(mirror, kept._replace(is_asked=True))
 
 
-def _write_kept(mirror: Mirror, kept: KeptCheckpoint) -> None:
+def _write_kept(mirror: LocalCopy, kept: KeptCheckpoint) -> None:
     with mirror.disk_errors(mirror.folder):
         mirror.files.write(KEPT, (json.dumps(kept._asdict()) + "\n").encode())
 
@@ -152,7 +154,7 @@ class CheckpointKeeper:
     A failure becomes a note, once for each cause: the run continues.
     """
 
-    def __init__(self, host: Host, mirror: Mirror, opening: Opening | None = None) -> None:
+    def __init__(self, host: Host, mirror: LocalCopy, opening: Opening | None = None) -> None:
         """Create the keeper without a thread; the first checkpoint starts one."""
         self._host, self._mirror, self._opening = host, mirror, opening
         self._wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
@@ -204,12 +206,12 @@ class CheckpointKeeper:
         return wish
 
 
-def keep_newest(desk: HostClient, mirror: Mirror) -> KeptCheckpoint:
+def keep_newest(desk: HostClient, mirror: LocalCopy) -> KeptCheckpoint:
     """Pull the newest checkpoint, and remove the one kept before. Raises LaunchError."""
-    from launcher.runs.follow.view import SilentStage
+    from launcher.runs.follow.view import NullStage
 
     before = kept_checkpoint(mirror)
-    home = pull_checkpoint(desk, mirror, LAST, SilentStage())
+    home = pull_checkpoint(desk, mirror, LAST, NullStage())
     kept = KeptCheckpoint(home.checkpoint.name, home.checkpoint.step, time.time())
     if before is not None and before.name == kept.name:
         return before
@@ -220,7 +222,7 @@ def keep_newest(desk: HostClient, mirror: Mirror) -> KeptCheckpoint:
     return kept
 
 
-def _is_as_it_came(mirror: Mirror, name: str) -> bool:
+def _is_as_it_came(mirror: LocalCopy, name: str) -> bool:
     """Return whether a local checkpoint has exactly the files of its manifest.
 
     Files that a user added or changed stay.

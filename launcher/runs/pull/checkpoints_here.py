@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from launcher.base.client_files import UnreadableError
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.run_files import MOST_JSON
-from launcher.runs.pull.checkpoint_pulling import HomeCheckpoint
+from launcher.runs.pull.checkpoint_pulling import LocalCheckpoint
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.values.reported.answers import RejectedCheckpoint
 from launcher.values.reported.checkpoint import MANIFEST, SealedCheckpoint, sealed_checkpoint
@@ -19,11 +19,11 @@ from launcher.values.reported.checkpoint import MANIFEST, SealedCheckpoint, seal
 class Here(NamedTuple):
     """The newest whole local checkpoint, None without one, and the newer ones with their faults."""
 
-    newest: HomeCheckpoint | None
+    newest: LocalCheckpoint | None
     passed_over: list[RejectedCheckpoint]
 
 
-def newest_whole(mirror: Mirror) -> Here:
+def newest_whole(mirror: LocalCopy) -> Here:
     """Return the newest local checkpoint from which the run can continue. All its files are read.
 
     Its manifest must have come from the host, and its files must match the manifest. A checkpoint from after
@@ -42,12 +42,12 @@ def newest_whole(mirror: Mirror) -> Here:
             continue
         if wrong is None:
             present = len(sealed.contents)
-            return Here(HomeCheckpoint(sealed, mirror.checkpoints / name, [], present, []), passed_over)
+            return Here(LocalCheckpoint(sealed, mirror.checkpoints / name, [], present, []), passed_over)
         passed_over.append(RejectedCheckpoint(checkpoint=name, wrong=wrong))
     return Here(None, passed_over)
 
 
-def resumes(mirror: Mirror) -> bool:
+def resumes(mirror: LocalCopy) -> bool:
     """Return whether the script has taken its checkpoint from the worker, according to the fetched record."""
     consumed: set[Any] = set()
     for number in mirror.files.numbered():
@@ -59,7 +59,7 @@ def _list(value: object) -> list[Any]:
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
-def _named(mirror: Mirror) -> list[str]:
+def _named(mirror: LocalCopy) -> list[str]:
     """Return the names of the checkpoint folders that have a manifest."""
     names = mirror.files.names("checkpoints")
     return [one for one in names if one[0] != "." and mirror.files.exists(f"checkpoints/{one}/{MANIFEST}")]
@@ -70,7 +70,7 @@ def _step(manifest: Mapping[str, Any]) -> float:
     return step if isinstance(step, int) else -math.inf
 
 
-def _read(mirror: Mirror, name: str) -> SealedCheckpoint:
+def _read(mirror: LocalCopy, name: str) -> SealedCheckpoint:
     manifest = mirror.files.read(f"checkpoints/{name}/{MANIFEST}", MOST_JSON)
     return sealed_checkpoint(name, manifest, hashlib.sha256(manifest).hexdigest(), {})
 
@@ -85,7 +85,7 @@ def _what_is_wrong(sealed: SealedCheckpoint, copies: LocalCopies) -> str | None:
     return None
 
 
-def _bad_steps(mirror: Mirror) -> list[tuple[int, int]]:
+def _bad_steps(mirror: LocalCopy) -> list[tuple[int, int]]:
     """Return (number of the folder, first bad step) of each failure that spoilt checkpoints."""
     found = []
     for number in mirror.files.numbered():

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import RunError, UsageError
 from launcher.runs.follow.view import Stage
 from launcher.runs.pull.local_copies import PIECE, LocalCopies, sync_folders
@@ -29,7 +29,7 @@ class Copied(NamedTuple):
 
 def copy(
     desk: HostClient,
-    mirror: Mirror,
+    mirror: LocalCopy,
     path: str,
     destination: str,
     may_replace: Callable[[Sequence[Path]], bool],
@@ -55,7 +55,7 @@ def copy(
 
 
 def copy_from_here(
-    mirror: Mirror, path: str, destination: str, may_replace: Callable[[Sequence[Path]], bool]
+    mirror: LocalCopy, path: str, destination: str, may_replace: Callable[[Sequence[Path]], bool]
 ) -> Copied:
     """Copy downloaded files of a run without asking its host.
 
@@ -70,7 +70,7 @@ def copy_from_here(
     return Copied(len(files), sum(file.size for file in files), top)
 
 
-def are_here(mirror: Mirror, paths: Sequence[str]) -> bool:
+def are_here(mirror: LocalCopy, paths: Sequence[str]) -> bool:
     """Return whether each of these paths has downloaded files here."""
     files = LocalCopies(mirror).outputs()
     try:
@@ -81,7 +81,7 @@ def are_here(mirror: Mirror, paths: Sequence[str]) -> bool:
 
 def _free_places(
     files: Sequence[RunOutput],
-    mirror: Mirror,
+    mirror: LocalCopy,
     path: str,
     destination: str,
     may_replace: Callable[[Sequence[Path]], bool],
@@ -102,7 +102,7 @@ def _free_places(
 def _bring(
     transfer: Transfer,
     copies: LocalCopies,
-    mirror: Mirror,
+    mirror: LocalCopy,
     files: Sequence[RunOutput],
     places: dict[str, Path],
 ) -> None:
@@ -117,12 +117,12 @@ def _bring(
     transfer.fetch(others, lambda content, part: _put(mirror, content, part, places))
 
 
-def _put(mirror: Mirror, content: Content, part: Path, places: dict[str, Path]) -> None:
+def _put(mirror: LocalCopy, content: Content, part: Path, places: dict[str, Path]) -> None:
     _copy_whole(mirror, part, places[content.path])  # it may be on another disk
     mirror.files.remove(part)
 
 
-def _copy_whole(mirror: Mirror, source: Path, place: Path) -> None:
+def _copy_whole(mirror: LocalCopy, source: Path, place: Path) -> None:
     """Copy a file of a run atomically: its place has the whole old or new file at any moment."""
     place.parent.mkdir(parents=True, exist_ok=True)
     hidden = place.with_name(f".{place.name}.{os.getpid()}.part")

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import AgentError, ConnectionLostError, RunError, UnreachableError
 from launcher.runs.follow.following import LOST_LINKS, pause
 from launcher.runs.follow.refreshing import refresh
 from launcher.runs.follow.summaries import known_summary
 from launcher.runs.follow.view import Stage, View
-from launcher.runs.pull.checkpoint_pulling import HomeCheckpoint, note_asked, pull_checkpoint
+from launcher.runs.pull.checkpoint_pulling import LocalCheckpoint, note_asked, pull_checkpoint
 from launcher.runs.pull.pulling import Choice, Pulled, came, pull
 from launcher.runs.run_desk import open_desk
 from launcher.transport.client.desk import HostClient
@@ -26,7 +26,7 @@ SETTLED_S = 10.0
 """How long a file of a live run must be unchanged to count as finished, in seconds."""
 
 
-def pull_once(host: Host, mirror: Mirror, choice: Choice, view: View) -> Pulled:
+def pull_once(host: Host, mirror: LocalCopy, choice: Choice, view: View) -> Pulled:
     """Pull a run's files and its record. Raises UnreachableError if the host does not answer for long."""
     with view.stage("pull") as stage:
         pulled = _over_lost_links(host, mirror, view, lambda desk: _pull(desk, mirror, choice, stage))
@@ -34,7 +34,7 @@ def pull_once(host: Host, mirror: Mirror, choice: Choice, view: View) -> Pulled:
     return pulled
 
 
-def pull_one_checkpoint(host: Host, mirror: Mirror, which: str, view: View) -> HomeCheckpoint:
+def pull_one_checkpoint(host: Host, mirror: LocalCopy, which: str, view: View) -> LocalCheckpoint:
     """Pull one checkpoint of a run.
 
     Raises RunError if the run does not have it, and the errors of `pull_once`.
@@ -52,14 +52,14 @@ def pull_one_checkpoint(host: Host, mirror: Mirror, which: str, view: View) -> H
     return home
 
 
-def _pull_checkpoint(desk: HostClient, mirror: Mirror, which: str, stage: Stage) -> HomeCheckpoint:
+def _pull_checkpoint(desk: HostClient, mirror: LocalCopy, which: str, stage: Stage) -> LocalCheckpoint:
     refresh(
         desk, mirror
     )  # without its record, the run cannot continue from a checkpoint while its host is away
     return pull_checkpoint(desk, mirror, which, stage)
 
 
-def pull_until_end(host: Host, mirror: Mirror, choice: Choice, view: View) -> Pulled:
+def pull_until_end(host: Host, mirror: LocalCopy, choice: Choice, view: View) -> Pulled:
     """Pull the files of a live run as they are finished, until it has ended; the last time all of them."""
     fetched = []
     with view.stage("pull") as stage:
@@ -78,17 +78,17 @@ def pull_until_end(host: Host, mirror: Mirror, choice: Choice, view: View) -> Pu
             time.sleep(LOOK_AGAIN_S)
 
 
-def _pull(desk: HostClient, mirror: Mirror, choice: Choice, stage: Stage) -> Pulled:
+def _pull(desk: HostClient, mirror: LocalCopy, choice: Choice, stage: Stage) -> Pulled:
     refresh(desk, mirror)
     return pull(desk, mirror, choice, stage)
 
 
-def _is_over(desk: HostClient, mirror: Mirror) -> bool:
+def _is_over(desk: HostClient, mirror: LocalCopy) -> bool:
     summary = known_summary(desk, mirror.run)
     return is_terminal(summary.state) or summary.state in (State.WAITING, State.INTERRUPTED)
 
 
-def _over_lost_links(host: Host, mirror: Mirror, view: View, work: Callable[[HostClient], Value]) -> Value:
+def _over_lost_links(host: Host, mirror: LocalCopy, view: View, work: Callable[[HostClient], Value]) -> Value:
     """Do some work with a host client; open another one if the link is lost, with growing pauses.
 
     Raises HostError if the host cannot be reached at all, or after LOST_LINKS consecutive losses.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rich.filesize import decimal
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import RunError, UnreachableError
 from launcher.runs.follow.view import Stage
 from launcher.runs.pull.local_copies import Here, LocalCopies
@@ -38,7 +38,7 @@ class Listing(NamedTuple):
     unreached: UnreachableError | None = None
 
 
-def list_files(host: Host | None, mirror: Mirror, path: str | None, stage: Stage) -> Listing:
+def list_files(host: Host | None, mirror: LocalCopy, path: str | None, stage: Stage) -> Listing:
     """Return a run's files, or those at a path; without a host, the local files.
 
     Raises RunError if the path has no files.
@@ -58,7 +58,7 @@ def list_files(host: Host | None, mirror: Mirror, path: str | None, stage: Stage
     return Listing(rows, listed.left_out)
 
 
-def _rows_here(mirror: Mirror, path: str | None) -> list[FileRow]:
+def _rows_here(mirror: LocalCopy, path: str | None) -> list[FileRow]:
     kinds = {mirror.artifacts: "artifact", mirror.outputs: "output", mirror.checkpoints: "checkpoint"}
     files = LocalCopies(mirror).files()
     rows = []

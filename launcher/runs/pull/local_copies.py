@@ -17,7 +17,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.run_files import RunFiles
 from launcher.upload.digests import Digests
 from launcher.values.reported.output import CONTENT, Content, Kind, RunOutput
@@ -36,7 +36,7 @@ Here = Literal["yes", "older", "no"]
 class LocalCopies:
     """The local files of one run."""
 
-    def __init__(self, mirror: Mirror) -> None:
+    def __init__(self, mirror: LocalCopy) -> None:
         """Read the record of the versions that were put here."""
         self._mirror, self._files = mirror, mirror.files
         self._pulled: dict[str, dict[str, int]] = {}

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 from rich.filesize import decimal
 
 from launcher.base.text import files_text
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import RunError
 from launcher.runs.follow.view import Stage
 from launcher.runs.pull.local_copies import LocalCopies
@@ -57,7 +57,7 @@ class Pulled(NamedTuple):
     yours: list[Path]
 
 
-def pull(desk: HostClient, mirror: Mirror, choice: Choice, stage: Stage) -> Pulled:
+def pull(desk: HostClient, mirror: LocalCopy, choice: Choice, stage: Stage) -> Pulled:
     """Pull a run's files to their places here; return the fetched files and those that stayed.
 
     One client at a time; another waits. Raises RunError if they do not fit here, if this disk refuses, or if
@@ -71,7 +71,7 @@ def pull(desk: HostClient, mirror: Mirror, choice: Choice, stage: Stage) -> Pull
 class _Pull:
     """A pull of one run. Running it again fetches the files that are still missing."""
 
-    def __init__(self, desk: HostClient, mirror: Mirror, stage: Stage) -> None:
+    def __init__(self, desk: HostClient, mirror: LocalCopy, stage: Stage) -> None:
         self._desk, self._mirror = desk, mirror
         self._copies = LocalCopies(mirror)
         self._transfer = Transfer(desk, mirror, self._copies, stage)

@@ -12,7 +12,7 @@ from typing import TypeVar
 from rich.filesize import decimal
 
 from launcher.base.meter import Meter
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import AgentError, MalformedAnswerError, RunError
 from launcher.runs.follow.view import Stage
 from launcher.runs.pull.local_copies import PARTS, LocalCopies
@@ -53,7 +53,7 @@ def until_stable(work: Callable[[], Value], again: str) -> Value:
 class Transfer:
     """The transfer of files of one run over one host client."""
 
-    def __init__(self, desk: HostClient, mirror: Mirror, copies: LocalCopies, stage: Stage) -> None:
+    def __init__(self, desk: HostClient, mirror: LocalCopy, copies: LocalCopies, stage: Stage) -> None:
         self._desk, self._mirror, self._copies, self._stage = desk, mirror, copies, stage
 
     def heard(self, total: int = 0) -> Callable[[int], None]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.filesize import decimal
 
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.errors import AgentError, LaunchError, RunError, UnreachableError
 from launcher.rental import records
 from launcher.rental.records import RentalRecord
@@ -48,7 +48,7 @@ REMOVED = "its run was removed there"
 class RunOnMachine(NamedTuple):
     """A run on its rented machine, as its lease needs it; the view shows the downloads."""
 
-    mirror: Mirror
+    mirror: LocalCopy
     machine: Host
     view: View
 
@@ -127,7 +127,7 @@ def run_of(record: RentalRecord, view: View) -> RunOnMachine | None:
 class _TimedStage:
     """A stage that notes once if a transfer cannot finish in the remaining time."""
 
-    def __init__(self, stage: Stage, mirror: Mirror, view: View, left_s: Callable[[], float]) -> None:
+    def __init__(self, stage: Stage, mirror: LocalCopy, view: View, left_s: Callable[[], float]) -> None:
         self._stage, self._mirror, self._view, self._left_s = stage, mirror, view, left_s
         self._began, self._is_said = time.monotonic(), False
         self.text: str | None = None
@@ -153,7 +153,7 @@ class _TimedStage:
 
 
 def bring_home(
-    desk: HostClient, mirror: Mirror, view: View, left_s: Callable[[], float] | None = None
+    desk: HostClient, mirror: LocalCopy, view: View, left_s: Callable[[], float] | None = None
 ) -> None:
     """Download all files of a run from a machine that will be terminated, verified by the host's digests.
 
@@ -223,7 +223,7 @@ def own_checkpoints(files: Iterable[RunOutput]) -> list[str]:
     return sorted(chosen, key=by_number)
 
 
-def missing(desk: HostClient, mirror: Mirror) -> str:
+def missing(desk: HostClient, mirror: LocalCopy) -> str:
     """Return in words which files of a run's machine are not here; empty if all are.
 
     Raises HostError, OSError.

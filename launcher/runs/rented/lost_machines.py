@@ -12,13 +12,13 @@ from launcher.runs.rented.machine_gone import check_rented
 from launcher.runs.run_desk import open_desk
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
     from launcher.runs.follow.view import View
     from launcher.transport.client.desk import HostClient
     from launcher.values.host import Host
 
 
-def reach(host: Host, mirror: Mirror) -> HostClient:
+def reach(host: Host, mirror: LocalCopy) -> HostClient:
     """Open the host client of a run.
 
     If its rented machine does not answer, ask the provider whether it is gone. Raises MachineGoneError with

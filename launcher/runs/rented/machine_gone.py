@@ -11,10 +11,10 @@ from launcher.values.record import State, is_terminal
 from launcher.values.reported.checkpoint import MANIFEST
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
 
 
-def gone(mirror: Mirror) -> str | None:
+def gone(mirror: LocalCopy) -> str | None:
     """Return the outcome of a run's terminated machine, its cost, and the next commands; None if it is not terminated."""
     found = records.rented_for(mirror.run)
     if found is None or not found.is_gone:
@@ -23,7 +23,7 @@ def gone(mirror: Mirror) -> str | None:
     return f"{mirror.run}: {found.why_gone(records.ledger().rentals())}\n  {mend}"
 
 
-def _after_gone(mirror: Mirror, record: records.RentalRecord) -> str:
+def _after_gone(mirror: LocalCopy, record: records.RentalRecord) -> str:
     """Return the next command for a run whose rented machine is gone: where it continues, or how it can."""
     if (moved := move_records.elsewhere(mirror)) is not None:
         return moved
@@ -40,7 +40,7 @@ def _after_gone(mirror: Mirror, record: records.RentalRecord) -> str:
     return f"{look}continue elsewhere   launch {verb} {short} --host {host}{more}"
 
 
-def check_rented(mirror: Mirror) -> None:
+def check_rented(mirror: LocalCopy) -> None:
     """Raise MachineGoneError for a run whose rental has ended: the machine's address may belong to another customer."""
     if (words := gone(mirror)) is not None:
         raise MachineGoneError(mirror.host().name, words)

@@ -23,18 +23,18 @@ from launcher.errors import (
     HostKeyError,
     RefusedError,
     ServiceError,
-    UnsettledError,
+    UnknownOutcomeError,
 )
 from launcher.rental import records
 from launcher.rental.lease.instance_keys import holding_key, login_key, new_key, registered_key, user_data
 from launcher.rental.lease.instance_login import InstanceLogin, log_in, log_in_again
 from launcher.rental.lease.rental_lease import Lease
-from launcher.rental.lease.renter import Rented, Renter, open_account
+from launcher.rental.lease.renter import ProviderAccount, Rented, open_account
 from launcher.rental.ledger import usual_folder
 from launcher.rental.price import Candidate, RentalChoice
 from launcher.rental.provider import ProviderReason, is_passing
 from launcher.rental.records import RentalRecord
-from launcher.rental.renting import Instance, Rental, RentalReason, Setup, dollars
+from launcher.rental.renting import Instance, LaunchOptions, Rental, RentalReason, dollars
 from launcher.runs.follow.view import Stage, View
 from launcher.runs.launch.wanted_machine import Wanted
 from launcher.runs.rented import rental_setup
@@ -66,7 +66,9 @@ def rent(wanted: Wanted, choice: RentalChoice, plan: Plan, view: View) -> Lease:
 class _Renting:
     """One rental from its intent to a machine that is ready for a run."""
 
-    def __init__(self, wanted: Wanted, choice: RentalChoice, plan: Plan, account: Renter, view: View) -> None:
+    def __init__(
+        self, wanted: Wanted, choice: RentalChoice, plan: Plan, account: ProviderAccount, view: View
+    ) -> None:
         self._host, self._settings = wanted.host, settings_of(wanted.host)
         self._choice, self._wait_s = choice, wanted.wait_s
         self._candidates = self._choice.free if wanted.wait_s > 0 else self._choice.candidates()
@@ -116,7 +118,7 @@ class _Renting:
             if keeping is not None:
                 keeping.release()
 
-    def _first_of(self, setup: Setup, stage: Stage) -> tuple[Rented, Candidate]:
+    def _first_of(self, setup: LaunchOptions, stage: Stage) -> tuple[Rented, Candidate]:
         until = self._clock.now() + self._wait_s
         candidates, busy = self._candidates, None
         while True:
@@ -154,12 +156,12 @@ class _Renting:
     def _refused(self, error: ServiceError) -> ServiceError:
         """Return the error of a launch, with a note that no machine is rented, if that is certain."""
         own = (one for one in self._renter.ledger.rentals() if one.intent.run == self._run)
-        if isinstance(error, UnsettledError) or any(one.is_open for one in own):
+        if isinstance(error, UnknownOutcomeError) or any(one.is_open for one in own):
             return error
         check = f"nothing was rented; check without renting   launch --host {self._host.name} --dry-run"
         return type(error)(error.host, error.reason, f"{error}\n  {check}", error.retry_s)
 
-    def _try(self, candidate: Candidate, setup: Setup) -> Rented:
+    def _try(self, candidate: Candidate, setup: LaunchOptions) -> Rented:
         """Launch one candidate. On an interrupt, end any instance that it may have created."""
         deadline = self._clock.now() + candidate.priced.limit_s
         before = {rental.nonce for rental in self._renter.ledger.rentals()}
@@ -172,7 +174,7 @@ class _Renting:
             raise
 
     def _end_new_ones(self, before: set[str]) -> None:
-        """End the instance of an interrupted launch, and report it; raise UnsettledError if it cannot be seen yet."""
+        """End the instance of an interrupted launch, and report it; raise UnknownOutcomeError if it cannot be seen yet."""
         for rental in self._renter.ledger.rentals():
             if rental.nonce in before or rental.intent.run != self._run or not rental.is_open:
                 continue
@@ -180,7 +182,7 @@ class _Renting:
                 self._renter.end(rental, "the launch was interrupted")
             if self._renter.known(rental).is_open:
                 name, cost = self._host.name, dollars(rental.intent.cents_per_hour)
-                raise UnsettledError(
+                raise UnknownOutcomeError(
                     name,
                     RentalReason.STILL_BILLED,
                     f"{name}: the launch was interrupted, and an instance of it may still appear, at {cost}/h\n  end it   launch reconcile",
@@ -192,12 +194,12 @@ class _Renting:
             return
         self._view.note(f"{self._host.name}: nothing was rented")
 
-    def _setup(self) -> Setup:
+    def _setup(self) -> LaunchOptions:
         """Return the settings for creating an instance; launcher's login key is in the account from here on."""
         settings = self._settings
         records.remember_service(settings)
         name = settings.key or registered_key(self._renter.provider).name
-        return Setup(
+        return LaunchOptions(
             ssh_key=name,
             image=settings.image,
             file_systems=(settings.file_system,) if settings.file_system else (),

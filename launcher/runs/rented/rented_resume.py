@@ -24,8 +24,8 @@ from launcher.runs.follow.summaries import known_summary, remembered
 from launcher.runs.launch.contact import settle
 from launcher.runs.move.abandoning import fill_from_here, newest_here, sent_from_here
 from launcher.runs.move.move_target import (
-    Heir,
     MoveRequest,
+    Successor,
     arrival,
     begin_there,
     connected,
@@ -35,7 +35,7 @@ from launcher.runs.move.move_target import (
 )
 from launcher.runs.move.moving import check_checkpoint, fill_from_old
 from launcher.runs.pull import checkpoints_here
-from launcher.runs.pull.checkpoint_pulling import WHOLE, HomeCheckpoint, pull_checkpoint
+from launcher.runs.pull.checkpoint_pulling import WHOLE, LocalCheckpoint, pull_checkpoint
 from launcher.runs.rented.acquire import acquire
 from launcher.runs.rented.lost_machines import reach
 from launcher.runs.rented.rented_runs import mirror_of, pass_on
@@ -44,10 +44,10 @@ from launcher.runs.run_desk import connect, open_desk
 from launcher.values.record import is_terminal
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
     from launcher.runs.follow.view import Stage, View
     from launcher.runs.launch.launching import Started
-    from launcher.runs.move.move_target import Arrival
+    from launcher.runs.move.move_target import MoveTarget
     from launcher.runs.resume.resumed_plan import ResumeRequest
     from launcher.values.host import Host
     from launcher.values.plan import Plan
@@ -57,11 +57,11 @@ class _Source(NamedTuple):
     """The host that sent a run's plan, the run's local checkpoint, and the function that puts its files in place."""
 
     host: str
-    home: HomeCheckpoint
-    fill: Callable[[Arrival, Mirror, Stage], str]
+    home: LocalCheckpoint
+    fill: Callable[[MoveTarget, LocalCopy, Stage], str]
 
 
-def resume_on_rented(parent: Mirror, target: Host, request: ResumeRequest, view: View) -> Started:
+def resume_on_rented(parent: LocalCopy, target: Host, request: ResumeRequest, view: View) -> Started:
     """Rent a machine, and start a run on it that resumes an ended run.
 
     Raises the errors of `resume` and of a launch.
@@ -78,12 +78,12 @@ def resume_on_rented(parent: Mirror, target: Host, request: ResumeRequest, view:
     asked = MoveRequest(target.name, request.profile, request.env_files, request.is_sure, request.wait_s)
     consented(parent, plan, target, source.host, asked, view)
     with acquire(wanted_like(plan, target, asked), view) as machine:
-        heir = Heir(machine.run, machine.plan, plan)
+        heir = Successor(machine.run, machine.plan, plan)
         started = _begin(parent, machine.host, source, asked._replace(is_sure=True), heir, view)
     return started._replace(lease=machine.lease)
 
 
-def _source(parent: Mirror, target: Host, request: ResumeRequest, view: View) -> _Source:
+def _source(parent: LocalCopy, target: Host, request: ResumeRequest, view: View) -> _Source:
     """Gather a run's files from its host, or from here. Raises the errors of `resume`."""
     try:
         desk = connected(view, functools.partial(reach, parent.host(), parent))
@@ -101,7 +101,7 @@ def _source(parent: Mirror, target: Host, request: ResumeRequest, view: View) ->
         return _Source(old.host, home, functools.partial(_fill_from_host, parent, home))
 
 
-def _source_here(parent: Mirror, target: Host, request: ResumeRequest, why: MachineGoneError) -> _Source:
+def _source_here(parent: LocalCopy, target: Host, request: ResumeRequest, why: MachineGoneError) -> _Source:
     """Find the local files of a run whose machine is gone. Raises `why` if it had not ended."""
     if words := move_records.elsewhere(parent):
         raise UsageError(words)
@@ -118,12 +118,14 @@ def _source_here(parent: Mirror, target: Host, request: ResumeRequest, why: Mach
     )
 
 
-def _fill_from_host(parent: Mirror, home: HomeCheckpoint, place: Arrival, child: Mirror, stage: Stage) -> str:
+def _fill_from_host(
+    parent: LocalCopy, home: LocalCheckpoint, place: MoveTarget, child: LocalCopy, stage: Stage
+) -> str:
     with open_desk(parent.host(), parent) as old:
         return fill_from_old(old, place.contact.desk, parent, home, child, stage)
 
 
-def _check_steps(plan: Plan, home: HomeCheckpoint, parent: Mirror) -> None:
+def _check_steps(plan: Plan, home: LocalCheckpoint, parent: LocalCopy) -> None:
     if plan.steps is not None and home.checkpoint.step >= plan.steps:
         raise UsageError(
             f"{parent.run}: its checkpoint is of step {home.checkpoint.step}, and there are {plan.steps} steps: nothing is left to do\n"
@@ -132,7 +134,7 @@ def _check_steps(plan: Plan, home: HomeCheckpoint, parent: Mirror) -> None:
 
 
 def _begin(
-    parent: Mirror, machine: Host, source: _Source, asked: MoveRequest, heir: Heir, view: View
+    parent: LocalCopy, machine: Host, source: _Source, asked: MoveRequest, heir: Successor, view: View
 ) -> Started:
     """Start the run on the machine that was rented for it."""
     desk = connected(view, functools.partial(connect, machine))
@@ -145,7 +147,7 @@ def _begin(
         raise
 
 
-def resume_on_kept(found: RentedMachine, parent: Mirror, start: Callable[[Lease], Started]) -> Started:
+def resume_on_kept(found: RentedMachine, parent: LocalCopy, start: Callable[[Lease], Started]) -> Started:
     """Start a run on its parent's kept machine; the rental belongs to the new run from then on.
 
     Raises RunError for a machine that is not kept, UsageError if another process watches it.
@@ -174,7 +176,7 @@ def resume_on_kept(found: RentedMachine, parent: Mirror, start: Callable[[Lease]
     return started._replace(lease=lease)
 
 
-def _refuse_without_checkpoint(found: RentedMachine, parent: Mirror) -> None:
+def _refuse_without_checkpoint(found: RentedMachine, parent: LocalCopy) -> None:
     """Raise RunError for an ended run without a checkpoint of launcher's, because its kept machine continues to cost money."""
     state, cost = parent.state(), rent_cost(parent.run)
     if state is None or not is_terminal(state.state) or state.checkpoint is not None:

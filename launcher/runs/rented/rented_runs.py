@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.copy import index
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.runs_folder import make_runs_folder, runs_folder
 from launcher.errors import HostError, LaunchError, RefusedError
 from launcher.rental import records
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from launcher.runs.follow.view import View
 
 
-def mirror_of(record: RentalRecord) -> Mirror | None:
+def mirror_of(record: RentalRecord) -> LocalCopy | None:
     """Return the local copy of a rental's run; None if its folder is gone, or the run never began."""
-    mirror = Mirror(record.run, Path(record.runs))
+    mirror = LocalCopy(record.run, Path(record.runs))
     return mirror if index.knows(record.run) and mirror.files.is_folder() else None
 
 
-def lease_for(mirror: Mirror, view: View) -> Lease | None:
+def lease_for(mirror: LocalCopy, view: View) -> Lease | None:
     """Take the lease of a run's rented machine; None if it has none, or another process holds it.
 
     Raises BadFileError or ServiceAuthError without a key for its account.
@@ -46,7 +46,7 @@ def lease_for(mirror: Mirror, view: View) -> Lease | None:
     return lease
 
 
-def leave_to_keeper(mirror: Mirror) -> None:
+def leave_to_keeper(mirror: LocalCopy) -> None:
     """Have a background process end the rental of a run's machine, unless one already does, or it is not rented.
 
     Raises BadFileError or ServiceAuthError without a key for its account.
@@ -60,7 +60,7 @@ def leave_to_keeper(mirror: Mirror) -> None:
         hand_over(lease)
 
 
-def end_rent_later(mirror: Mirror, view: View) -> None:
+def end_rent_later(mirror: LocalCopy, view: View) -> None:
     """Have a background process end the rental of an ended run's machine. A failure is only noted."""
     try:
         leave_to_keeper(mirror)
@@ -70,7 +70,7 @@ def end_rent_later(mirror: Mirror, view: View) -> None:
         )
 
 
-def _rented_here(mirror: Mirror) -> RentedMachine | None:
+def _rented_here(mirror: LocalCopy) -> RentedMachine | None:
     """Return the machine that is rented for a run; the local copy may have been moved since."""
     found = records.open_for(mirror.run)
     if found is None:
@@ -102,7 +102,7 @@ def leave(lease: Lease, view: View) -> None:
     )
 
 
-def unattended(runs: Collection[str]) -> list[Mirror]:
+def unattended(runs: Collection[str]) -> list[LocalCopy]:
     """Return those of the given runs whose machine is rented without a process that watches it."""
     own = (
         one for one in records.rented() if one.rental.is_open and one.record.run in runs and not one.is_held
@@ -110,7 +110,7 @@ def unattended(runs: Collection[str]) -> list[Mirror]:
     return [mirror for one in own if (mirror := mirror_of(one.record)) is not None]
 
 
-def still_rented(mirror: Mirror) -> str | None:
+def still_rented(mirror: LocalCopy) -> str | None:
     """Return the cost of a run's machine that is still rented, and the command that ends it; None if none is."""
     found, cost = records.open_for(mirror.run), records.rent_cost(mirror.run)
     if found is None or cost is None or found.rental.instance is None:
@@ -120,7 +120,7 @@ def still_rented(mirror: Mirror) -> str | None:
     return f"its machine is still rented: {cost.words}; {what}   launch reconcile --adopt {found.rental.instance}{loses}"
 
 
-def is_ending(mirror: Mirror) -> bool:
+def is_ending(mirror: LocalCopy) -> bool:
     """Return whether a run has ended and its rented machine is being terminated, so that it no longer answers."""
     found, state = records.rented_for(mirror.run), mirror.state()
     is_over = state is not None and is_terminal(state.state)
@@ -138,7 +138,7 @@ def kept_idle(host_name: str) -> list[str]:
     return found
 
 
-def _kept_words(found: RentedMachine, mirror: Mirror, *, has_checkpoint: bool) -> str:
+def _kept_words(found: RentedMachine, mirror: LocalCopy, *, has_checkpoint: bool) -> str:
     short = found.record.short
     use = (
         f"train on there   launch resume {short} --set steps=…"

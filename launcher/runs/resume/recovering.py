@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.backends.base.runtime import Resumption
+from launcher.backends.base.runtime import ResumeInputs
 from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import open_for_run
 from launcher.config import build_settings, env_file, resolve, secret_values
 from launcher.copy import move_records
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.runs_folder import runs_folder
 from launcher.errors import LaunchError, UsageError
 from launcher.rental import records
@@ -114,7 +114,7 @@ def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> l
         if row.goes_on is not None:
             continue  # its successor has a separate row
         if run in gone and not is_terminal(state):
-            words = machine_gone.gone(Mirror(run, runs_folder())) or ""
+            words = machine_gone.gone(LocalCopy(run, runs_folder())) or ""
             found.append(Recovery(run, row.host, RecoveryOutcome.FAILED, state, words))
             continue
         if row.is_unreachable:
@@ -129,12 +129,12 @@ def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> l
     return found
 
 
-def recover_to_follow(desk: HostClient, mirror: Mirror, view: View) -> RecoveryOutcome:
+def recover_to_follow(desk: HostClient, mirror: LocalCopy, view: View) -> RecoveryOutcome:
     """Recover a run that is about to be followed, if necessary; return the outcome."""
     return _recover_to_follow(desk, mirror, known_summary(desk, mirror.run), view)
 
 
-def show_and_recover(desk: HostClient, mirror: Mirror, view: View) -> RecoveryOutcome:
+def show_and_recover(desk: HostClient, mirror: LocalCopy, view: View) -> RecoveryOutcome:
     """Recover a run that is not shown yet, if necessary.
 
     A live run's present state is shown before its history is read.
@@ -145,13 +145,13 @@ def show_and_recover(desk: HostClient, mirror: Mirror, view: View) -> RecoveryOu
     return _recover_to_follow(desk, mirror, summary, view)
 
 
-def _recover_to_follow(desk: HostClient, mirror: Mirror, summary: Summary, view: View) -> RecoveryOutcome:
+def _recover_to_follow(desk: HostClient, mirror: LocalCopy, summary: Summary, view: View) -> RecoveryOutcome:
     if summary.state not in TO_RECOVER:
         return RecoveryOutcome.NOTHING_TO_DO
     return _recover(desk, mirror, summary, RecoverRequest(), view).outcome
 
 
-def recover_on(desk: HostClient, mirror: Mirror, request: RecoverRequest, view: View) -> Recovery:
+def recover_on(desk: HostClient, mirror: LocalCopy, request: RecoverRequest, view: View) -> Recovery:
     """Recover one run over an open host client. Raises the errors of `recover`."""
     summary = known_summary(desk, mirror.run)
     run, host = mirror.run, desk.host
@@ -169,7 +169,7 @@ def recover_on(desk: HostClient, mirror: Mirror, request: RecoverRequest, view: 
     return _recover(desk, mirror, summary, request, view)
 
 
-def _new_run(desk: HostClient, mirror: Mirror) -> str:
+def _new_run(desk: HostClient, mirror: LocalCopy) -> str:
     """Return the command for a new run after an ended one: from its last checkpoint, if it has any."""
     refresh(desk, mirror)
     if any(event.kind == "checkpoint" for event in mirror.record.events()):
@@ -186,7 +186,7 @@ def _note_unread(run: str, request: RecoverRequest, view: View) -> None:
 
 
 def _recover(
-    desk: HostClient, mirror: Mirror, summary: Summary, request: RecoverRequest, view: View
+    desk: HostClient, mirror: LocalCopy, summary: Summary, request: RecoverRequest, view: View
 ) -> Recovery:
     """Continue a waiting or interrupted run; return the outcome."""
     run, host = mirror.run, desk.host
@@ -202,7 +202,7 @@ def _recover(
 
 
 def _resume(
-    desk: HostClient, mirror: Mirror, summary: Summary, request: RecoverRequest, view: View
+    desk: HostClient, mirror: LocalCopy, summary: Summary, request: RecoverRequest, view: View
 ) -> ResumedRun:
     """Have the host continue a run. Slow steps, an image or the proof of a death, are shown as stages."""
 
@@ -245,7 +245,7 @@ def _resume(
             stage("wait").text = step
             stage("wait").progress(step)
 
-        needs = Resumption((summary.attempt or 1) + 1, plan, build, secrets, say, wait, _client())
+        needs = ResumeInputs((summary.attempt or 1) + 1, plan, build, secrets, say, wait, _client())
         resumed = runtime.resume(mirror.run, needs)
     if not is_asked:
         _note_unread(mirror.run, request, view)

@@ -18,7 +18,7 @@ from launcher.values.plan import Plan
 from launcher.values.record import State, Summary, is_terminal
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
     from launcher.transport.client.desk import HostClient
     from launcher.values.host import Host
 
@@ -117,7 +117,7 @@ def changed_plan(parent: Plan, settings: Sequence[str], name: str | None, host: 
     return backend_of(host).planning.changed(changed(parent, job, keys, host.name), job)
 
 
-def check_ended(summary: Summary, parent: Mirror, request: ResumeRequest) -> None:
+def check_ended(summary: Summary, parent: LocalCopy, request: ResumeRequest) -> None:
     """Raise InterruptedRunError, RunError or UsageError for a run whose state does not allow a resume."""
     short = parent.short
     state = summary.state
@@ -138,7 +138,7 @@ def check_ended(summary: Summary, parent: Mirror, request: ResumeRequest) -> Non
         )
 
 
-def refuse_moved(desk: HostClient, parent: Mirror) -> None:
+def refuse_moved(desk: HostClient, parent: LocalCopy) -> None:
     """Raise UsageError for a run that continues elsewhere: a resume would train it twice."""
     if words := move_records.elsewhere(parent):
         raise UsageError(words)

@@ -13,7 +13,7 @@ from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import open_for_run
 from launcher.config import build_settings, env_file, job_variables, resolve, secret_values
 from launcher.config.job_check import on_end_findings, undeclared
-from launcher.copy.mirror import Mirror
+from launcher.copy.mirror import LocalCopy
 from launcher.copy.request import new_launch
 from launcher.copy.run_id import new_run_id
 from launcher.errors import (
@@ -27,8 +27,8 @@ from launcher.planning.assembly import job_of
 from launcher.rental.records import RentedMachine, rented_for
 from launcher.runs.follow.refreshing import refresh
 from launcher.runs.follow.summaries import known_summary
-from launcher.runs.launch.contact import Contact, pass_gate_when_free, settle
-from launcher.runs.launch.launching import Filling, Started, begin
+from launcher.runs.launch.contact import ConnectedHost, pass_gate_when_free, settle
+from launcher.runs.launch.launching import Started, UploadStage, begin
 from launcher.runs.launch.verifiable import refuse_verification
 from launcher.runs.locating import locate
 from launcher.runs.rented.api_key_guard import check_key_is_not_sent
@@ -83,7 +83,7 @@ def _is_kept_at(found: RentedMachine | None, target: Host) -> bool:
 
 
 def _resume(
-    host: Host, parent: Mirror, request: ResumeRequest, view: View, lease: Lease | None = None
+    host: Host, parent: LocalCopy, request: ResumeRequest, view: View, lease: Lease | None = None
 ) -> Started:
     """Resume a run on its own host.
 
@@ -121,7 +121,7 @@ def _resume(
             stage.text = probing.describe(facts)
         view.head(plan)
         deadline = time.monotonic() + request.wait_s
-        contact = Contact(there, desk, job_of(plan), facts, view, deadline=deadline)
+        contact = ConnectedHost(there, desk, job_of(plan), facts, view, deadline=deadline)
         contact = pass_gate_when_free(contact, plan)
         build_options = build_settings.read(host, os.environ)
         # The parent's own runtime: it has the image.
@@ -129,7 +129,7 @@ def _resume(
             keys = sorted({key for setting in request.settings for key in keys_of(setting)})
             inherit = functools.partial(_inherit, desk, parent, host, view, keys)
             contact = contact._replace(host=host)
-            filling = Filling("resume", lambda child, _stage: inherit(child))
+            filling = UploadStage("resume", lambda child, _stage: inherit(child))
             run = None
             if lease is not None:
                 run = new_run_id(plan.job)
@@ -144,7 +144,7 @@ def _resume(
 
 
 def _inherit(
-    desk: HostClient, parent: Mirror, host: Host, view: View, keys: Sequence[str], child: Mirror
+    desk: HostClient, parent: LocalCopy, host: Host, view: View, keys: Sequence[str], child: LocalCopy
 ) -> str:
     """Have the host give a run its parent's files and state; return a summary.
 
@@ -167,7 +167,7 @@ def _inherit(
     return f"{source.checkpoint} of {source.run}, step {source.step}; code and data as they lie there"
 
 
-def _explained(error: AgentError, parent: Mirror) -> LaunchError:
+def _explained(error: AgentError, parent: LocalCopy) -> LaunchError:
     """Convert the agent's objection to a parent into the right error, with the command to use."""
     words, short = str(error), parent.short
     if error.code == "steps":

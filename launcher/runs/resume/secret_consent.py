@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from launcher.errors import RefusedError
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
     from launcher.runs.follow.view import View
 
 
-def check_consent(names: Sequence[str], mirror: Mirror, host: str, view: View, verb: str) -> None:
+def check_consent(names: Sequence[str], mirror: LocalCopy, host: str, view: View, verb: str) -> None:
     """Ask whether to send this user's variables to a host that sent the run's plan, unless this client made the plan.
 
     Raises RefusedError without consent, or without a terminal.

@@ -19,9 +19,9 @@ from launcher.agent.record import strict_json
 from launcher.base.text import is_obeyed, printable
 from launcher.errors import BadFileError, MalformedAnswerError
 from launcher.transport.agent_input import ONLY_LISTENING, Keyboard, typing, until
-from launcher.transport.channel import HASHING_S, AgentReply, Calls, Incoming, Passing
+from launcher.transport.channel import HASHING_S, AgentReply, Calls, ForwardingOpener, Incoming
 from launcher.transport.client.desk import Heard, HostUpkeep, Making, Preparation, Printed, RunList
-from launcher.transport.client.run_reading import LoneReader, Reader
+from launcher.transport.client.run_reading import Reader, SingleReader
 from launcher.values.base import Record
 from launcher.values.parsing import build
 from launcher.values.record import Summary
@@ -33,15 +33,15 @@ from launcher.values.reported.answers import (
     Inheritance,
     MadeEnvironment,
     MovedTo,
-    Outlook,
     PreparedRun,
     RejectedCheckpoint,
     RemovedThing,
     ResumedRun,
+    ResumeOptions,
     Sweep,
 )
 from launcher.values.reported.checkpoint import SealedCheckpoint, sealed_checkpoint
-from launcher.values.reported.engine_access import EngineWay, RunLocation
+from launcher.values.reported.engine_access import EngineAccess, RunLocation
 from launcher.values.reported.output import (
     CONTENT,
     MOST_FILES,
@@ -58,7 +58,7 @@ from launcher.values.software.packages import KnownImage
 if TYPE_CHECKING:
     from launcher.values.facts import Facts
     from launcher.values.plan import Plan
-    from launcher.values.software.environment import Maker
+    from launcher.values.software.environment import EnvironmentBuilder
 
 SHORT_S = 60.0
 LISTING_S = 300.0
@@ -86,7 +86,7 @@ _READ = TypeAdapter(Annotated[int, Field(ge=0)], config=ConfigDict(defer_build=T
 """A progress message: the number of bytes that the agent has read."""
 
 
-class AgentClient(Passing):
+class AgentClient(ForwardingOpener):
     """The client of an agent at the other end of a channel."""
 
     def __init__(self, channel: Calls, reader: Reader | None = None) -> None:
@@ -96,7 +96,7 @@ class AgentClient(Passing):
         """
         super().__init__(channel)
         self._channel = channel
-        self._reader = reader or LoneReader(channel)
+        self._reader = reader or SingleReader(channel)
         self.runs: RunList = _Runs(channel, self._reader)
         self.preparation: Preparation = _Preparation(channel)
         self.making: Making = _Making(channel)
@@ -311,8 +311,8 @@ class _Runs(_VerbGroup):
         except ValueError as error:
             raise self._malformed("checkpoint", str(error).splitlines()[0]) from error
 
-    def outlook(self, run: str) -> Outlook:
-        return self._ask(Outlook, "outlook", run=run)
+    def outlook(self, run: str) -> ResumeOptions:
+        return self._ask(ResumeOptions, "outlook", run=run)
 
     def move(self, run: str, target: MovedTo, instead: Sequence[str] = ()) -> MovedTo:
         return self._ask(
@@ -378,7 +378,7 @@ class _Preparation(_VerbGroup):
         run: str,
         plan: Plan,
         runtime: str,
-        engine: EngineWay | None,
+        engine: EngineAccess | None,
         gpus: Sequence[str] | None,
         count: int | None,
         any_of: Sequence[str] | None,
@@ -460,12 +460,12 @@ class _Making(_VerbGroup):
     def let_go(self, lock: str) -> None:
         self._channel.call("hold", name=lock, release=True, deadline_s=DISK_S)
 
-    def has_buildkit(self, engine: EngineWay) -> bool:
+    def has_buildkit(self, engine: EngineAccess) -> bool:
         return self._ask(_Builder, "builder", engine=engine.model_dump(), deadline_s=SHORT_S).buildkit
 
     def build_image(
         self,
-        engine: EngineWay,
+        engine: EngineAccess,
         tag: str,
         payload: bytes,
         take: Printed,
@@ -499,7 +499,7 @@ class _Making(_VerbGroup):
     def make_environment(
         self,
         name: str,
-        maker: Maker,
+        maker: EnvironmentBuilder,
         payload: bytes,
         take: Printed,
         *,

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
         Inheritance,
         MadeEnvironment,
         MovedTo,
-        Outlook,
         PreparedRun,
         ResumedRun,
+        ResumeOptions,
         Sweep,
     )
     from launcher.values.reported.checkpoint import SealedCheckpoint
-    from launcher.values.reported.engine_access import EngineWay, RunLocation
+    from launcher.values.reported.engine_access import EngineAccess, RunLocation
     from launcher.values.reported.output import Loss, Manifest, Outputs
-    from launcher.values.software.environment import Maker
+    from launcher.values.software.environment import EnvironmentBuilder
     from launcher.values.software.packages import KnownImage
 
 Printed = Callable[[int, bytes], None]
@@ -126,7 +126,7 @@ class RunList(Protocol):
         Raises AgentError `no-checkpoint` if it does not exist.
         """
 
-    def outlook(self, run: str) -> Outlook:
+    def outlook(self, run: str) -> ResumeOptions:
         """Return whether a run can be moved, and where it has been moved to."""
 
     def move(self, run: str, target: MovedTo, instead: Sequence[str] = ()) -> MovedTo:
@@ -164,7 +164,7 @@ class Preparation(Protocol):
         run: str,
         plan: Plan,
         runtime: str,
-        engine: EngineWay | None,
+        engine: EngineAccess | None,
         gpus: Sequence[str] | None,
         count: int | None,
         any_of: Sequence[str] | None,
@@ -242,12 +242,12 @@ class Making(Protocol):
     def let_go(self, lock: str) -> None:
         """Release a lock. An environment that was created under it and not sealed is removed."""
 
-    def has_buildkit(self, engine: EngineWay) -> bool:
+    def has_buildkit(self, engine: EngineAccess) -> bool:
         """Return whether the host can build images with BuildKit."""
 
     def build_image(
         self,
-        engine: EngineWay,
+        engine: EngineAccess,
         tag: str,
         payload: bytes,
         take: Printed,
@@ -270,7 +270,7 @@ class Making(Protocol):
     def make_environment(
         self,
         name: str,
-        maker: Maker,
+        maker: EnvironmentBuilder,
         payload: bytes,
         take: Printed,
         *,

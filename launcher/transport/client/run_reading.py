@@ -36,7 +36,7 @@ class Reader(Protocol):
         """Return the news of a run since the cursors in `request`. Wait up to `wait_s` seconds for them."""
 
 
-class LoneReader:
+class SingleReader:
     """Asks about one run, with its own request."""
 
     def __init__(self, channel: Calls) -> None:
@@ -138,7 +138,7 @@ class _Asked:
             self.answer.set_result(answer)
 
 
-class JoinedReader:
+class BatchedReader:
     """Joins the questions of many threads into one request at a time, over its own channel.
 
     `read` is thread-safe. A thread of the reader sends the requests and distributes the answers. A question

@@ -17,7 +17,7 @@ from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
 
-class OneAnswerSession(requests.Session):
+class NoRedirectSession(requests.Session):
     """A session that treats a redirect as an ordinary response. Its body is read only on request."""
 
     def __init__(self, answer_s: float) -> None:

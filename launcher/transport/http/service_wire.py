@@ -81,7 +81,7 @@ class ServiceWire:
 
     def __init__(self, base: str) -> None:
         """Use this base URL. Raises UsageError unless it is HTTPS, or this machine's loopback."""
-        from launcher.transport.http.answer_limit import OneAnswerSession
+        from launcher.transport.http.answer_limit import NoRedirectSession
 
         parts = urlsplit(base)
         if parts.username or (parts.scheme != "https" and parts.hostname not in LOOPBACK):
@@ -91,7 +91,7 @@ class ServiceWire:
         self.where = parts.hostname or base
         self._base = base.rstrip("/")
         self._known: set[str] = set()
-        self._session = OneAnswerSession(CALL_S)
+        self._session = NoRedirectSession(CALL_S)
         self._session.trust_env = False  # otherwise it reads ~/.netrc, which overrides the header
         self._session.headers["User-Agent"] = "launcher"
 

@@ -22,7 +22,7 @@ from launcher.base.text import printable
 from launcher.errors import (
     ConnectionLostError,
     HostError,
-    NobodyListensError,
+    PortClosedError,
     RefusedStreamError,
     UnreachableError,
 )
@@ -175,7 +175,7 @@ class SshConnection:
     def open_port(self, port: int) -> paramiko.Channel:
         """Open a stream to a TCP port of the host's loopback. It does not count as one of sshd's sessions.
 
-        Raises NobodyListensError, RefusedStreamError if sshd forbids it, ConnectionLostError if the link is
+        Raises PortClosedError, RefusedStreamError if sshd forbids it, ConnectionLostError if the link is
         lost.
         """
         name, here, there = self._host.name, ("127.0.0.1", 0), ("localhost", port)
@@ -184,7 +184,7 @@ class SshConnection:
                 return self._transport.open_channel("direct-tcpip", there, here, timeout=CONNECT_S)
             except paramiko.ChannelException as error:
                 if error.code == UNREACHED:
-                    raise NobodyListensError(name, f"{name}: no process listens on port {port}") from error
+                    raise PortClosedError(name, f"{name}: no process listens on port {port}") from error
                 why = {FORBIDDEN: "sshd forbids it (AllowTcpForwarding)"}.get(error.code, error.text)
                 raise RefusedStreamError(name, f"{name}: port {port}: {why}") from error
 

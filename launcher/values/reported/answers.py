@@ -54,7 +54,7 @@ class MovedTo(Record):
     root: Annotated[str, Field(max_length=300)] = ""
 
 
-class Outlook(Record):
+class ResumeOptions(Record):
     """Whether a run's script can resume, the run's new place if it was moved, and whether it never began (`half_made`)."""
 
     resumes: bool
@@ -127,7 +127,7 @@ class Garbage(Record):
     root: str = ""
 
 
-class Swept(Record):
+class CleanupResult(Record):
     """An item that a sweep ended, removed or left alone, and the reason; `run` is the run that it belongs to, if known.
 
     `receiver` is the program that the run has handed a process over to, e.g. `slurmstepd (pid 4242)`.
@@ -153,6 +153,6 @@ class Sweep(Record):
     `ended` gives the seconds since each requested run ended; `None` for a run that no longer exists.
     """
 
-    items: list[Swept]
+    items: list[CleanupResult]
     ended: dict[str, Annotated[float, Field(ge=-1e12, le=1e12)] | None] = {}
     root: str = ""

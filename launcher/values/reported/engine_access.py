@@ -11,7 +11,7 @@ from launcher.values.base import Record
 Path = Annotated[str, Field(pattern=r"^/[^\x00]*$")]
 
 
-class EngineWay(Record):
+class EngineAccess(Record):
     """A host's container engine: its socket, or its program if the socket is not accessible; `sudo` runs the program as root."""
 
     name: str

@@ -23,7 +23,7 @@ class Environment(Written):
     torch_index: str | None
 
 
-class Maker(NamedTuple):
+class EnvironmentBuilder(NamedTuple):
     """The program that makes an environment on a host: an interpreter's venv module, or uv; `program` is the path.
 
     `python` is the minor version of the environment. `interpreter` is the one that uv uses: a path, or a

@@ -34,7 +34,7 @@ def stopping() -> bool:
     return process_pace.is_stopping
 
 
-class SavePace:
+class SaveSchedule:
     """Decides when to save and when to stop: the same answer at the same step on every rank."""
 
     def __init__(self) -> None:
@@ -109,6 +109,6 @@ class SavePace:
         return NO_REQUEST if agreed is None else int(agreed)
 
 
-process_pace = SavePace()
+process_pace = SaveSchedule()
 # A forked child, such as a data loader or a pool's process, ends by SIGTERM as its parent expects.
 os.register_at_fork(after_in_child=process_pace.leave)

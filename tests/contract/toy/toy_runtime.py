@@ -8,7 +8,7 @@ from pathlib import Path
 
 from launcher.backends.toy.toy_host import ToyHost
 
-from launcher.backends.base.runtime import Resumption, Runtime
+from launcher.backends.base.runtime import ResumeInputs, Runtime
 from launcher.errors import RunError
 from launcher.values.facts import Facts
 from launcher.values.host import Host
@@ -37,7 +37,7 @@ class Toy(Runtime):
         self._spool(run)
         return None
 
-    def resume(self, run: str, needs: Resumption) -> bool:
+    def resume(self, run: str, needs: ResumeInputs) -> bool:
         """Have an interrupted run resumed by a new spooler."""
         self.desk.runs.resume(run)
         self._spool(run)

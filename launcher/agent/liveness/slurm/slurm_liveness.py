@@ -18,7 +18,7 @@ from ...record.rundir import LIVE, RUN_ID, TERMINAL, Run
 from ...record.safe_open import read_regular
 from ...record.strict_json import JsonObject
 from ...system.attending import CommandError
-from ..liveness import GONE, SILENT, EndError, LivenessProbe, RunLiveness, Stray
+from ..liveness import GONE, SILENT, EndError, LivenessProbe, Orphan, RunLiveness
 from . import slurm_jobs, slurm_submission
 from .slurm_jobs import SlurmJob
 from .slurm_lookup import JobLookup
@@ -194,7 +194,7 @@ class SlurmLiveness(LivenessProbe):
             return ""
         return "its job %s is %s" % (job.id, job.state)
 
-    def strays(self, root: str) -> List[Stray]:
+    def strays(self, root: str) -> List[Orphan]:
         """Return the jobs of ended or removed runs below a root.
 
         A running job has LEAVING_S seconds to end after its run.
@@ -384,7 +384,7 @@ def _note_end(run: Run, job: SlurmJob, noted: Optional[SlurmJob]) -> None:
             slurm_submission.note_end(run, job.id, job.state)
 
 
-def _stray(root: str, job: slurm_jobs.ActiveJob) -> Optional[Stray]:
+def _stray(root: str, job: slurm_jobs.ActiveJob) -> Optional[Orphan]:
     """Return a job as a stray; None if a run needs it, or if it is not of this root."""
     run_id = job.run_below(root)
     if run_id is None or not RUN_ID.fullmatch(run_id):
@@ -397,7 +397,7 @@ def _stray(root: str, job: slurm_jobs.ActiveJob) -> Optional[Stray]:
     try:
         os.lstat(run.path)
     except FileNotFoundError:
-        return Stray("job", job.id, run_id, "its run was removed", cancel)
+        return Orphan("job", job.id, run_id, "its run was removed", cancel)
     except OSError:  # a home that is not mounted for a moment proves nothing about its runs
         return None
     last = run.last()
@@ -406,7 +406,7 @@ def _stray(root: str, job: slurm_jobs.ActiveJob) -> Optional[Stray]:
     is_leaving = job.state != slurm_jobs.WAITS and 0 <= age_s < LEAVING_S
     if state.get("state") not in TERMINAL or is_leaving or job.id not in slurm_submission.read(run).jobs:
         return None
-    return Stray("job", job.id, run_id, "its run has ended", cancel)
+    return Orphan("job", job.id, run_id, "its run has ended", cancel)
 
 
 def _last_line(run: Run) -> str:

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from launcher.backends.base.runtime import Supply
+from launcher.backends.base.runtime import SharedResource
 from launcher.backends.machine.docker.container import LABEL_ROOT
 from launcher.transport.client.desk import HostClient
 
@@ -32,7 +32,7 @@ SETTLING_S = 15.0
 POLL_S = 0.1
 
 
-class Remnant(NamedTuple):
+class LeftoverImage(NamedTuple):
     """An image without a name, its former or intended name, and the root that built it."""
 
     image: ListedImage
@@ -50,7 +50,7 @@ def lock_of(name: str) -> str:
     return "image-" + re.sub(r"[^a-z0-9]+", "-", name.lower())[-60:].strip("-")
 
 
-def remains(desk: HostClient, engine: DockerEngine, root: str | None = None) -> list[Supply]:
+def remains(desk: HostClient, engine: DockerEngine, root: str | None = None) -> list[SharedResource]:
     """Return the leftovers of builds of one root, or of all.
 
     Those of an image that this root is building count as used.
@@ -61,11 +61,13 @@ def remains(desk: HostClient, engine: DockerEngine, root: str | None = None) -> 
     for image, name, its_root in _remnants(engine, root):
         count = users[image.id] + (its_root == own_root and _is_held(desk, lock_of(name)))
         title = f"{name} (without a name)"
-        found.append(Supply("image", title, image.bytes, image.created, count, image.id, lock_of(name)))
+        found.append(
+            SharedResource("image", title, image.bytes, image.created, count, image.id, lock_of(name))
+        )
     return found
 
 
-def discard_remains(desk: HostClient, engine: DockerEngine, supply: Supply) -> bool:
+def discard_remains(desk: HostClient, engine: DockerEngine, supply: SharedResource) -> bool:
     """Remove a build's leftover, unless its image is being built. Return whether it is gone.
 
     Raises EngineError.
@@ -93,10 +95,10 @@ def clear_remains(desk: HostClient, engine: DockerEngine, name: str, root: str) 
         else:
             others.append(remnant)
     for image, other, _ in others:
-        discard_remains(desk, engine, Supply("image", other, 0, 0.0, 0, image.id, lock_of(other)))
+        discard_remains(desk, engine, SharedResource("image", other, 0, 0.0, 0, image.id, lock_of(other)))
 
 
-def _remnants(engine: DockerEngine, root: str | None) -> Iterator[Remnant]:
+def _remnants(engine: DockerEngine, root: str | None) -> Iterator[LeftoverImage]:
     """Yield the images without a name that are ours.
 
     Of an interrupted build, only the last step: removing it removes all.
@@ -104,14 +106,14 @@ def _remnants(engine: DockerEngine, root: str | None) -> Iterator[Remnant]:
     for image in engine.images(LABEL_STEP):
         found = _STEP.fullmatch((image.labels or {}).get(LABEL_STEP, ""))
         if _is_nameless(image) and found and root in (None, found[2]):
-            yield Remnant(image, found[1], found[2])
+            yield LeftoverImage(image, found[1], found[2])
     for image in engine.images(LABEL_NAME):
         labels = image.labels or {}
         its_root = labels.get(LABEL_ROOT, "")
         if not _is_nameless(image) or labels.get(LABEL_STEP) or root not in (None, its_root):
             continue
         if _OUR_LAST_STEP.search(engine.last_step(image.id)):
-            yield Remnant(image, labels[LABEL_NAME], its_root)
+            yield LeftoverImage(image, labels[LABEL_NAME], its_root)
 
 
 def _is_nameless(image: ListedImage) -> bool:

@@ -35,7 +35,7 @@ from launcher.errors import EngineError, RefusedStreamError
 from launcher.transport.channel import Socket
 from launcher.transport.client.desk import HostClient
 from launcher.values.base import Record
-from launcher.values.reported.engine_access import EngineWay
+from launcher.values.reported.engine_access import EngineAccess
 
 TIMEOUT_S = 60
 ASK_S = 300
@@ -59,7 +59,7 @@ class DockerEngine:
     Every failure is an EngineError with the next step.
     """
 
-    def __init__(self, desk: HostClient, way: EngineWay) -> None:
+    def __init__(self, desk: HostClient, way: EngineAccess) -> None:
         """Connect by the first way that works, and agree on the API version. Raises EngineError."""
         self.host = desk.host
         self.way = way

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import ValidationError
 
-from launcher.backends.base.making import Lines, alone, encoded
-from launcher.backends.base.runtime import Say, Supply
+from launcher.backends.base.making import OutputLines, alone, encoded
+from launcher.backends.base.runtime import Say, SharedResource
 from launcher.backends.machine.docker.build_remains import (
     LABEL_NAME,
     LABEL_STEP,
@@ -178,7 +178,7 @@ def check_image(desk: HostClient, engine: DockerEngine, plan: Plan, build: Build
         classic(image, build)
 
 
-def image_supplies(engine: DockerEngine, root: str | None = None) -> list[Supply]:
+def image_supplies(engine: DockerEngine, root: str | None = None) -> list[SharedResource]:
     """Return the images that launch built on an engine, or those of a root, the latest first.
 
     An image is ours if its label repeats the digest in its name: an image that another user built from ours
@@ -186,7 +186,7 @@ def image_supplies(engine: DockerEngine, root: str | None = None) -> list[Supply
     """
     users = Counter(container.image for container in engine.containers())
     found = [
-        Supply("image", name, image.bytes, image.created, users[image.id])
+        SharedResource("image", name, image.bytes, image.created, users[image.id])
         for image in engine.images(LABEL_IMAGE)
         if root is None or (image.labels or {}).get(LABEL_ROOT) == root
         for name in image.names or ()
@@ -230,7 +230,7 @@ def _build_with_buildkit(
 ) -> None:
     recipe = buildkit(image, build)
     payload = {"files": encoded(recipe.files), "secrets": encoded(recipe.secrets)}
-    lines = Lines(say, _step, KEPT_LINES)
+    lines = OutputLines(say, _step, KEPT_LINES)
     end = desk.making.build_image(
         engine.way,
         image.name,
@@ -246,7 +246,7 @@ def _build_with_buildkit(
 
 def _build_classic(engine: DockerEngine, image: Image, build: BuildOptions, root: str, say: Say) -> None:
     recipe = classic(image, build, {LABEL_STEP: step_label(image.name, root)})
-    lines = Lines(say, _step, KEPT_LINES)
+    lines = OutputLines(say, _step, KEPT_LINES)
     labels = {LABEL_ROOT: root, LABEL_NAME: image.name, LABEL_STEP: ""}
     options = {"buildargs": recipe.arguments, "network_mode": build.network, "labels": labels}
     for message in engine.build(_tar(recipe.files), tag=image.name, **options):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from launcher.cli import help_text
-from launcher.cli.commands.beside.execute import CommandVerb
+from launcher.cli.commands.beside.execute import TrailingCommand
 from launcher.cli.options import (
     WHERE,
     AcceptFlag,
@@ -108,7 +108,7 @@ def _batches() -> None:
     pass
 
 
-@app.command(BEGIN, cls=CommandVerb)
+@app.command(BEGIN, cls=TrailingCommand)
 def begin(
     ctx: typer.Context,
     file: Annotated[

@@ -21,7 +21,7 @@ _OPEN_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c\n]*\x1b
 _LONGEST_ESCAPE = 1000
 
 
-class CommandVerb(QuickCommand):
+class TrailingCommand(QuickCommand):
     """A command of launch that accepts another command after `--`."""
 
     command_words = "[-- COMMAND…]"
@@ -34,7 +34,7 @@ class CommandVerb(QuickCommand):
         return super().parse_args(ctx, args)
 
 
-class ExecuteCommand(CommandVerb):
+class ExecuteCommand(TrailingCommand):
     """A command of launch that requires another command after `--`."""
 
     command_words = "-- COMMAND…"

@@ -49,14 +49,17 @@ def forward(
     from launcher.cli.commands.beside.execute import shown_output
     from launcher.cli.output.say import complain, say
     from launcher.runs.commands_beside import execute
-    from launcher.runs.forwarding import LOOPBACK, Door, forwarded
+    from launcher.runs.forwarding import LOOPBACK, PortForward, forwarded
     from launcher.runs.locating import locate
 
     place, mirror = locate(run, host)
     backend_of(place).check_has(place, "forward", mirror.short)
     words: list[str] = ctx.obj or []
     code = 0
-    with contextlib.closing(Door(place, mirror, there)) as door, forwarded(door, here, complain) as local:
+    with (
+        contextlib.closing(PortForward(place, mirror, there)) as door,
+        forwarded(door, here, complain) as local,
+    ):
         if not (words or local.is_answered):
             complain(f"no process listens on port {there} of the run yet")
         run_there = f"port {there} of {mirror.short} on {place.name}"

@@ -11,7 +11,7 @@ from launcher.cli.output.asking import YesFlag, agrees, check_last
 from launcher.errors import OtherRootError, UnreachableError
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
     from launcher.runs.cleaning import Freeing
     from launcher.values.host import Host
 
@@ -56,7 +56,7 @@ def rm(
         _remove(place, mirror, force=force, here=here, as_json=as_json)
 
 
-def _remove(place: Host, mirror: Mirror, *, force: bool, here: bool, as_json: bool) -> None:
+def _remove(place: Host, mirror: LocalCopy, *, force: bool, here: bool, as_json: bool) -> None:
     from launcher.cli.output.figures import size_text
     from launcher.cli.output.say import complain, say
     from launcher.rental.records import ends_with
@@ -116,7 +116,7 @@ def _files(count: int) -> str:
     return f"{files_text(count)} and " if count else ""
 
 
-def _free(place: Host, mirror: Mirror, *, force: bool) -> Freeing:
+def _free(place: Host, mirror: LocalCopy, *, force: bool) -> Freeing:
     from launcher.cli.follow.screens import make_stage
     from launcher.errors import LastCopyError
     from launcher.runs.cleaning import free

@@ -12,7 +12,7 @@ from launcher.cli.output.say import complain, say
 from launcher.cli.signals import Terminated, waiting
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
 
 
 def stop(
@@ -110,7 +110,7 @@ def stop(
         say(f"  its container is removed once the engine answers again   launch gc --host {place.name}")
 
 
-def _is_over(mirror: Mirror, *, as_json: bool) -> bool:
+def _is_over(mirror: LocalCopy, *, as_json: bool) -> bool:
     """Print the end of a run that has ended and whose rented machine is gone or being terminated. Return False for any other run."""
     from launcher.rental.records import rent_cost
     from launcher.runs.rented.machine_gone import gone

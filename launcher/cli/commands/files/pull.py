@@ -10,9 +10,9 @@ from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, 
 
 if TYPE_CHECKING:
     from launcher.cli.json_output.file_shapes import PulledFiles
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
     from launcher.runs.follow.view import View
-    from launcher.runs.pull.checkpoint_pulling import HomeCheckpoint
+    from launcher.runs.pull.checkpoint_pulling import LocalCheckpoint
     from launcher.runs.pull.pulling import Pulled
 
 PathWords = Annotated[
@@ -91,7 +91,7 @@ def pull(
         raise RunError(problem)
 
 
-def _one_checkpoint(home: HomeCheckpoint, mirror: Mirror, view: View, *, as_json: bool) -> None:
+def _one_checkpoint(home: LocalCheckpoint, mirror: LocalCopy, view: View, *, as_json: bool) -> None:
     from launcher.runs.pull.pulling import Pulled
 
     if as_json:
@@ -107,7 +107,7 @@ def _one_checkpoint(home: HomeCheckpoint, mirror: Mirror, view: View, *, as_json
     say(f"{shown_path(home.folder)}   step {home.checkpoint.step}")
 
 
-def _shape(pulled: Pulled, mirror: Mirror) -> PulledFiles:
+def _shape(pulled: Pulled, mirror: LocalCopy) -> PulledFiles:
     from launcher.cli.json_output.file_shapes import PulledFile, PulledFiles
     from launcher.runs.follow.following import checkpoints_left
 

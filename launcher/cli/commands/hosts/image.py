@@ -22,7 +22,7 @@ from launcher.cli.quick import QuickCommand, QuickGroup
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
-    from launcher.backends.base.runtime import Supply
+    from launcher.backends.base.runtime import SharedResource
     from launcher.cli.json_output.preview_shapes import ImageRow
 
 app = typer.Typer(
@@ -158,13 +158,13 @@ def listing(
     print_columns(columns, [_cells(entry) for entry in images])
 
 
-def _cells(image: Supply) -> tuple[str, ...]:
+def _cells(image: SharedResource) -> tuple[str, ...]:
     made = datetime.fromtimestamp(max(0.0, min(1e11, image.created))).astimezone().strftime("%Y-%m-%d %H:%M")
     used = f"{image.users} container{'s' * (image.users != 1)}" if image.users else "-"
     return image.name, size_text(image.bytes), made, used
 
 
-def _listed(image: Supply) -> ImageRow:
+def _listed(image: SharedResource) -> ImageRow:
     from launcher.cli.json_output.preview_shapes import ImageRow
 
     return ImageRow(name=image.name, bytes=image.bytes, created=image.created, containers=image.users)

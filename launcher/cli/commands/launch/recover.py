@@ -23,7 +23,7 @@ from launcher.cli.options import (
 from launcher.cli.output.say import say
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
     from launcher.runs.follow.view import View
     from launcher.runs.move.move_target import MoveRequest
     from launcher.runs.resume.recovering import Recovery
@@ -113,7 +113,7 @@ def recover(
         raise typer.Exit(5)
 
 
-def _moved(run: Mirror, request: MoveRequest, view: View, *, dry_run: bool) -> Recovery:
+def _moved(run: LocalCopy, request: MoveRequest, view: View, *, dry_run: bool) -> Recovery:
     """Move a run to another host, or only preview the move."""
     if dry_run:
         from launcher.runs.move.move_preview import preview_move
@@ -124,7 +124,7 @@ def _moved(run: Mirror, request: MoveRequest, view: View, *, dry_run: bool) -> R
     return move(run, request, view)
 
 
-def _known(run: str) -> Mirror | None:
+def _known(run: str) -> LocalCopy | None:
     """Return the local copy of the run that a word names; None if this client does not know it."""
     from launcher.errors import UnknownNameError
     from launcher.runs.locating import locate

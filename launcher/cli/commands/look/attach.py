@@ -17,7 +17,7 @@ from launcher.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
     from launcher.rental.lease.rental_lease import Lease
     from launcher.runs.follow.view import View
     from launcher.values.host import Host
@@ -76,7 +76,7 @@ def attach(
         _follow(place, mirror, view, lease)
 
 
-def _keep(place: Host, mirror: Mirror, view: View, lease: Lease) -> None:
+def _keep(place: Host, mirror: LocalCopy, view: View, lease: Lease) -> None:
     """Keep a rental in the background. Store the output position that the user has seen: a later attach shows the rest."""
     import contextlib
 
@@ -116,7 +116,7 @@ def _enter_all(host: str | None, *, as_json: bool) -> None:
         say(f"not on {host}, so still foreign: {names}   to remove such a copy   rm -r {runs_folder()}/RUN")
 
 
-def _follow(place: Host, mirror: Mirror, view: View, lease: Lease | None) -> None:
+def _follow(place: Host, mirror: LocalCopy, view: View, lease: Lease | None) -> None:
     """Recover the run if it is interrupted or waiting, and follow it to its end."""
     from launcher.cli.follow.fetch import EARLIER
     from launcher.cli.follow.follow import follow_to_end, show_end

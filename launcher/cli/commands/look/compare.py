@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from launcher.cli.json_output.comparison_shapes import ComparisonShown
     from launcher.compare.code_diff import CodeDiff
     from launcher.compare.comparing import Comparison
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
     from launcher.copy.run_files import RunFiles
 
 _MOST_NAMED = 3
@@ -96,7 +96,7 @@ def _runs_of(word: str) -> list[str]:
         return [item.run for item in queue.items() if item.run is not None] or [word]
 
 
-def _mirrors(words: Sequence[str]) -> list[Mirror]:
+def _mirrors(words: Sequence[str]) -> list[LocalCopy]:
     """Return the local copies of runs. Raises UnknownNameError that names every word without a run."""
     from launcher.runs.locating import mirror_here
 
@@ -111,7 +111,7 @@ def _mirrors(words: Sequence[str]) -> list[Mirror]:
     return mirrors
 
 
-def _distinct(mirrors: list[Mirror], words: Sequence[str]) -> list[Mirror]:
+def _distinct(mirrors: list[LocalCopy], words: Sequence[str]) -> list[LocalCopy]:
     """Return the local copies. Raises UsageError for fewer than two runs, or for a run named twice."""
     for mirror in mirrors:
         twins = [word for word, other in zip(words, mirrors, strict=True) if other.run == mirror.run]
@@ -126,7 +126,7 @@ def _distinct(mirrors: list[Mirror], words: Sequence[str]) -> list[Mirror]:
     return mirrors
 
 
-def _diff(mirrors: Sequence[Mirror]) -> CodeDiff:
+def _diff(mirrors: Sequence[LocalCopy]) -> CodeDiff:
     from launcher.cli.follow.screens import make_stage
     from launcher.compare.code_diff import code_diff
 
@@ -184,7 +184,7 @@ def _notes(comparison: Comparison, *, has_diff: bool) -> Iterator[str]:
         yield f"the code differs   launch compare {pair} --diff"
 
 
-def _named(mirrors: Sequence[Mirror]) -> str:
+def _named(mirrors: Sequence[LocalCopy]) -> str:
     names = ", ".join(mirror.short for mirror in mirrors[:_MOST_NAMED])
     more = len(mirrors) - _MOST_NAMED
     return f"{names} and {more} more" if more > 0 else names

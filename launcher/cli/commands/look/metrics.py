@@ -12,7 +12,7 @@ from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, 
 from launcher.cli.output.say import say
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import Mirror
+    from launcher.copy.mirror import LocalCopy
     from launcher.metrics.curves import Measured
     from launcher.metrics.host_figures import FigureSummary
 
@@ -66,7 +66,7 @@ def metrics(
     _show_host(summarize(figures))
 
 
-def _show(mirror: Mirror, measured: list[Measured]) -> None:
+def _show(mirror: LocalCopy, measured: list[Measured]) -> None:
     """Print a table with a row for each step, and a note on the omitted columns."""
     from launcher.cli.output.columns import print_columns
     from launcher.cli.output.wrapping import complain_wrapped

@@ -85,8 +85,8 @@ def reconcile(
     from launcher.config import resolve
     from launcher.errors import UsageError
     from launcher.rental.provider import module_of
-    from launcher.rental.settle_account import Named, reconcile_all
-    from launcher.runs.follow.null_view import SilentView
+    from launcher.rental.settle_account import TerminationRequest, reconcile_all
+    from launcher.runs.follow.null_view import NullView
     from launcher.runs.rented.bringing_home import run_of
 
     if dismiss is not None:
@@ -96,13 +96,13 @@ def reconcile(
             )
         _dismiss(dismiss)
         return
-    named = Named(adopt or (), None if after is None else _moment(after), force, sure)
+    named = TerminationRequest(adopt or (), None if after is None else _moment(after), force, sure)
     if named.after is not None and not named.instances:
         raise UsageError("reconcile: --after is for what --adopt names\n  next   launch reconcile")
     for flag, is_given in (("--force", force), ("--yes", sure)):
         if is_given and not named.instances:
             raise UsageError(f"reconcile: {flag} is for what --adopt names\n  next   launch reconcile")
-    view = SilentView() if as_json else make_view(as_json_lines=False)
+    view = NullView() if as_json else make_view(as_json_lines=False)
     tables = (backend_of(host).running.rental(host) for host in resolve.hosts().values())
     accounts = (one for one in tables if one is not None)
     settled = reconcile_all(accounts, named, lambda record: run_of(record, view), view, dry_run=dry_run)
