@@ -34,7 +34,7 @@ def load(name: str) -> type[Runtime]:
     return runtime
 
 
-def open_for_plan(desk: HostClient, host: Host, plan: Plan, facts: Facts, build: BuildOptions) -> Runtime:
+def open_for_plan(client: HostClient, host: Host, plan: Plan, facts: Facts, build: BuildOptions) -> Runtime:
     """Open the runtime that a plan names; `build` applies to a new image or environment.
 
     Raises HostError if the host does not support the runtime.
@@ -44,24 +44,24 @@ def open_for_plan(desk: HostClient, host: Host, plan: Plan, facts: Facts, build:
     if record is None:
         words = f"{host.name}: runtime {plan.runtime} cannot be used there"
         raise HostError(host.name, f"{words}\n  the host's facts   launch probe --host {host.name}")
-    return kind(desk, record, build, facts)
+    return kind(client, record, build, facts)
 
 
 def open_for_run(
-    desk: HostClient, summary: Summary, build: BuildOptions | None = None, facts: Facts | None = None
+    client: HostClient, summary: Summary, build: BuildOptions | None = None, facts: Facts | None = None
 ) -> Runtime:
     """Open the runtime of a recorded run. Raises UnknownNameError if this version does not have it."""
     record = summary.recorded_runtime
-    return load(record.kind)(desk, record, build, facts)
+    return load(record.kind)(client, record, build, facts)
 
 
 @contextlib.contextmanager
-def open_all(desk: HostClient, host: Host, facts: Facts) -> Iterator[list[Runtime]]:
+def open_all(client: HostClient, host: Host, facts: Facts) -> Iterator[list[Runtime]]:
     """Open each runtime that a host supports."""
     with contextlib.ExitStack() as stack:
         runtimes = []
         for kind in map(load, sorted(RUNTIMES)):
             record = kind.record_on(host, facts)
             if record is not None:
-                runtimes.append(stack.enter_context(kind(desk, record, None, facts)))
+                runtimes.append(stack.enter_context(kind(client, record, None, facts)))
         yield runtimes

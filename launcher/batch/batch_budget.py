@@ -104,8 +104,8 @@ class Budget:
         Raises HostError.
         """
         going = {item.run for item in self._queue.items(*ON_THE_WAY)}
-        for mirror in unattended(self._queue.runs().keys() - going):
-            leave_to_keeper(mirror)
+        for local_copy in unattended(self._queue.runs().keys() - going):
+            leave_to_keeper(local_copy)
 
     def _check(self, host: str, cents: int) -> None:
         mend = f"with another limit   launch batch resume {self._queue.name} --failed --max-cost N"

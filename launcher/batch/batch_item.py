@@ -43,9 +43,9 @@ from launcher.runs.follow.summaries import runs_of
 from launcher.runs.launch import cards
 from launcher.runs.launch.launching import Started, launch
 from launcher.runs.rented.machine_gone import gone
-from launcher.runs.rented.rented_runs import lease_for, mirror_of
+from launcher.runs.rented.rented_runs import lease_for, local_copy_of
 from launcher.runs.resume.recovering import recover_to_follow
-from launcher.runs.run_desk import Opening, connect, open_desk
+from launcher.runs.run_desk import Opening, connect, open_client
 from launcher.transport.client.desk import HostClient
 from launcher.upload.frozen_code import FrozenCode
 from launcher.values.host import Host
@@ -132,7 +132,7 @@ def submit(lane: ItemContext, item: Item, view: ItemView) -> Attempt:
     try:
         item = lane.queue.step(item, ItemState.CONFIRMED)
     except BaseException:  # the disk is full: this process cannot follow the run
-        started.desk.close()
+        started.client.close()
         if started.lease is not None:
             _hand_over(lane, item, started.lease, view)
         raise
@@ -147,14 +147,14 @@ def settle(lane: ItemContext, item: Item, view: ItemView, tries: int = 0) -> Att
     Raises HostError if the user must act.
     """
     host = resolve.host(item.host)
-    mirror = LocalCopy(run_of(item), runs_folder())
+    local_copy = LocalCopy(run_of(item), runs_folder())
     try:
         if lane.is_rented:
             is_there = _is_rented(host, item, view)
         else:
-            host = mirror.host() if _is_bound(mirror) else host  # its table may have changed since
+            host = local_copy.host() if _is_bound(local_copy) else host  # its table may have changed since
             awaits = tries < backend_of(host).upkeep.preparing_looks
-            is_there = _is_there(host, mirror, lane.opening, awaits=awaits)
+            is_there = _is_there(host, local_copy, lane.opening, awaits=awaits)
     except UnreachableError as error:
         return _failed(lane.queue, item, error)  # a run not bound to a host has not begun there
     except _PreparingError:
@@ -162,18 +162,18 @@ def settle(lane: ItemContext, item: Item, view: ItemView, tries: int = 0) -> Att
             item, BeginResult.UNSETTLED, f"{host.name} removes the remains of an interrupted launch"
         )
     if is_there:
-        _note_batch(lane, mirror)
+        _note_batch(lane, local_copy)
         return Attempt(lane.queue.step(item, ItemState.CONFIRMED), BeginResult.BEGAN)
-    if mirror.files.is_folder() and not mirror.files.numbered():
-        with mirror.disk_errors(mirror.folder):
-            mirror.remove()  # bound by a launch that never reached the host
+    if local_copy.files.is_folder() and not local_copy.files.numbered():
+        with local_copy.disk_errors(local_copy.folder):
+            local_copy.remove()  # bound by a launch that never reached the host
     return submit(lane, item, view)
 
 
-def _note_batch(lane: ItemContext, mirror: LocalCopy) -> None:
+def _note_batch(lane: ItemContext, local_copy: LocalCopy) -> None:
     """Write the batch's name into the index entry of a run, for lists. Raises RunError if the write fails."""
-    with mirror.disk_errors(index.place(mirror.run)):
-        if (entry := mirror.entry) is not None:
+    with local_copy.disk_errors(index.place(local_copy.run)):
+        if (entry := local_copy.entry) is not None:
             index.update(entry, batch=lane.queue.name)
 
 
@@ -181,37 +181,37 @@ class _PreparingError(Exception):
     """Raised for a run in preparation, which is about to start or about to be removed."""
 
 
-def _is_there(host: Host, mirror: LocalCopy, opening: Opening | None, *, awaits: bool) -> bool:
+def _is_there(host: Host, local_copy: LocalCopy, opening: Opening | None, *, awaits: bool) -> bool:
     """Whether a host has a run. If so, bind the local copy to the host.
 
     Raises _PreparingError for a run in preparation if `awaits`. Raises OtherRootError if the host's root is
     not the one in which the run was launched.
     """
-    with connect(host, opening) as desk:
-        mirror.check_root(host.name, desk.root_id)
-        summaries = runs_of(desk, [mirror.run])
+    with connect(host, opening) as client:
+        local_copy.check_root(host.name, client.root_id)
+        summaries = runs_of(client, [local_copy.run])
         if not summaries:
             return False
         if summaries[0].state == State.PREPARING and awaits:
             raise _PreparingError
-        mirror.bind_seen(host, desk.root_id, summaries[0].time)
+        local_copy.bind_seen(host, client.root_id, summaries[0].time)
     return True
 
 
-def _is_bound(mirror: LocalCopy) -> bool:
+def _is_bound(local_copy: LocalCopy) -> bool:
     """Whether a run may have begun. A run is in the index before it begins."""
-    return index.knows(mirror.run)
+    return index.knows(local_copy.run)
 
 
-def _bind_again(lane: ItemContext, item: Item, mirror: LocalCopy) -> None:
+def _bind_again(lane: ItemContext, item: Item, local_copy: LocalCopy) -> None:
     """Restore the record of a run's host, if the local record was removed. Raises HostError.
 
     Raises RunError if the run is not on the host.
     """
     host = resolve.host(item.host)
-    if not lane.is_rented and not _is_there(host, mirror, lane.opening, awaits=False):
+    if not lane.is_rented and not _is_there(host, local_copy, lane.opening, awaits=False):
         raise RunError(
-            f"{mirror.run} is neither here nor on {host.name}: it was removed\n"
+            f"{local_copy.run} is neither here nor on {host.name}: it was removed\n"
             f"  end its item   launch batch stop {lane.queue.name}     then again   launch batch resume {lane.queue.name} --failed"
         )
 
@@ -221,14 +221,14 @@ def _is_rented(host: Host, item: Item, view: ItemView) -> bool:
     found = records.rented_for(run_of(item))
     if found is None:
         return False
-    mirror = mirror_of(found.record)
-    if mirror is not None and (mirror.record.began() is not None or not found.rental.is_open):
+    local_copy = local_copy_of(found.record)
+    if local_copy is not None and (local_copy.record.began() is not None or not found.rental.is_open):
         return True  # or may have begun, which can no longer be checked
     if not found.rental.is_open:
         return False
-    if mirror is not None:
-        with open_desk(mirror.host(), mirror) as desk:
-            if runs_of(desk, [run_of(item)]):
+    if local_copy is not None:
+        with open_client(local_copy.host(), local_copy) as client:
+            if runs_of(client, [run_of(item)]):
                 return True
     give_up_machine(run_of(item), view)
     return False
@@ -276,21 +276,21 @@ def follow_item(
 
     An interrupted run is recovered first. Raises HostError if the user must act, RunError.
     """
-    mirror = started.mirror if started is not None else LocalCopy(run_of(item), runs_folder())
-    if not _is_bound(mirror):
-        _bind_again(lane, item, mirror)
-    host = started.host if started is not None else mirror.host()
-    desk: HostClient | None = started.desk if started is not None else None
-    if started is None and (words := gone(mirror)) is not None:
-        return _state_of_gone(mirror, words)
-    lease = started.lease if started is not None else lease_for(mirror, view)
-    found = records.open_for(mirror.run)
+    local_copy = started.local_copy if started is not None else LocalCopy(run_of(item), runs_folder())
+    if not _is_bound(local_copy):
+        _bind_again(lane, item, local_copy)
+    host = started.host if started is not None else local_copy.host()
+    client: HostClient | None = started.client if started is not None else None
+    if started is None and (words := gone(local_copy)) is not None:
+        return _state_of_gone(local_copy, words)
+    lease = started.lease if started is not None else lease_for(local_copy, view)
+    found = records.open_for(local_copy.run)
 
     def take_left() -> None:
         """Manage its rented machine, if the process that did was killed."""
         nonlocal lease
         if lease is None and found is not None and not found.is_held:
-            lease = lease_for(mirror, view)
+            lease = lease_for(local_copy, view)
         view.has_rented = lease is not None
 
     def look(error: UnreachableError | None) -> None:
@@ -302,21 +302,23 @@ def follow_item(
     try:
         take_left()
         if started is None:
-            desk = _recovered(host, mirror, view, lane.opening)
+            client = _recovered(host, local_copy, view, lane.opening)
         brings = pulls and (lease is None or lease.record.keeps)  # the end of a rental downloads everything
-        state = follow_sessions(host, mirror, view, desk, pulls=brings, watch=look, opening=lane.opening)
+        state = follow_sessions(
+            host, local_copy, view, client, pulls=brings, watch=look, opening=lane.opening
+        )
         take_left()
         if lease is not None:
             from launcher.rental.lease.release import end_rent  # few runs are on a rented machine
             from launcher.runs.rented.bringing_home import RunOnMachine
 
             shown = _aloud(lane, item, view) if lease.record.keeps else view
-            end_rent(lease, RunOnMachine(mirror, host, shown), shown, state.state)
+            end_rent(lease, RunOnMachine(local_copy, host, shown), shown, state.state)
     except MachineGoneError as error:
         if lease is not None:
             raise
         # The managing process has downloaded the run already.
-        return _state_of_gone(LocalCopy(mirror.run, runs_folder()), str(error))
+        return _state_of_gone(LocalCopy(local_copy.run, runs_folder()), str(error))
     except BaseException:
         if lease is not None and not lease.is_released and lease.rental.is_open:
             _hand_over(lane, item, lease, view)
@@ -324,7 +326,7 @@ def follow_item(
     finally:
         if lease is not None:
             lease.release()
-    finish(mirror, state, view)
+    finish(local_copy, state, view)
     return state
 
 
@@ -345,37 +347,39 @@ def _aloud(lane: ItemContext, item: Item, view: ItemView) -> ItemView:
     return ItemView(tell)
 
 
-def _state_of_gone(mirror: LocalCopy, why_gone: str) -> RunState:
+def _state_of_gone(local_copy: LocalCopy, why_gone: str) -> RunState:
     """Return the last state of a run whose machine is no longer rented.
 
     Raises RunError if it had not ended.
     """
-    state = mirror.state()
+    state = local_copy.state()
     if state is None or not is_terminal(state.state):
         raise RunError(why_gone)
     return state
 
 
-def _recovered(host: Host, mirror: LocalCopy, view: ItemView, opening: Opening | None) -> HostClient | None:
+def _recovered(
+    host: Host, local_copy: LocalCopy, view: ItemView, opening: Opening | None
+) -> HostClient | None:
     """Recover a run if necessary. Return its open connection, or None if its host does not answer.
 
     In that case, following it keeps retrying.
     """
     try:
-        desk = open_desk(host, mirror, opening)
+        client = open_client(host, local_copy, opening)
     except UnreachableError as error:
         view.lost(error, 1, 0.0)
         return None
     try:
-        recover_to_follow(desk, mirror, view)
+        recover_to_follow(client, local_copy, view)
     except UnreachableError as error:
-        desk.close()
+        client.close()
         view.lost(error, 1, 0.0)
         return None
     except BaseException:
-        desk.close()
+        client.close()
         raise
-    return desk
+    return client
 
 
 def why_ended(state: RunState) -> str | None:

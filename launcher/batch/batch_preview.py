@@ -79,8 +79,8 @@ def _facts(request: Request, known: dict[Any, Facts | None], lookup: Lookup) -> 
         return None
     question = _question(resolved.job)
     if question not in known:
-        with connect(host) as desk:
-            known[question] = backend_of(host).probing.probe(desk, host, resolved.job)
+        with connect(host) as client:
+            known[question] = backend_of(host).probing.probe(client, host, resolved.job)
     return known[question]
 
 

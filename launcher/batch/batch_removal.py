@@ -9,7 +9,7 @@ from typing import NamedTuple
 from launcher.batch import batch_index
 from launcher.batch.batch_queue import PICTURE, RESULTS, BatchQueue, take_work, worker_words
 from launcher.batch.queued_item import UNENDED
-from launcher.copy.mirror import mirrors
+from launcher.copy.mirror import local_copies
 from launcher.copy.run_files import RunFiles
 from launcher.errors import RunError, UsageError
 from launcher.upload import upload_record
@@ -61,9 +61,11 @@ def _keep_code(folder: Path) -> int:
     one. Runs resumed from a run of the batch also have their code from this folder. Raises OSError.
     """
     unfinished = [
-        mirror for mirror in mirrors() if (state := mirror.state()) is None or state.state != State.SUCCEEDED
+        local_copy
+        for local_copy in local_copies()
+        if (state := local_copy.state()) is None or state.state != State.SUCCEEDED
     ]
-    return sum(upload_record.keep(mirror, folder / CODE) > 0 for mirror in unfinished)
+    return sum(upload_record.keep(local_copy, folder / CODE) > 0 for local_copy in unfinished)
 
 
 def _keep_results(folder: Path) -> list[Path]:

@@ -27,7 +27,7 @@ from launcher.metrics.csv_cell import cell
 from launcher.metrics.metric_results import Goal
 from launcher.runs.follow.view import NullStage
 from launcher.runs.pull.pulling import Choice, pull
-from launcher.runs.run_desk import open_desk
+from launcher.runs.run_desk import open_client
 from launcher.values.parsing import nearest
 
 _FIRST = (
@@ -102,7 +102,7 @@ def write_results(queue: BatchQueue) -> Results:
     if metric is not None and compared and (known := _reported(compared)) and metric not in known:
         problems.append(f"best = {rules.best}: no run has reported {metric}{nearest(metric, known)}")
     if best is not None and rules.artifacts == "best":
-        problems += _bring_home(best)
+        problems += _download_files(best)
     return Results(table, picture, best, tuple(problems))
 
 
@@ -118,12 +118,12 @@ def written_results(queue: BatchQueue) -> Results:
 
 def _comparison(with_runs: Sequence[Item], rules: Rules) -> Comparison | None:
     metric, goal = _goal(rules.best)
-    mirrors = [LocalCopy(run_of(item), runs_folder()) for item in with_runs]
-    return compare(mirrors, {metric: goal} if metric and goal else {}) if mirrors else None
+    local_copies = [LocalCopy(run_of(item), runs_folder()) for item in with_runs]
+    return compare(local_copies, {metric: goal} if metric and goal else {}) if local_copies else None
 
 
 def _by_run(comparison: Comparison | None) -> dict[str, ComparedRun]:
-    return {run.mirror.run: run for run in comparison.runs} if comparison is not None else {}
+    return {run.local_copy.run: run for run in comparison.runs} if comparison is not None else {}
 
 
 def _goal(best: str | None) -> tuple[str | None, Goal | None]:
@@ -237,13 +237,13 @@ def _best(
     return (min if goal == "min" else max)(finite, key=lambda one: one.value) if finite else None
 
 
-def _bring_home(best: BestItem) -> list[str]:
+def _download_files(best: BestItem) -> list[str]:
     """Download the best run's files. Return the problems."""
-    mirror = LocalCopy(best.run, runs_folder())
+    local_copy = LocalCopy(best.run, runs_folder())
     try:
-        with open_desk(mirror.host(), mirror) as desk:
-            pulled = pull(desk, mirror, Choice(mirror.record.plan().pull_limit), NullStage())
+        with open_client(local_copy.host(), local_copy) as client:
+            pulled = pull(client, local_copy, Choice(local_copy.record.plan().pull_limit), NullStage())
     except (HostError, RunError) as error:
-        return [f"{str(error).splitlines()[0]}   launch pull {mirror.short}"]
+        return [f"{str(error).splitlines()[0]}   launch pull {local_copy.short}"]
     left = len(pulled.over_limit) + len(pulled.left_out)
-    return [f"{left} files of {best.run} are not here   launch pull {mirror.short} --all"] if left else []
+    return [f"{left} files of {best.run} are not here   launch pull {local_copy.short} --all"] if left else []

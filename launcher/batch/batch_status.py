@@ -105,11 +105,11 @@ def _row(item: Item, view: ItemView | None, used: Used) -> ItemRow:
     from launcher.copy.mirror import LocalCopy
     from launcher.copy.move_records import words_of  # an item that was not begun has neither
 
-    mirror = LocalCopy(item.run, runs_folder())
-    reached = mirror.record.last_step()
-    goes_on = words_of(mirror) if item.outcome != State.SUCCEEDED else None
-    row = row._replace(step=reached.step, loss=reached.loss, seen=mirror.reached())
-    return row._replace(steps=mirror.record.plan().steps, why=goes_on or item.why)
+    local_copy = LocalCopy(item.run, runs_folder())
+    reached = local_copy.record.last_step()
+    goes_on = words_of(local_copy) if item.outcome != State.SUCCEEDED else None
+    row = row._replace(step=reached.step, loss=reached.loss, seen=local_copy.reached())
+    return row._replace(steps=local_copy.record.plan().steps, why=goes_on or item.why)
 
 
 def totals(states: Iterable[str]) -> str:

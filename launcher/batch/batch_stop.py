@@ -23,7 +23,7 @@ from launcher.runs.follow.null_view import NullView
 from launcher.runs.follow.summaries import runs_of
 from launcher.runs.rented.machine_gone import gone
 from launcher.runs.rented.rented_runs import leave_to_keeper
-from launcher.runs.run_desk import connect, open_desk
+from launcher.runs.run_desk import connect, open_client
 from launcher.runs.run_stopping import stop as stop_run
 from launcher.values.record import State, is_terminal
 
@@ -161,26 +161,28 @@ def _stop(batch: str, item: Item, *, now: bool) -> Stopped:
     dropped = Stopped(item, DROPPED, STOPPED)
     if item.run is None:
         return dropped
-    mirror = LocalCopy(item.run, runs_folder())
-    entry, is_bound = mirror.entry, index.knows(item.run)
+    local_copy = LocalCopy(item.run, runs_folder())
+    entry, is_bound = local_copy.entry, index.knows(item.run)
     if entry is not None and entry.batch != batch:
         raise RunError(
-            f"{item.run} is not a run of the batch {batch}\n  to stop it   launch stop {mirror.short}"
+            f"{item.run} is not a run of the batch {batch}\n  to stop it   launch stop {local_copy.short}"
         )
     if not is_bound and item.state != ItemState.CONFIRMED:
         give_up_machine(item.run, NullView())
         return dropped
-    known = mirror.state()
+    known = local_copy.state()
     if known is not None and is_terminal(known.state):
-        leave_to_keeper(mirror)
+        leave_to_keeper(local_copy)
         return Stopped(item, known.state, why_ended(known) or STOPPED)
-    if (words := gone(mirror)) is not None:
+    if (words := gone(local_copy)) is not None:
         return Stopped(item, State.FAILED, words.splitlines()[0])
     # A run missing in the index is still on the host where it began.
-    with open_desk(mirror.host(), mirror) if is_bound else connect(resolve.host(item.host)) as desk:
-        if not runs_of(desk, [item.run]):
+    with (
+        open_client(local_copy.host(), local_copy) if is_bound else connect(resolve.host(item.host)) as client
+    ):
+        if not runs_of(client, [item.run]):
             give_up_machine(item.run, NullView())
             return dropped
-        row = stop_run(desk, item.run, now=now, grace_s=mirror.record.plan().stop_grace_s)
-    leave_to_keeper(mirror)
+        row = stop_run(client, item.run, now=now, grace_s=local_copy.record.plan().stop_grace_s)
+    leave_to_keeper(local_copy)
     return Stopped(item, row.summary.state, STOPPED, row.problem)

@@ -70,11 +70,11 @@ class Usage:
         from launcher.copy.mirror import LocalCopy  # an item that was not begun has none
         from launcher.values.states import is_terminal
 
-        mirror = LocalCopy(run, runs_folder())
-        state = mirror.state()
-        if state is None or (seconds := mirror.took_s(state)) is None:
+        local_copy = LocalCopy(run, runs_folder())
+        state = local_copy.state()
+        if state is None or (seconds := local_copy.took_s(state)) is None:
             return None
-        used = Used(seconds, seconds * _cards(mirror), tries=1)
+        used = Used(seconds, seconds * _cards(local_copy), tries=1)
         if is_terminal(state.state):
             self._ended[run] = used
         return used
@@ -89,8 +89,8 @@ def rentals_for(runs: Mapping[str, int]) -> Iterator[tuple[int, Rental]]:
             yield number, rental
 
 
-def _cards(mirror: LocalCopy) -> int:
+def _cards(local_copy: LocalCopy) -> int:
     """Return the number of GPUs in a run's plan."""
-    allocation = mirror.files.read_json("plan.json").get("allocation")
+    allocation = local_copy.files.read_json("plan.json").get("allocation")
     cards = allocation.get("cards") if isinstance(allocation, dict) else None
     return cards if isinstance(cards, int) else 0

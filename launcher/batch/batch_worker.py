@@ -38,7 +38,7 @@ from launcher.copy import move_records
 from launcher.copy.mirror import LocalCopy
 from launcher.copy.runs_folder import runs_folder
 from launcher.errors import BadFileError, LaunchError, UnknownNameError, UnreachableError
-from launcher.runs.run_desk import on_line
+from launcher.runs.run_desk import over_shared_connection
 from launcher.upload.frozen_code import FrozenCode
 from launcher.values.record import RunState, State, is_terminal
 
@@ -97,7 +97,7 @@ class _Host:
             self.unknown = str(error).splitlines()[0]
         backend = Backend() if host is None else backend_of(host)
         self.is_rented = host is not None and backend.running.rental(host) is not None
-        self.line = None if host is None or self.is_rented else backend.open_line(host)
+        self.line = None if host is None or self.is_rented else backend.open_shared_connection(host)
         self.upkeep = backend.upkeep
         self.closed_until = 0.0
         self.why: str | None = None
@@ -376,7 +376,7 @@ class BatchWorker:
 
     def _lane(self, host: str | None) -> ItemContext:
         place = self._hosts[host or ""]
-        opening = None if place.line is None else on_line(place.line)
+        opening = None if place.line is None else over_shared_connection(place.line)
         return ItemContext(self._queue, self._budget, opening, self._say_in_view, self._code, place.is_rented)
 
     def _say_in_view(self, text: str) -> None:
@@ -497,4 +497,6 @@ def queue_again(queue: BatchQueue) -> list[Item]:
 
 
 def _goes_on(item: Item) -> bool:
-    return item.run is not None and move_records.departure_of(LocalCopy(item.run, runs_folder())) is not None
+    return (
+        item.run is not None and move_records.recorded_move_of(LocalCopy(item.run, runs_folder())) is not None
+    )

@@ -55,43 +55,45 @@ def code_diff(first: LocalCopy, second: LocalCopy, stage: Stage) -> CodeDiff:
     sides = (_Side(first), _Side(second))
     errors: list[LaunchError] = []
     with contextlib.ExitStack() as stack:
-        desks = _Desks(stack, stage)
+        clients = _Clients(stack, stage)
         for side in sides:
-            errors += side.learn(desks)
+            errors += side.learn(clients)
         if errors:
             return CodeDiff([], errors)
         differing = file_differences([side.manifest for side in sides])
         for number, side in enumerate(sides):
             paths = [one.path for one in differing if one.versions[number] is not None]
-            errors += side.read(paths, sides, desks)
+            errors += side.read(paths, sides, clients)
     return CodeDiff([_file_diff(one, sides) for one in differing], errors)
 
 
-class _Desks:
+class _Clients:
     """The host clients of the runs' hosts, each opened once, at its first use."""
 
     def __init__(self, stack: contextlib.ExitStack, stage: Stage) -> None:
         self._stack, self._stage = stack, stage
         self._open: dict[str, HostClient] = {}
 
-    def of(self, mirror: LocalCopy) -> HostClient:
-        host = mirror.host()
-        if mirror.is_freed:
-            raise RunError(f"{mirror.run} was removed from {host.name}, with the code that was sent for it")
+    def of(self, local_copy: LocalCopy) -> HostClient:
+        host = local_copy.host()
+        if local_copy.is_freed:
+            raise RunError(
+                f"{local_copy.run} was removed from {host.name}, with the code that was sent for it"
+            )
         key = host.model_dump_json()
         if key not in self._open:
-            self._stage.progress(f"the code of {mirror.short} from {host.name}")
+            self._stage.progress(f"the code of {local_copy.short} from {host.name}")
             self._open[key] = self._stack.enter_context(connect(host))
-        mirror.check_root(host.name, self._open[key].root_id)
+        local_copy.check_root(host.name, self._open[key].root_id)
         return self._open[key]
 
 
 class _Side:
     """One of the two runs: its sent files, and the contents of files, by their SHA-256."""
 
-    def __init__(self, mirror: LocalCopy) -> None:
-        self.mirror = mirror
-        recorded = upload_record.read(mirror)
+    def __init__(self, local_copy: LocalCopy) -> None:
+        self.local_copy = local_copy
+        recorded = upload_record.read(local_copy)
         self.is_known = recorded is not None
         self.sent = recorded or UploadRecord({}, {})
         self._contents: dict[str, bytes] = {}
@@ -110,7 +112,7 @@ class _Side:
             raise ValueError("larger than 1 MB")
         data = self._contents.get(str(entry["sha256"]))
         if data is None:
-            raise ValueError(f"the files sent for {self.mirror.short} are not available")
+            raise ValueError(f"the files sent for {self.local_copy.short} are not available")
         if b"\0" in data:
             raise ValueError("not text")
         try:
@@ -119,21 +121,23 @@ class _Side:
             raise ValueError("not text") from None
         return [*(f"{line}\n" for line in lines[:-1]), *filter(None, lines[-1:])]
 
-    def learn(self, desks: _Desks) -> list[LaunchError]:
+    def learn(self, clients: _Clients) -> list[LaunchError]:
         """Ask the host for the run's list of files, if this client has no record of it; return the errors."""
         if self.is_known:
             return []
         try:
-            answer = desks.of(self.mirror).runs.tree(self.mirror.run)
+            answer = clients.of(self.local_copy).runs.tree(self.local_copy.run)
             self.sent = UploadRecord(_MANIFEST.validate_json(answer), {})
             _ = self.sent.sizes  # raises KeyError if a file has no size
         except LaunchError as error:
             return [error]
         except (ValueError, KeyError):
-            return [RunError(f"{self.mirror.host().name} sent no list of the files of {self.mirror.run}")]
+            return [
+                RunError(f"{self.local_copy.host().name} sent no list of the files of {self.local_copy.run}")
+            ]
         return []
 
-    def read(self, paths: Iterable[str], sides: Iterable[_Side], desks: _Desks) -> list[LaunchError]:
+    def read(self, paths: Iterable[str], sides: Iterable[_Side], clients: _Clients) -> list[LaunchError]:
         """Read files of the code, here if they are unchanged, else on the host; return the errors."""
         sizes = self.sent.sizes
         digests = {str(self.manifest[f"code/{path}"].get("sha256")) for path in paths}
@@ -142,7 +146,7 @@ class _Side:
             self._read_here(side.sent.sources, wanted)
         missing = sorted(wanted - self._contents.keys())
         try:
-            return self._fetch(desks.of(self.mirror), missing, sizes) if missing else []
+            return self._fetch(clients.of(self.local_copy), missing, sizes) if missing else []
         except LaunchError as error:
             return [error]
 
@@ -154,9 +158,11 @@ class _Side:
                 if hashlib.sha256(data).hexdigest() == sha256:
                     self._contents[sha256] = data
 
-    def _fetch(self, desk: HostClient, missing: Sequence[str], sizes: Mapping[str, int]) -> list[LaunchError]:
+    def _fetch(
+        self, client: HostClient, missing: Sequence[str], sizes: Mapping[str, int]
+    ) -> list[LaunchError]:
         def ask(files: Sequence[str]) -> None:
-            desk.runs.contents(self.mirror.run, files, partial(self._take, files, sizes, desk.host))
+            client.runs.contents(self.local_copy.run, files, partial(self._take, files, sizes, client.host))
 
         try:
             ask(missing)
@@ -175,7 +181,7 @@ class _Side:
                 pieces.append(piece)
             data = b"".join(pieces)
             if hashlib.sha256(data).hexdigest() != sha256:
-                raise RunError(f"{host} has a file of {self.mirror.run} no longer as it was sent")
+                raise RunError(f"{host} has a file of {self.local_copy.run} no longer as it was sent")
             self._contents[sha256] = data
 
 
@@ -188,7 +194,7 @@ def _file_diff(difference: FileDifference, sides: Sequence[_Side]) -> FileDiff:
     except ValueError as error:
         return FileDiff(path, None, str(error))
     old, new = (
-        "/dev/null" if version is None else printable(f"{side.mirror.short}/{path}")
+        "/dev/null" if version is None else printable(f"{side.local_copy.short}/{path}")
         for side, version in zip(sides, versions, strict=True)
     )
     text = "".join(_ended(difflib.unified_diff(before, after, old, new)))

@@ -44,7 +44,7 @@ class ComparedRun(NamedTuple):
     was sent. `has_manifest`: the list of sent files is on record.
     """
 
-    mirror: LocalCopy
+    local_copy: LocalCopy
     job: str | None
     host: str | None
     card: str | None
@@ -66,7 +66,7 @@ class ComparedRun(NamedTuple):
     @property
     def run(self) -> str:
         """The run's id."""
-        return self.mirror.run
+        return self.local_copy.run
 
     @property
     def has_ended(self) -> bool:
@@ -86,11 +86,13 @@ class Comparison(NamedTuple):
     files: tuple[FileDifference, ...]
 
 
-def compare(mirrors: Sequence[LocalCopy], goals: Mapping[str, Goal] = NO_GOALS) -> Comparison:
+def compare(local_copies: Sequence[LocalCopy], goals: Mapping[str, Goal] = NO_GOALS) -> Comparison:
     """Return the comparison of some runs, from the records here. `goals` set the better direction of some metrics."""
-    plans = [_plan(mirror) for mirror in mirrors]
-    manifests = [sent.manifest if (sent := upload_record.read(mirror)) else None for mirror in mirrors]
-    runs = tuple(map(functools.partial(_compared, goals), mirrors, plans, manifests))
+    plans = [_plan(local_copy) for local_copy in local_copies]
+    manifests = [
+        sent.manifest if (sent := upload_record.read(local_copy)) else None for local_copy in local_copies
+    ]
+    runs = tuple(map(functools.partial(_compared, goals), local_copies, plans, manifests))
     differences = plan_differences(plans)
     if len({run.torch for run in runs}) > 1:
         differences = [one for one in differences if one.key not in _PLANNED_TORCH]
@@ -99,26 +101,29 @@ def compare(mirrors: Sequence[LocalCopy], goals: Mapping[str, Goal] = NO_GOALS) 
     )
 
 
-def _plan(mirror: LocalCopy) -> Mapping[str, Any] | None:
+def _plan(local_copy: LocalCopy) -> Mapping[str, Any] | None:
     """Return a run's plan with the defaults of this version, or as recorded if invalid; None if it is missing."""
-    record = mirror.files.read_json(PLAN)
+    record = local_copy.files.read_json(PLAN)
     try:
-        return mirror.whole_plan().model_dump(mode="json") if record else None
+        return local_copy.whole_plan().model_dump(mode="json") if record else None
     except BadFileError:
         return record
 
 
 def _compared(
-    goals: Mapping[str, Goal], mirror: LocalCopy, plan: Mapping[str, Any] | None, manifest: Manifest | None
+    goals: Mapping[str, Goal],
+    local_copy: LocalCopy,
+    plan: Mapping[str, Any] | None,
+    manifest: Manifest | None,
 ) -> ComparedRun:
-    summary, state, report = mirror.record.plan(), mirror.state(), known_precision(mirror)
-    points = [point for _, point in joined(mirror)]
+    summary, state, report = local_copy.record.plan(), local_copy.state(), known_precision(local_copy)
+    points = [point for _, point in joined(local_copy)]
     attempts = [attempt.attempt for attempt in report.attempts] if report is not None else []
     torch = next((one.torch for one in reversed(report.attempts) if one.torch), None) if report else None
     return ComparedRun(
-        mirror,
+        local_copy,
         job=summary.job,
-        host=summary.host or _host(mirror),
+        host=summary.host or _host(local_copy),
         card=summary.card,
         rehearsed=summary.rehearsed,
         has_plan=plan is not None,
@@ -126,9 +131,9 @@ def _compared(
         state=state.state if state is not None else None,
         reason=state.reason if state is not None else None,
         attempts=max(attempts) if attempts else state.attempt if state is not None else None,
-        step=mirror.record.last_step().step,
+        step=local_copy.record.last_step().step,
         steps=summary.steps,
-        seconds=mirror.took_s(state),
+        seconds=local_copy.took_s(state),
         precision=report.words if report is not None else None,
         torch=torch or _planned_torch(plan or {}),
         code=tree_digests(manifest or {}).get(CODE),
@@ -137,9 +142,9 @@ def _compared(
     )
 
 
-def _host(mirror: LocalCopy) -> str | None:
+def _host(local_copy: LocalCopy) -> str | None:
     try:
-        return mirror.host().name
+        return local_copy.host().name
     except RunError:
         return None
 
@@ -152,13 +157,15 @@ def _planned_torch(plan: Mapping[str, Any]) -> str | None:
     return None
 
 
-def picture_of(mirrors: Sequence[LocalCopy]) -> Path:
+def picture_of(local_copies: Sequence[LocalCopy]) -> Path:
     """Return the path of the picture of some runs: in the folder `compared`, beside the runs' folders."""
-    names = [mirror.short for mirror in mirrors]
+    names = [local_copy.short for local_copy in local_copies]
     if len(names) > _MOST_IN_NAME:
-        digest = hashlib.sha256(" ".join(mirror.run for mirror in mirrors).encode()).hexdigest()[:8]
+        digest = hashlib.sha256(" ".join(local_copy.run for local_copy in local_copies).encode()).hexdigest()[
+            :8
+        ]
         names = [names[0], "and", str(len(names) - 1), "more", digest]
-    return mirrors[0].folder.parent / "compared" / f"{'-'.join(names)}.png"
+    return local_copies[0].folder.parent / "compared" / f"{'-'.join(names)}.png"
 
 
 def draw(comparison: Comparison, files: RunFiles, name: str, labels: Mapping[str, str] = NO_LABELS) -> bool:
@@ -180,13 +187,16 @@ def lines_to_draw(comparison: Comparison, labels: Mapping[str, str] = NO_LABELS)
     if not all(run.curves.has_steps for run in drawn):
         drawn = [run._replace(curves=_over_time(run)) for run in drawn]
     words = {**_legend_words(comparison), **labels}
-    return [ComparedLine(f"{run.mirror.short} {words[run.mirror.run]}".strip(), run.curves) for run in drawn]
+    return [
+        ComparedLine(f"{run.local_copy.short} {words[run.local_copy.run]}".strip(), run.curves)
+        for run in drawn
+    ]
 
 
 def _over_time(run: ComparedRun) -> Curves:
     if not run.curves.has_steps:
         return run.curves
-    return curves_of([point for _, point in joined(run.mirror)], over_time=True)
+    return curves_of([point for _, point in joined(run.local_copy)], over_time=True)
 
 
 def _legend_words(comparison: Comparison) -> dict[str, str]:
@@ -195,7 +205,7 @@ def _legend_words(comparison: Comparison) -> dict[str, str]:
     names = [one for one in comparison.plan if one.key in ("job", "profile", "host")][:_MOST_IN_LEGEND]
     shown = settings or names
     return {
-        run.mirror.run: ", ".join(
+        run.local_copy.run: ", ".join(
             f"{one.key.rpartition('.')[2]}={one.words[number]}" if one in settings else one.words[number]
             for one in shown
         )

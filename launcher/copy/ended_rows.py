@@ -75,13 +75,13 @@ class EndedRows:
             return []
         return list(zip(lines, rows, strict=False))
 
-    def keep(self, mirror: LocalCopy, entry: index.IndexEntry, host: str, summary: Summary) -> None:
+    def keep(self, local_copy: LocalCopy, entry: index.IndexEntry, host: str, summary: Summary) -> None:
         """Keep a row, unless one of its folders has changed recently."""
-        folder = str(mirror.folder.parent)
-        entered, changed = self.runs.get(mirror.run, 0), self._changed(folder, mirror.run)
+        folder = str(local_copy.folder.parent)
+        entered, changed = self.runs.get(local_copy.run, 0), self._changed(folder, local_copy.run)
         if entered and changed and time.time() - max(entered, changed) / 1e9 > SETTLED_S:
             row = EndedRow(entered, changed, folder, entry.order, entry.launched, host, summary, entry.batch)
-            self._lines[mirror.run] = _ROW.dump_json(row, exclude_defaults=True)
+            self._lines[local_copy.run] = _ROW.dump_json(row, exclude_defaults=True)
             self._is_new = True
 
     def save(self) -> None:

@@ -67,7 +67,7 @@ def _day(run: str) -> str:
 
 
 def files_of(run: str) -> RunFiles:
-    """Return the files of a run's local copy, in the same folder as `mirror_of`."""
+    """Return the files of a run's local copy, in the same folder as `local_copy_of`."""
     return RunFiles(folder_with(run, _other_folders(run)) / run)
 
 

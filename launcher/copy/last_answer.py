@@ -7,10 +7,10 @@ import time
 from launcher.copy.mirror import LocalCopy
 
 
-def last_answer(mirror: LocalCopy, least_s: float = 0.0) -> str | None:
+def last_answer(local_copy: LocalCopy, least_s: float = 0.0) -> str | None:
     """Say when a run's host last answered; None if unknown, or less than `least_s` seconds ago."""
-    reached = mirror.reached()
+    reached = local_copy.reached()
     if reached is None or time.time() - reached < least_s:
         return None
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(reached))
-    return f"{mirror.host().name} last answered on {when}; the local copy is from then"
+    return f"{local_copy.host().name} last answered on {when}; the local copy is from then"

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 LAST_SEEN = ".last-seen.json"
 
 
-def note(mirror: LocalCopy, summary: Summary) -> None:
+def note(local_copy: LocalCopy, summary: Summary) -> None:
     """Store a host's newest summary of a run. A failed write is ignored."""
     data = summary.model_dump_json().encode()
     with contextlib.suppress(OSError):
-        if not mirror.files.exists(LAST_SEEN) or mirror.files.read(LAST_SEEN, MOST_JSON) != data:
-            with mirror.files.open(LAST_SEEN, "wb") as file:
+        if not local_copy.files.exists(LAST_SEEN) or local_copy.files.read(LAST_SEEN, MOST_JSON) != data:
+            with local_copy.files.open(LAST_SEEN, "wb") as file:
                 file.write(data)  # a torn file counts as missing
 
 
-def latest(mirror: LocalCopy, known: Summary) -> Summary:
+def latest(local_copy: LocalCopy, known: Summary) -> Summary:
     """Return the newest summary of a run: its host's last one, or `known`, from the records here, if it is further on."""
     try:
-        said = Summary.model_validate_json(mirror.files.read(LAST_SEEN, MOST_JSON))
+        said = Summary.model_validate_json(local_copy.files.read(LAST_SEEN, MOST_JSON))
     except (OSError, ValueError):
         return known
     return said if said.run == known.run and _progress(said) > _progress(known) else known

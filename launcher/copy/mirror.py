@@ -417,14 +417,14 @@ class LocalCopy:
         )
 
 
-def mirror_of(run: str, copies: Iterable[str] = ()) -> LocalCopy:
+def local_copy_of(run: str, copies: Iterable[str] = ()) -> LocalCopy:
     """Return the local copy of a run; `copies` are other folders to search if this command's runs folder has none."""
     return LocalCopy(run, folder_with(run, copies))
 
 
-def mirrors() -> list[LocalCopy]:
+def local_copies() -> list[LocalCopy]:
     """Return the local copies of all runs of this user, the latest launched last."""
-    return [mirror_of(entry.run, entry.copies) for entry in index.entries()]
+    return [local_copy_of(entry.run, entry.copies) for entry in index.entries()]
 
 
 def run_ids() -> list[str]:

@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 PLAN = "plan.json"
 TAIL = 4096
 _NODE = r"(?:[a-z0-9][a-z0-9-]{0,62}/)?"
-_MIRRORED = re.compile(
-    rf"plan\.json|[0-9]{{4,9}}/{_NODE}(?:attempt\.json|state\.json|events\.jsonl|log\.txt)"
-)
+_COPIED = re.compile(rf"plan\.json|[0-9]{{4,9}}/{_NODE}(?:attempt\.json|state\.json|events\.jsonl|log\.txt)")
 
 
 class News(NamedTuple):
@@ -79,13 +77,13 @@ class _Update(Record):
 class RecordSync:
     """Writes a host's updates of a run's record into the local copy."""
 
-    def __init__(self, mirror: LocalCopy) -> None:
+    def __init__(self, local_copy: LocalCopy) -> None:
         """Create the object without reading files, as if the local copy were empty."""
-        self._mirror, self._files = mirror, mirror.files
+        self._local_copy, self._files = local_copy, local_copy.files
         self._cursors: dict[str, Cursor] = {}
         self._from = 0
         self._unread: dict[str, bytes] = {}
-        self._printed = PrintedLines(mirror.files)
+        self._printed = PrintedLines(local_copy.files)
         self._seen_state: list[Any] | None = None
 
     def load(self, shown: Mapping[str, int] | None = None) -> list[Event]:
@@ -114,12 +112,12 @@ class RecordSync:
         """Set the cursors; yield the name and the bytes of each file."""
         self._cursors, self._unread, self._from = {}, {}, 0
         self._printed = PrintedLines(self._files)
-        state = self._mirror.state()
+        state = self._local_copy.state()
         has_ended = state is not None and is_terminal(state.state)
-        for name in self._mirror.record.of_attempts():
-            if _MIRRORED.fullmatch(name):
+        for name in self._local_copy.record.of_attempts():
+            if _COPIED.fullmatch(name):
                 most = None if shown is None or name.endswith(".json") else shown.get(name, 0)
-                with self._mirror.disk_errors(self._mirror.folder / name):
+                with self._local_copy.disk_errors(self._local_copy.folder / name):
                     data = self._read_again(name, most)
                 if name.endswith("/log.txt") and not has_ended:
                     self._printed.skip(name, data)
@@ -129,8 +127,8 @@ class RecordSync:
         """Read the updates that another client has written; return the events and all lines, because no more follow."""
         events: list[Event] = []
         log: list[Printed] = []
-        for name in self._mirror.record.sizes():
-            with self._mirror.disk_errors(self._mirror.folder / name):
+        for name in self._local_copy.record.sizes():
+            with self._local_copy.disk_errors(self._local_copy.folder / name):
                 data = self._read_again(name)
             if name.endswith("events.jsonl"):
                 events += self._complete(name, data)
@@ -144,7 +142,7 @@ class RecordSync:
 
     def _read_again(self, name: str, most: int | None = None) -> bytes:
         """Set a file's cursor from its first `most` bytes on the disk; return the bytes that are new to this client."""
-        previous, data = self._cursors.pop(name, None), self._mirror.record.read(name)
+        previous, data = self._cursors.pop(name, None), self._local_copy.record.read(name)
         if data is None:
             return b""
         data = data[:most]
@@ -161,7 +159,7 @@ class RecordSync:
         """Return the arguments of a `read`: the cursors, and the first folder that is requested."""
         folders = {name: name.partition("/")[0] for name in self._cursors if "/" in name}
         cursors = {name: self._cursors[name] for name, folder in folders.items() if int(folder) >= self._from}
-        entry = self._mirror.entry  # a plan here counts only once its host has sent the same one
+        entry = self._local_copy.entry  # a plan here counts only once its host has sent the same one
         has_plan = (entry is None or bool(entry.plan)) and self._files.is_file(PLAN)
         return {"cursors": cursors, "from": self._from, "state": self._seen_state, "plan": has_plan}
 
@@ -181,13 +179,13 @@ class RecordSync:
                 "", f"the host sent a malformed answer: {where}: {first['msg']}"
             ) from error
         pieces = self._cut(update.parts, answer.payload)
-        self._mirror.note_reached()
+        self._local_copy.note_reached()
         events: list[Event] = []
         log: list[Printed] = []
         is_complete = True
-        with self._mirror.alone("mirror") if pieces else contextlib.nullcontext():
+        with self._local_copy.alone("mirror") if pieces else contextlib.nullcontext():
             for name, offset, sent in pieces:
-                with self._mirror.disk_errors(self._mirror.folder / name):
+                with self._local_copy.disk_errors(self._local_copy.folder / name):
                     is_written = self._put(name, offset, sent)
                     data = sent if is_written else self._read_again(name)
                 is_complete = is_complete and is_written
@@ -196,13 +194,13 @@ class RecordSync:
                 elif name.endswith("log.txt"):
                     log += self._printed.take(name, data)
             if pieces:  # a growing file, or one in a subfolder, does not change this folder's time
-                with self._mirror.disk_errors(self._mirror.folder):
+                with self._local_copy.disk_errors(self._local_copy.folder):
                     self._files.touch()
         if is_complete and not update.is_full and update.last:
             self._from = update.last[0]
         self._seen_state = [state.state, state.reason, state.attempt, state.trouble is not None]
-        self._mirror.told = state = state.model_copy(
-            update={"rehearsed": self._mirror.record.plan().rehearsed}
+        self._local_copy.told = state = state.model_copy(
+            update={"rehearsed": self._local_copy.record.plan().rehearsed}
         )
         is_all = not update.is_full and not update.parts
         if is_all and (is_terminal(state.state) or state.state in (State.WAITING, State.INTERRUPTED)):
@@ -220,7 +218,7 @@ class RecordSync:
         for part in parts:
             data = payload[position : position + part.size]
             position += part.size
-            if not _MIRRORED.fullmatch(part.path) or len(data) != part.size:
+            if not _COPIED.fullmatch(part.path) or len(data) != part.size:
                 raise ConnectionLostError("", f"the host sent a file that no run has: {part.path!r}")
             held = self._cursors.get(part.path)
             if part.offset not in (0, held and held.get("offset")):
@@ -233,17 +231,17 @@ class RecordSync:
     def _put(self, name: str, offset: int, data: bytes) -> bool:
         """Write a piece to the disk; return False, with nothing written, if another client has changed the file."""
         if name.endswith(".json"):
-            current = self._mirror.record.read(name)
+            current = self._local_copy.record.read(name)
             if current != data:
                 if name == PLAN and current is not None:
                     raise RunError(
-                        f"{self._mirror.run}: its host sent another plan than the one in {self._mirror.folder}, which stays"
+                        f"{self._local_copy.run}: its host sent another plan than the one in {self._local_copy.folder}, which stays"
                     )
                 if self._cursors.get(name) != (None if current is None else _cursor(name, current)):
                     return False
                 self._files.write(name, data)
             self._cursors[name] = _cursor(name, data)
-            entry = self._mirror.entry if name == PLAN else None
+            entry = self._local_copy.entry if name == PLAN else None
             if entry is not None and not entry.plan:
                 index.update(entry, plan=hashlib.sha256(data).hexdigest())
             return True

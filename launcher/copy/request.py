@@ -47,45 +47,45 @@ class Request(NamedTuple):
     most_cents: int | None = None
 
 
-def remember(mirror: LocalCopy, request: Request) -> None:
+def remember(local_copy: LocalCopy, request: Request) -> None:
     """Write a request, and the folder that it was made in, beside the run's entry. Raises OSError."""
     asked = {**request._asdict(), **_NOT_AGAIN}
     record = {"version": 1, "folder": str(Path.cwd()), "request": asked}
-    mirror.records.write(NAME, json.dumps(record, default=list).encode())
+    local_copy.records.write(NAME, json.dumps(record, default=list).encode())
 
 
-def recall(mirror: LocalCopy) -> Request:
+def recall(local_copy: LocalCopy) -> Request:
     """Return the request that a run came from.
 
     Raises UsageError if it is not recorded here, or was made in another folder, because its paths refer to
     that folder.
     """
-    recorded = _recorded(mirror)
+    recorded = _recorded(local_copy)
     if recorded is None:
         raise UsageError(
-            f"{mirror.run}: its command line is not on record here\n"
-            f"  from its last checkpoint   launch resume {mirror.short}\n"
-            f"  a new launch               {new_launch(mirror)}"
+            f"{local_copy.run}: its command line is not on record here\n"
+            f"  from its last checkpoint   launch resume {local_copy.short}\n"
+            f"  a new launch               {new_launch(local_copy)}"
         )
     request, folder = recorded
     if folder != Path.cwd():
         raise UsageError(
-            f"{mirror.run} was launched in {folder}, and takes its files from there\n"
-            f"  next   cd {shlex.quote(str(folder))} && launch rerun {mirror.short}"
+            f"{local_copy.run} was launched in {folder}, and takes its files from there\n"
+            f"  next   cd {shlex.quote(str(folder))} && launch rerun {local_copy.short}"
         )
     return request
 
 
-def new_launch(mirror: LocalCopy) -> str:
+def new_launch(local_copy: LocalCopy) -> str:
     """Return the command that launches a run anew: `launch rerun` if its command line is recorded here."""
-    if _recorded(mirror) is not None:
-        return f"launch rerun {mirror.short}"
-    return f"launch --host {mirror.record.plan().host or 'HOST'} …"
+    if _recorded(local_copy) is not None:
+        return f"launch rerun {local_copy.short}"
+    return f"launch --host {local_copy.record.plan().host or 'HOST'} …"
 
 
-def _recorded(mirror: LocalCopy) -> tuple[Request, Path] | None:
+def _recorded(local_copy: LocalCopy) -> tuple[Request, Path] | None:
     """Return the request that a run came from and the folder that it was made in; None if they are not recorded here."""
-    record = mirror.records.read_json(NAME)
+    record = local_copy.records.read_json(NAME)
     try:
         request = TypeAdapter(Request).validate_json(json.dumps(record["request"]))
         return request, Path(str(record["folder"]))

@@ -39,7 +39,7 @@ from launcher.runs.follow.view import NullStage
 from launcher.runs.launch.launching import Started, launch
 from launcher.runs.launch.resolved_request import understand
 from launcher.runs.resume.recovering import TO_RECOVER, RecoverRequest, RecoveryOutcome, recover_on
-from launcher.runs.run_desk import connect, open_desk
+from launcher.runs.run_desk import connect, open_client
 from launcher.runs.run_stopping import stop
 from launcher.transport.client.desk import HostClient
 from launcher.values.plan import Finding
@@ -72,11 +72,11 @@ class DrillRequest(NamedTuple):
 class Prepared(NamedTuple):
     """A drill before its first row.
 
-    `desk` is an open client that observes the host. `planned` are the faults to cause. `unable` gives the
+    `client` is an open client that observes the host. `planned` are the faults to cause. `unable` gives the
     reason for each fault that cannot be caused there.
     """
 
-    desk: HostClient
+    client: HostClient
     host: Host
     runtime: str
     planned: Sequence[Planned]
@@ -91,13 +91,13 @@ def prepared(request: DrillRequest, view: View) -> Iterator[Prepared]:
     backend = backend_of(resolved.host)
     backend.check_has(resolved.host, "drill")
     with view.stage("connect") as stage:
-        desk = connect(resolved.host)
-        stage.text = desk.about
-    with desk:
-        facts = backend.probing.probe(desk, resolved.host, resolved.job)
+        client = connect(resolved.host)
+        stage.text = client.about
+    with client:
+        facts = backend.probing.probe(client, resolved.host, resolved.job)
         runtime = choose_runtime(resolved.profiles[0], resolved.host, resolved.job, facts)
         planned = judging.chosen(request.faults, runtime)
-        yield Prepared(desk, resolved.host, runtime, planned, _unable(desk), request)
+        yield Prepared(client, resolved.host, runtime, planned, _unable(client), request)
 
 
 def drill(ready: Prepared, view: View, rows: list[FaultOutcome]) -> Drill:
@@ -167,9 +167,9 @@ def _job(request: DrillRequest, token: str, planned: Planned) -> Request:
     )
 
 
-def _unable(desk: HostClient) -> dict[str, str]:
+def _unable(client: HostClient) -> dict[str, str]:
     """Return the faults that cannot be caused on a host, with the reason."""
-    if "able" in host_shell.run(desk, "unshare --user --map-root-user --mount true && echo able"):
+    if "able" in host_shell.run(client, "unshare --user --map-root-user --mount true && echo able"):
         return {}
     return {"folder-full": "this user may make no namespace there (unshare --user --mount)"}
 
@@ -186,23 +186,23 @@ def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> Fault
     place = None
     try:
         try:
-            path = started.desk.runs.location(started.mirror.run).path
+            path = started.client.runs.location(started.local_copy.run).path
             place = DrillPlace(path, f"{os.path.dirname(os.path.dirname(path))}/cache/{token}", token)
         finally:
             number = started.interrupts.release()
         if number is not None:
             signal.raise_signal(number)
-        stage.progress(f"run {started.mirror.short}")
+        stage.progress(f"run {started.local_copy.short}")
         state, problems = _hurt(ready, planned, started, place)
-        row = _judged(ready.desk, planned, started.mirror, place, state, problems, folder)
+        row = _judged(ready.client, planned, started.local_copy, place, state, problems, folder)
     except LaunchError as error:
-        row = _without(planned, DrillResult.FAILED, str(error).splitlines()[0], started.mirror.run)
+        row = _without(planned, DrillResult.FAILED, str(error).splitlines()[0], started.local_copy.run)
     except BaseException as error:  # Ctrl-C: the note names a run that could not be removed
-        if (problem := _clear_away(started, place, keeps_mirror=False)) is not None:
+        if (problem := _clear_away(started, place, keeps_local_copy=False)) is not None:
             error.add_note(problem)
         raise
-    stage.progress(f"removing {started.mirror.short}")
-    problem = _clear_away(started, place, keeps_mirror=row.result == DrillResult.FAILED)
+    stage.progress(f"removing {started.local_copy.short}")
+    problem = _clear_away(started, place, keeps_local_copy=row.result == DrillResult.FAILED)
     return (
         row if problem is None else row._replace(result=DrillResult.FAILED, problems=(*row.problems, problem))
     )
@@ -219,11 +219,11 @@ def _hurt(
     most_s = fault.seconds + LIMIT_S
     view = _Following(time.monotonic() + most_s)
     problems: list[str] = []
-    limit = _Limit(ready.desk, place.run, most_s)
+    limit = _Limit(ready.client, place.run, most_s)
     with limit, ThreadPoolExecutor(1) as pool:
         hurting = None
         if fault.by != By.JOB:
-            hurting = pool.submit(bring_about, ready.desk, planned, place, ready.runtime, started.desk)
+            hurting = pool.submit(bring_about, ready.client, planned, place, ready.runtime, started.client)
         state = _followed_to_its_end(started, view, problems)
         if hurting is not None and (problem := hurting.result()) is not None:
             problems.append(problem)
@@ -236,17 +236,17 @@ def _hurt(
 
 def _followed_to_its_end(started: Started, view: NullView, problems: list[str]) -> RunState:
     """Follow a run. Recover it as a user would whenever it waits or is interrupted."""
-    host, mirror = started.host, started.mirror
-    state = follow(host, mirror, view, started.desk)
+    host, local_copy = started.host, started.local_copy
+    state = follow(host, local_copy, view, started.client)
     for _ in range(MOST_RECOVERIES):
         if state.state not in TO_RECOVER:
             break
-        with open_desk(host, mirror) as desk:
-            found = recover_on(desk, mirror, RecoverRequest(is_sure=True), view)
+        with open_client(host, local_copy) as client:
+            found = recover_on(client, local_copy, RecoverRequest(is_sure=True), view)
         if found.outcome != RecoveryOutcome.RECOVERED:
             problems.append(f"not recovered: {found.words or found.outcome}")
             break
-        state = follow(host, mirror, view)
+        state = follow(host, local_copy, view)
     return state
 
 
@@ -268,9 +268,9 @@ class _Following(NullView):
 class _Limit:
     """Stops a run that takes too long. Use it in a `with`."""
 
-    def __init__(self, desk: HostClient, run: str, seconds: float) -> None:
+    def __init__(self, client: HostClient, run: str, seconds: float) -> None:
         self.is_reached = False
-        self._desk, self._run = desk, run
+        self._client, self._run = client, run
         self._timer = threading.Timer(seconds, self._reach)
         self._timer.daemon = True
 
@@ -283,13 +283,13 @@ class _Limit:
     def _reach(self) -> None:
         self.is_reached = True
         with suppress(LaunchError):
-            self._desk.runs.wish(self._run, "cancel", force=True)
+            self._client.runs.wish(self._run, "cancel", force=True)
 
 
 def _judged(
-    desk: HostClient,
+    client: HostClient,
     planned: Planned,
-    mirror: LocalCopy,
+    local_copy: LocalCopy,
     place: DrillPlace,
     state: RunState,
     problems: list[str],
@@ -299,23 +299,23 @@ def _judged(
 
     The local copy is checked as it was downloaded while following.
     """
-    said = host_shell.run(desk, f"cat {shlex.quote(f'{place.ledger}/ledger.jsonl')}")
+    said = host_shell.run(client, f"cat {shlex.quote(f'{place.ledger}/ledger.jsonl')}")
     (folder / f"{planned.name}.jsonl").write_text(said)
     seen = judging.RunObservation(
         ledger=judging.read_ledger(said),
-        model=host_shell.run(desk, f"cat {shlex.quote(f'{place.folder}/work/artifacts/model')}"),
+        model=host_shell.run(client, f"cat {shlex.quote(f'{place.folder}/work/artifacts/model')}"),
         state=state.state,
         reason=state.reason,
-        differing=_differing(desk, mirror, place),
-        left=_left(desk, place),
+        differing=_differing(client, local_copy, place),
+        left=_left(client, place),
     )
     judgement = judging.judge(planned, seen)
     problems = [*problems, *judgement.problems]
-    found, remedy = _on_record(mirror)
+    found, remedy = _on_record(local_copy)
     return FaultOutcome(
         planned,
         DrillResult.FAILED if problems else DrillResult.OK,
-        mirror.run,
+        local_copy.run,
         found,
         remedy,
         judgement.lost,
@@ -325,18 +325,21 @@ def _judged(
     )
 
 
-def _differing(desk: HostClient, mirror: LocalCopy, place: DrillPlace) -> list[str]:
+def _differing(client: HostClient, local_copy: LocalCopy, place: DrillPlace) -> list[str]:
     """Return the files of the record and the job's artifacts whose local copy differs from the host's."""
     script = f"""
 cd {shlex.quote(place.folder)} || exit
 for file in record/[0-9]*/attempt.json record/[0-9]*/state.json record/[0-9]*/events.jsonl record/[0-9]*/log.txt work/artifacts/model; do
     [ -f "$file" ] && {{ sha256sum "$file" || shasum -a 256 "$file"; }}
 done"""
-    lines = [line.split(None, 1) for line in host_shell.run(desk, script).splitlines()]
+    lines = [line.split(None, 1) for line in host_shell.run(client, script).splitlines()]
     differing = [] if lines else ["the host's shell finds no file of the record"]
     for digest, path in (line for line in lines if len(line) == 2):
         here = path.removeprefix("record/").removeprefix("work/")
-        if not mirror.files.is_file(here) or hashlib.sha256(mirror.files.read(here)).hexdigest() != digest:
+        if (
+            not local_copy.files.is_file(here)
+            or hashlib.sha256(local_copy.files.read(here)).hexdigest() != digest
+        ):
             differing.append(path)
     return differing
 
@@ -363,7 +366,7 @@ done
 """
 
 
-def _left(desk: HostClient, place: DrillPlace, *, is_removed: bool = False) -> list[str]:
+def _left(client: HostClient, place: DrillPlace, *, is_removed: bool = False) -> list[str]:
     """Return the processes, containers and socket folders that a run left LEAVE_S seconds after its end.
 
     If the processes cannot be listed, return that as a line. A process belongs to the run by its command
@@ -380,13 +383,13 @@ def _left(desk: HostClient, place: DrillPlace, *, is_removed: bool = False) -> l
         ALL="--all" if is_removed else "",
         TURNS=str(LEAVE_S * 5),
     )
-    return host_shell.run(desk, variables + _LOOK, LEAVE_S + 60).splitlines()
+    return host_shell.run(client, variables + _LOOK, LEAVE_S + 60).splitlines()
 
 
-def _on_record(mirror: LocalCopy) -> tuple[str | None, str | None]:
+def _on_record(local_copy: LocalCopy) -> tuple[str | None, str | None]:
     """Return the first failure in a run's record, and its remedy."""
-    for folder in mirror.files.numbered():
-        state, begun = (mirror.files.read_json(f"{folder}/{name}.json") for name in ("state", "attempt"))
+    for folder in local_copy.files.numbered():
+        state, begun = (local_copy.files.read_json(f"{folder}/{name}.json") for name in ("state", "attempt"))
         for report in (state.get("failure"), begun.get("previous")):
             if not isinstance(report, dict):
                 continue
@@ -399,34 +402,34 @@ def _on_record(mirror: LocalCopy) -> tuple[str | None, str | None]:
     return None, None
 
 
-def _clear_away(started: Started, place: DrillPlace | None, *, keeps_mirror: bool) -> str | None:
+def _clear_away(started: Started, place: DrillPlace | None, *, keeps_local_copy: bool) -> str | None:
     """End a run. Remove it and its ledger from the host, and its local copy here. Return the problem, if any.
 
     Ctrl-C and SIGTERM are held until it is done, and are raised afterwards.
     """
     held = HeldInterrupts()
     try:
-        started.desk.close()
-        return _cleared_away(started, place, keeps_mirror=keeps_mirror)
+        started.client.close()
+        return _cleared_away(started, place, keeps_local_copy=keeps_local_copy)
     finally:
         if (number := held.release()) is not None:
             signal.raise_signal(number)
 
 
-def _cleared_away(started: Started, place: DrillPlace | None, *, keeps_mirror: bool) -> str | None:
-    mirror = started.mirror
+def _cleared_away(started: Started, place: DrillPlace | None, *, keeps_local_copy: bool) -> str | None:
+    local_copy = started.local_copy
     try:
-        with open_desk(started.host, mirror) as desk:
-            state = mirror.state()
+        with open_client(started.host, local_copy) as client:
+            state = local_copy.state()
             if state is None or not is_terminal(state.state):
-                stop(desk, mirror.run, now=True, grace_s=0.0)
-            problem = free(desk, mirror, "all", NullStage()).problem
+                stop(client, local_copy.run, now=True, grace_s=0.0)
+            problem = free(client, local_copy, "all", NullStage()).problem
             if place is not None:
-                host_shell.run(desk, f"rm -rf {shlex.quote(place.ledger)}")
-                if problem is None and (left := _left(desk, place, is_removed=True)):
+                host_shell.run(client, f"rm -rf {shlex.quote(place.ledger)}")
+                if problem is None and (left := _left(client, place, is_removed=True)):
                     problem = f"not removed: {', '.join(left)}"
-        if problem is None and not keeps_mirror:
-            remove_here(mirror, force=True)
+        if problem is None and not keeps_local_copy:
+            remove_here(local_copy, force=True)
         return problem
     except LaunchError as error:
-        return f"not removed: {str(error).splitlines()[0]}   launch rm --force {mirror.short}"
+        return f"not removed: {str(error).splitlines()[0]}   launch rm --force {local_copy.short}"

@@ -19,7 +19,7 @@ def assigned(**variables: str) -> str:
     return "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
 
 
-def run(desk: HostClient, script: str, wait_s: float = 30.0) -> str:
+def run(client: HostClient, script: str, wait_s: float = 30.0) -> str:
     """Run a script with the host's `sh` and return its standard output.
 
     Standard error, and output of the login before the script, are dropped. Raises HostError for a lost
@@ -27,7 +27,7 @@ def run(desk: HostClient, script: str, wait_s: float = 30.0) -> str:
     never counts as empty.
     """
     deadline = time.monotonic() + wait_s
-    with contextlib.closing(desk.open_program(["sh"])) as stream:
+    with contextlib.closing(client.open_program(["sh"])) as stream:
         stream.settimeout(wait_s)
         begin = f"exec 2>/dev/null\ntrap 'echo \"{_ENDED}\"' EXIT\necho; echo '{_BEGUN}'"
         stream.sendall(f"{begin}\n{script}\n".encode())
@@ -38,11 +38,15 @@ def run(desk: HostClient, script: str, wait_s: float = 30.0) -> str:
                 said += piece
                 stream.settimeout(max(0.01, deadline - time.monotonic()))
                 if len(said) > MOST_BYTES:
-                    raise HostError(desk.host, f"{desk.host}: a shell printed more than {MOST_BYTES:,} bytes")
+                    raise HostError(
+                        client.host, f"{client.host}: a shell printed more than {MOST_BYTES:,} bytes"
+                    )
         except TimeoutError as error:
-            raise HostError(desk.host, f"{desk.host}: a shell did not end within {wait_s:.0f} s") from error
+            raise HostError(
+                client.host, f"{client.host}: a shell did not end within {wait_s:.0f} s"
+            ) from error
     _, begun, words = said.decode("utf-8", "replace").partition(f"{_BEGUN}\n")
     words, ended, _ = words.rpartition(f"{_ENDED}\n")
     if not begun or not ended:
-        raise HostError(desk.host, f"{desk.host}: a shell broke off")
+        raise HostError(client.host, f"{client.host}: a shell broke off")
     return words

@@ -25,10 +25,10 @@ class FigureSummary(NamedTuple):
     most: float
 
 
-def host_figures(mirror: LocalCopy) -> Iterator[Point]:
+def host_figures(local_copy: LocalCopy) -> Iterator[Point]:
     """Yield a run's figures in the order of time, without those of the runs that it continues."""
-    for path in mirror.record.events_of_leader():
-        with mirror.record.opened(path) as file:
+    for path in local_copy.record.events_of_leader():
+        with local_copy.record.opened(path) as file:
             for line in lines_of(file):
                 event = parse_event(line) if _MARK in line else None
                 if event is not None:

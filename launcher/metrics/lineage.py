@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.copy import index
-from launcher.copy.mirror import LocalCopy, mirror_of
+from launcher.copy.mirror import LocalCopy, local_copy_of
 from launcher.copy.run_id import RUN_ID
 from launcher.metrics.curves import Measured, in_order, order
 from launcher.metrics.metric_points import metric_points
@@ -16,44 +16,44 @@ from launcher.metrics.metric_points import metric_points
 class Ancestor(NamedTuple):
     """A run that another one continues, and its last step that counts for the continuation."""
 
-    mirror: LocalCopy
+    local_copy: LocalCopy
     until: float
 
 
-def ancestors(mirror: LocalCopy) -> list[Ancestor]:
+def ancestors(local_copy: LocalCopy) -> list[Ancestor]:
     """Return the runs that a run continues, the oldest first.
 
     The list ends at a run without a local copy.
     """
     found: list[Ancestor] = []
-    seen = {mirror.run}
-    until, parent = math.inf, mirror.record.parent()
+    seen = {local_copy.run}
+    until, parent = math.inf, local_copy.record.parent()
     while parent is not None and RUN_ID.fullmatch(parent.run) and parent.run not in seen:
         seen.add(parent.run)
         until = min(until, parent.step)
-        found.append(Ancestor(_copy_of(parent.run, mirror.folder.parent), until))
-        parent = found[-1].mirror.record.parent()
+        found.append(Ancestor(_copy_of(parent.run, local_copy.folder.parent), until))
+        parent = found[-1].local_copy.record.parent()
     return found[::-1]
 
 
 def _copy_of(run: str, beside: Path) -> LocalCopy:
     """Return the local copy of a run in a folder; if it is missing, the one in the index."""
     one = LocalCopy(run, beside)
-    return one if one.files.is_folder() else mirror_of(run, index.copies_of(run))
+    return one if one.files.is_folder() else local_copy_of(run, index.copies_of(run))
 
 
-def joined(mirror: LocalCopy) -> list[Measured]:
+def joined(local_copy: LocalCopy) -> list[Measured]:
     """Return the points of a run and of the runs that it continues, each with its run's id, no step twice.
 
     An ancestor contributes the points up to the step from which its successor started. Points are in the
     order of steps; those without a step come last.
     """
-    earlier = ancestors(mirror)
+    earlier = ancestors(local_copy)
     if not earlier:
-        return [(mirror.run, point) for point in in_order(metric_points(mirror))]
+        return [(local_copy.run, point) for point in in_order(metric_points(local_copy))]
     latest: dict[tuple[str, int, int], Measured] = {}
     stepless: list[Measured] = []
-    for one, until in (*earlier, Ancestor(mirror, math.inf)):
+    for one, until in (*earlier, Ancestor(local_copy, math.inf)):
         for point in in_order(metric_points(one)):
             if point.step is None:
                 stepless.append((one.run, point))

@@ -14,53 +14,53 @@ from launcher.values.record import FolderStart
 BLOCK = 1 << 16
 
 
-def last_lines(mirror: LocalCopy, count: int) -> dict[str, int]:
+def last_lines(local_copy: LocalCopy, count: int) -> dict[str, int]:
     """Return the byte offset at which to start each log, to show the last `count` lines of all of them."""
-    starts = {path: _size(mirror, path) for path in mirror.record.logs()}
+    starts = {path: _size(local_copy, path) for path in local_copy.record.logs()}
     for path in reversed(starts):
         if count <= 0:
             break
-        starts[path], found = _start_of_last(mirror, path, count)
+        starts[path], found = _start_of_last(local_copy, path, count)
         count -= found
     return starts
 
 
-def lines_since(mirror: LocalCopy, seconds: float) -> dict[str, int]:
+def lines_since(local_copy: LocalCopy, seconds: float) -> dict[str, int]:
     """Return the byte offset at which to start each log, to show a run's last seconds or a little more.
 
     The seconds count back from the run's end, or from the last sign of a live one, by its host's clock.
     Agents record the size of the log about every ten seconds.
     """
-    logs = mirror.record.logs()
-    sizes = {path: list(_sizes(mirror, path.rpartition("/")[0])) for path in logs}
+    logs = local_copy.record.logs()
+    sizes = {path: list(_sizes(local_copy, path.rpartition("/")[0])) for path in logs}
     ends = [time for noted in sizes.values() for time, _ in noted]
-    state = mirror.state()
+    state = local_copy.state()
     ends += [state.time] if state is not None and state.time is not None else []
     begin = max(ends, default=0.0) - seconds
     starts = dict.fromkeys(logs, 0)
     for path in logs:
         earlier = [size for time, size in sizes[path] if time <= begin]
-        starts[path] = _start_of_line(mirror, path, earlier[-1]) if earlier else 0
+        starts[path] = _start_of_line(local_copy, path, earlier[-1]) if earlier else 0
     for path, after in pairwise(logs):
         if sizes[after] and sizes[after][0][0] <= begin and path.split("/")[-2] != after.split("/")[-2]:
-            starts[path] = _size(mirror, path)  # the next attempt had begun by then
+            starts[path] = _size(local_copy, path)  # the next attempt had begun by then
     return starts
 
 
-def _size(mirror: LocalCopy, path: str) -> int:
-    status = mirror.files.status(path)
+def _size(local_copy: LocalCopy, path: str) -> int:
+    status = local_copy.files.status(path)
     return 0 if status is None else status.st_size
 
 
-def _sizes(mirror: LocalCopy, folder: str) -> Iterator[tuple[float, int]]:
+def _sizes(local_copy: LocalCopy, folder: str) -> Iterator[tuple[float, int]]:
     """Yield the time and the size of an attempt's log, from its beginning."""
-    began = FolderStart.lenient(mirror.files.read_json(f"{folder}/attempt.json")).time
+    began = FolderStart.lenient(local_copy.files.read_json(f"{folder}/attempt.json")).time
     if began is not None:
         yield began, 0
     events = f"{folder}/events.jsonl"
-    if not mirror.files.exists(events):
+    if not local_copy.files.exists(events):
         return
-    with mirror.record.opened(events) as file:
+    with local_copy.record.opened(events) as file:
         for line in lines_of(file):
             event = parse_event(line) if LOG_BYTES.encode() in line else None
             size = event.values.get(LOG_BYTES) if event is not None and event.kind == "host" else None
@@ -68,10 +68,10 @@ def _sizes(mirror: LocalCopy, folder: str) -> Iterator[tuple[float, int]]:
                 yield event.time, size
 
 
-def _start_of_last(mirror: LocalCopy, path: str, count: int) -> tuple[int, int]:
+def _start_of_last(local_copy: LocalCopy, path: str, count: int) -> tuple[int, int]:
     """Return the start of the last `count` lines of a file, and the number of lines found."""
     found = 0
-    with mirror.record.opened(path) as file:
+    with local_copy.record.opened(path) as file:
         end = file.seek(0, 2)
         block_end = end
         while block_end > 0:
@@ -89,9 +89,9 @@ def _start_of_last(mirror: LocalCopy, path: str, count: int) -> tuple[int, int]:
     return 0, found + (end > 0)
 
 
-def _start_of_line(mirror: LocalCopy, path: str, offset: int) -> int:
+def _start_of_line(local_copy: LocalCopy, path: str, offset: int) -> int:
     """Return the start of the line that contains a byte."""
-    with mirror.record.opened(path) as file:
+    with local_copy.record.opened(path) as file:
         size = file.seek(0, 2)
         end = min(offset, size)
         while end > 0:

@@ -23,10 +23,10 @@ _point = functools.partial(tuple.__new__, Point)
 """Make a point from a tuple; `Point(…)` takes twice as long."""
 
 
-def metric_points(mirror: LocalCopy) -> Iterator[Point]:
+def metric_points(local_copy: LocalCopy) -> Iterator[Point]:
     """Yield the points of all fetched metric events, oldest folder first."""
-    for path in mirror.record.event_files():
-        with mirror.record.opened(path) as file:
+    for path in local_copy.record.event_files():
+        with local_copy.record.opened(path) as file:
             every = lines_of(file)
             while lines := list(islice(every, READ_LINES)):
                 yield from _points([line for line in lines if _MARK in line])

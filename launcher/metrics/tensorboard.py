@@ -29,11 +29,11 @@ class TensorBoard:
     If several clients follow a run, the first one writes. Disk errors are reported in `problem`.
     """
 
-    def __init__(self, mirror: LocalCopy) -> None:
+    def __init__(self, local_copy: LocalCopy) -> None:
         """Write to the local copy's TensorBoard folder, unless another client does. Raises OSError."""
-        self._mirror, self._folder = mirror, mirror.tensorboard
-        mirror.make_folder()
-        self._lock = mirror.files.open(".tensorboard.lock", "ab")
+        self._local_copy, self._folder = local_copy, local_copy.tensorboard
+        local_copy.make_folder()
+        self._lock = local_copy.files.open(".tensorboard.lock", "ab")
         self._file: EventFile | None = None
         self._began: float | None = None
         self._room, self._added_s = float(MOST_POINTS), time.monotonic()
@@ -45,7 +45,7 @@ class TensorBoard:
         else:
             self._writes = True
             with contextlib.suppress(OSError):  # an error is reported at the first write
-                mirror.files.remove_tree(self._folder)
+                local_copy.files.remove_tree(self._folder)
 
     def add(self, events: Sequence[Event]) -> None:
         """Draw the metrics of rank 0 and the host's figures; the local copy must already hold these events."""
@@ -58,10 +58,10 @@ class TensorBoard:
         self._room -= max(Counter(point.name for point in drawn).values())
         try:
             if self._file is None:
-                self._file = EventFile(self._mirror.files, self._folder)
+                self._file = EventFile(self._local_copy.files, self._folder)
                 self._draw_ancestors(self._file)
             if self._began is None:
-                self._began = _began(self._mirror)
+                self._began = _began(self._local_copy)
             self._file.add(map(self._placed, drawn))
         except OSError as error:
             self._writes = False
@@ -75,7 +75,7 @@ class TensorBoard:
 
     def _draw_ancestors(self, file: EventFile) -> None:
         """Draw the runs that this one continues, each up to the step where its successor began."""
-        for one, until in ancestors(self._mirror):
+        for one, until in ancestors(self._local_copy):
             self._began = _began(one)
             for path in one.record.events_of_leader():
                 with one.files.open(path, most=MOST_GROWN) as lines:
@@ -98,10 +98,10 @@ class TensorBoard:
         )
 
 
-def _began(mirror: LocalCopy) -> float:
+def _began(local_copy: LocalCopy) -> float:
     """Return the time of the first event in a run's local copy."""
-    for path in mirror.record.events_of_leader():
-        with mirror.files.open(path, most=MOST_GROWN) as file:
+    for path in local_copy.record.events_of_leader():
+        with local_copy.files.open(path, most=MOST_GROWN) as file:
             event = parse_event(file.readline(MOST_BYTES))
         if event is not None:
             return event.time

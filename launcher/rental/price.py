@@ -12,7 +12,7 @@ from typing import NamedTuple
 from launcher.errors import CardBusyError, RefusedError
 from launcher.rental.offers import OfferFilter, fitting
 from launcher.rental.rental_settings import LONGEST_HOURS, RentalSettings
-from launcher.rental.renting import InstanceOffer, cents, dollars, home_s, minutes_text
+from launcher.rental.renting import InstanceOffer, cents, dollars, download_reserve_s, minutes_text
 from launcher.values.plan import Finding
 from launcher.values.profile import Profile
 
@@ -185,7 +185,7 @@ class RentalChoice(NamedTuple):
     @property
     def findings(self) -> tuple[Finding, Finding]:
         """Two notes for the gate: the time reserved for downloads before the limit, and the price."""
-        minutes = minutes_text(home_s(self.first.limit_s) / 60)
+        minutes = minutes_text(download_reserve_s(self.first.limit_s) / 60)
         home = (
             f"{self.host}: the last {minutes} before the limit are reserved for downloads: the run is then asked to save and stop;"
             " files not downloaded by the limit are lost with the machine, and named"

@@ -17,7 +17,7 @@ from pydantic import Field
 from launcher.values.base import Record, Written
 
 NAME_START = "launch-"
-HOME_S, HOME_PART = 600.0, 0.1
+DOWNLOAD_RESERVE_S, HOME_PART = 600.0, 0.1
 """The time reserved for downloads at the end of a rental: this many seconds, at most this part of it."""
 TAGS = ("launch:run", "launch:nonce", "launch:client", "launch:deadline")
 NAME_CHARACTERS, TAG_CHARACTERS = 64, 128
@@ -220,9 +220,9 @@ class Rental(Record):
         return self.is_open and now >= self.intent.deadline
 
     @property
-    def home_s(self) -> float:
+    def download_reserve_s(self) -> float:
         """How many seconds before the limit its run stops, to leave time for downloads."""
-        return home_s(self.intent.deadline - self.intent.time)
+        return download_reserve_s(self.intent.deadline - self.intent.time)
 
     @property
     def since(self) -> float:
@@ -253,9 +253,9 @@ class Rental(Record):
         )
 
 
-def home_s(limit_s: float) -> float:
+def download_reserve_s(limit_s: float) -> float:
     """Return the seconds reserved for downloads at the end of a rental."""
-    return min(HOME_S, HOME_PART * max(0.0, limit_s))
+    return min(DOWNLOAD_RESERVE_S, HOME_PART * max(0.0, limit_s))
 
 
 def run_cents(rentals: Iterable[Rental], run: str, now: float) -> int:

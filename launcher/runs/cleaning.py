@@ -49,81 +49,83 @@ class Freeing(NamedTuple):
     problem: str | None
 
 
-def free(desk: HostClient, mirror: LocalCopy, lose: Loss, stage: Stage) -> Freeing:
+def free(client: HostClient, local_copy: LocalCopy, lose: Loss, stage: Stage) -> Freeing:
     """Remove an ended run from its host, including its runtime's data. Its record is fetched first.
 
     The host compares the run's files with the files here, which are read again for that. Raises LastCopyError
     if files would be lost that `lose` does not cover, and RunError for a run that has not ended.
     """
-    summary = summary_of(desk, mirror.run)
+    summary = summary_of(client, local_copy.run)
     freed = None
     if summary is not None:
         if is_terminal(summary.state):
-            _end_runtime(desk, summary)
-        _bring_record(desk, mirror, lose)
+            _end_runtime(client, summary)
+        _bring_record(client, local_copy, lose)
         try:
-            with mirror.alone("pull"):
-                freed = _remove(desk, mirror, lose, stage)
+            with local_copy.alone("pull"):
+                freed = _remove(client, local_copy, lose, stage)
         except AgentError as error:
             if error.code == "last-copies":
-                raise _last_copies(desk, mirror, error) from error
+                raise _last_copies(client, local_copy, error) from error
             if error.code == "refused":
-                mend = f"launch stop {mirror.short}     or   launch stop --now {mirror.short}"
+                mend = f"launch stop {local_copy.short}     or   launch stop --now {local_copy.short}"
                 raise RunError(f"{error}\n  {mend}") from error
             if error.code != "no-run":
                 raise
     problem = None
     if summary is not None:
-        with open_for_run(desk, summary) as runtime:
-            problem = runtime.remove(mirror.run)
-    mirror.mark_freed()
+        with open_for_run(client, summary) as runtime:
+            problem = runtime.remove(local_copy.run)
+    local_copy.mark_freed()
     return Freeing(freed, problem)
 
 
-def _bring_record(desk: HostClient, mirror: LocalCopy, lose: Loss) -> None:
+def _bring_record(client: HostClient, local_copy: LocalCopy, lose: Loss) -> None:
     """Fetch a run's record.
 
     If all may be lost, ignore failures of the host or the local disk, and limit the size. A job can make its
     log arbitrarily long without using disk space.
     """
     if lose != "all":
-        refresh(desk, mirror)
+        refresh(client, local_copy)
         return
     with contextlib.suppress(AgentError, RunError):
-        refresh(desk, mirror, MOST_RECORD)
+        refresh(client, local_copy, MOST_RECORD)
 
 
-def _end_runtime(desk: HostClient, summary: Summary) -> None:
+def _end_runtime(client: HostClient, summary: Summary) -> None:
     """Stop the run's runtime: the job may have written its own end state while its container still runs."""
-    with contextlib.suppress(EngineError), open_for_run(desk, summary) as runtime:
+    with contextlib.suppress(EngineError), open_for_run(client, summary) as runtime:
         runtime.stop(summary.run, 0.0)
 
 
-def _remove(desk: HostClient, mirror: LocalCopy, lose: Loss, stage: Stage) -> int:
+def _remove(client: HostClient, local_copy: LocalCopy, lose: Loss, stage: Stage) -> int:
     held: dict[str, str] = {}
     if lose != "all":
-        copies = LocalCopies(mirror)
-        listed = desk.runs.outputs(mirror.run, lambda _count: None, every_file=True).files
-        here = [file for file in listed if mirror.files.exists(mirror.place(file.path))]
+        copies = LocalCopies(local_copy)
+        listed = client.runs.outputs(local_copy.run, lambda _count: None, every_file=True).files
+        here = [file for file in listed if local_copy.files.exists(local_copy.place(file.path))]
         meter = Meter(sum(file.size for file in here), stage.moved, "reading")
-        with mirror.disk_errors(mirror.folder):
+        with local_copy.disk_errors(local_copy.folder):
             for file in here:
                 advance = functools.partial(meter.advance, name=shown_path(file.path))
                 if digest := copies.read(file.path, advance):
                     held[file.path] = digest
-            mirror.files.sync_names(mirror.place(path) for path in held)
-    return desk.runs.remove(
-        mirror.run, held, lose, lambda count: stage.progress(f"{decimal(count)} compared")
+            local_copy.files.sync_names(local_copy.place(path) for path in held)
+    return client.runs.remove(
+        local_copy.run, held, lose, lambda count: stage.progress(f"{decimal(count)} compared")
     ).bytes
 
 
-def _last_copies(desk: HostClient, mirror: LocalCopy, error: AgentError) -> LastCopyError:
+def _last_copies(client: HostClient, local_copy: LocalCopy, error: AgentError) -> LastCopyError:
     """Return the error that names the files that only the host has, with both ways to proceed."""
     try:
         copies = LastCopies.model_validate_json(json.dumps(dict(error.values)), strict=True)
     except ValidationError as malformed:
-        raise MalformedAnswerError(desk.host, f"{desk.host}: the agent's refusal is malformed") from malformed
-    short, host = mirror.short, desk.host
+        raise MalformedAnswerError(
+            client.host, f"{client.host}: the agent's refusal is malformed"
+        ) from malformed
+    short, host = local_copy.short, client.host
     rows = [(shown_path(path), decimal(size)) for path, _, size in copies.files[:MOST_NAMED]]
     rows += [(shown_path(path), why) for path, why in sorted(copies.unseen.items())[:MOST_NAMED]]
     more = copies.count + len(copies.unseen) - len(rows)
@@ -146,35 +148,37 @@ def _verb(count: int) -> str:
     return "exists" if count == 1 else "exist"
 
 
-def check_here(mirror: LocalCopy, *, force: bool) -> None:
+def check_here(local_copy: LocalCopy, *, force: bool) -> None:
     """Raise LastCopyError if a run's files here are the last copies, unless `force`."""
-    if mirror.is_freed and not mirror.files.is_folder() and not force:
+    if local_copy.is_freed and not local_copy.files.is_folder() and not force:
         raise LastCopyError(
-            f"{mirror.short}: its copy is not at {mirror.folder}, and its host has none; without its record here, no copy is yours\n"
-            f"  if it was moved, from there   launch rm --here {mirror.short}     forget it   launch rm --here --force {mirror.short}",
+            f"{local_copy.short}: its copy is not at {local_copy.folder}, and its host has none; without its record here, no copy is yours\n"
+            f"  if it was moved, from there   launch rm --here {local_copy.short}     forget it   launch rm --here --force {local_copy.short}",
             only_checkpoints=False,
         )
-    files = LocalCopies(mirror).files()
+    files = LocalCopies(local_copy).files()
     if files and not force:
-        short, size = mirror.short, decimal(sum(status.st_size for status in files.values()))
+        short, size = local_copy.short, decimal(sum(status.st_size for status in files.values()))
         keep = (
-            "" if mirror.is_freed or gone(mirror) is not None else f"to keep them   launch rm {short}     or "
+            ""
+            if local_copy.is_freed or gone(local_copy) is not None
+            else f"to keep them   launch rm {short}     or "
         )
         raise LastCopyError(
-            f"{short}: the last copies of {files_text(len(files))} ({size}) would be removed: {mirror.folder}\n"
+            f"{short}: the last copies of {files_text(len(files))} ({size}) would be removed: {local_copy.folder}\n"
             f"  {keep}lose them   launch rm --here --force {short}",
             only_checkpoints=False,
         )
 
 
-def remove_here(mirror: LocalCopy, *, force: bool) -> None:
+def remove_here(local_copy: LocalCopy, *, force: bool) -> None:
     """Remove this client's copy of a run. Raises RunError if the disk refuses.
 
     Also raises LastCopyError, unless `force`: a pull may have downloaded files since the last check.
     """
-    with mirror.alone("pull"), mirror.disk_errors(mirror.folder):
-        check_here(mirror, force=force)
-        mirror.remove()
+    with local_copy.alone("pull"), local_copy.disk_errors(local_copy.folder):
+        check_here(local_copy, force=force)
+        local_copy.remove()
 
 
 class Collected(NamedTuple):
@@ -185,18 +189,18 @@ class Collected(NamedTuple):
 
 
 def collect_garbage(
-    desk: HostClient, host: Host, heard: Callable[[int], None], *, dry_run: bool
+    client: HostClient, host: Host, heard: Callable[[int], None], *, dry_run: bool
 ) -> Collected:
     """Remove the items of a host that no run uses any more, unless `dry_run`; return them.
 
     They include containers of ended runs, and images older than a day that no run names. `heard` gets the
     number of runs read so far.
     """
-    with open_runtimes(desk, host) as runtimes:
-        root = desk.upkeep.root_label()
+    with open_runtimes(client, host) as runtimes:
+        root = client.upkeep.root_label()
         # Look at the runtimes before listing the runs: items that appear in between belong to a new run.
         kept = [(runtime, runtime.holdings(), _old(runtime.supplies(root))) for runtime in runtimes]
-        garbage = desk.upkeep.collect_garbage(heard, dry_run=dry_run)
+        garbage = client.upkeep.collect_garbage(heard, dry_run=dry_run)
         items = [*garbage.items]
         for runtime, holdings, supplies in kept:
             ended = [
@@ -209,35 +213,35 @@ def collect_garbage(
         return Collected(items, garbage.unreadable)
 
 
-def prune_images(desk: HostClient, host: Host, *, dry_run: bool) -> list[RemovedThing]:
+def prune_images(client: HostClient, host: Host, *, dry_run: bool) -> list[RemovedThing]:
     """Remove the images that this root of a host built, and that no run and no container uses; return them.
 
     Raises HostError if the host has no usable container engine.
     """
-    with open_runtimes(desk, host) as runtimes:
-        root = desk.upkeep.root_label()
+    with open_runtimes(client, host) as runtimes:
+        root = client.upkeep.root_label()
         kept = [(runtime, runtime.supplies(root)) for runtime in _with_images(runtimes, host)]
-        named = desk.upkeep.collect_garbage(lambda _runs: None, dry_run=True).images
+        named = client.upkeep.collect_garbage(lambda _runs: None, dry_run=True).images
         items = []
         for runtime, images in kept:
             items += _discard(runtime, _unneeded(images, named), dry_run=dry_run)
         return items
 
 
-def images_of(desk: HostClient, host: Host) -> list[SharedResource]:
+def images_of(client: HostClient, host: Host) -> list[SharedResource]:
     """Return the images that launch built on a host, in all its roots.
 
     Raises HostError if it has no container engine.
     """
-    with open_runtimes(desk, host) as runtimes:
+    with open_runtimes(client, host) as runtimes:
         return [image for runtime in _with_images(runtimes, host) for image in runtime.supplies()]
 
 
 @contextlib.contextmanager
-def open_runtimes(desk: HostClient, host: Host) -> Iterator[list[Runtime]]:
+def open_runtimes(client: HostClient, host: Host) -> Iterator[list[Runtime]]:
     """Probe a host, and open each of its usable runtimes."""
-    facts = backend_of(host).probing.probe(desk, host, NO_JOB)
-    with open_all(desk, host, facts) as runtimes:
+    facts = backend_of(host).probing.probe(client, host, NO_JOB)
+    with open_all(client, host, facts) as runtimes:
         yield runtimes
 
 

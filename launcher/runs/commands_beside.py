@@ -17,45 +17,49 @@ if TYPE_CHECKING:
     from launcher.values.reported.answers import CommandEnd
 
 
-def execute(desk: HostClient, run: str, command: Sequence[str], take: Callable[[int, bytes], None]) -> int:
+def execute(client: HostClient, run: str, command: Sequence[str], take: Callable[[int, bytes], None]) -> int:
     """Run a command beside a run, in its container if it has one; return its exit code, as a shell reports it.
 
     `take` gets its output as (1 or 2, bytes). Ctrl-C ends the command, and 130 is returned when it has ended.
     A second Ctrl-C does not wait for that. Raises HostError.
     """
-    with _beside(desk, run) as inside, _interrupt_noted() as interrupts:
+    with _beside(client, run) as inside, _interrupt_noted() as interrupts:
         end = inside.runs.execute(run, command, take, lambda: bool(interrupts))
-    return 128 + signal.SIGINT if interrupts else _exit_code(desk, end)
+    return 128 + signal.SIGINT if interrupts else _exit_code(client, end)
 
 
 def interact(
-    desk: HostClient, run: str, command: Sequence[str], take: Callable[[int, bytes], None], keyboard: Keyboard
+    client: HostClient,
+    run: str,
+    command: Sequence[str],
+    take: Callable[[int, bytes], None],
+    keyboard: Keyboard,
 ) -> int:
     """Run a command, by default the user's shell, on a terminal beside a run; return its exit code.
 
     The exit code is as a shell reports it. `take` gets the terminal's output; `keyboard` supplies the input.
     Raises HostError.
     """
-    with _beside(desk, run) as inside:
-        return _exit_code(desk, inside.runs.interact(run, command, take, keyboard))
+    with _beside(client, run) as inside:
+        return _exit_code(client, inside.runs.interact(run, command, take, keyboard))
 
 
 @contextlib.contextmanager
-def _beside(desk: HostClient, run: str) -> Iterator[HostClient]:
+def _beside(client: HostClient, run: str) -> Iterator[HostClient]:
     """Yield a host client whose commands see the same environment as the run's processes."""
-    summary = summary_of(desk, run)
+    summary = summary_of(client, run)
     if summary is None:  # the agent reports the missing run
-        yield desk
+        yield client
         return
-    with open_for_run(desk, summary) as runtime, runtime.inside(run) as inside:
+    with open_for_run(client, summary) as runtime, runtime.inside(run) as inside:
         yield inside
 
 
-def _exit_code(desk: HostClient, end: CommandEnd) -> int:
+def _exit_code(client: HostClient, end: CommandEnd) -> int:
     if end.signal is not None:
         return 128 + end.signal
     if end.exit is None:
-        raise HostError(desk.host, f"{desk.host}: the agent did not report how the command ended")
+        raise HostError(client.host, f"{client.host}: the agent did not report how the command ended")
     return end.exit
 
 

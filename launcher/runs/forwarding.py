@@ -13,7 +13,7 @@ from launcher.backends.runtimes import Runtime, open_for_run
 from launcher.copy.mirror import LocalCopy
 from launcher.errors import HostError, PortClosedError, RefusedStreamError, UnreachableError, UsageError
 from launcher.runs.follow.summaries import summary_of
-from launcher.runs.run_desk import open_desk
+from launcher.runs.run_desk import open_client
 from launcher.transport.channel import Socket
 from launcher.transport.client.desk import HostClient
 from launcher.values.host import Host
@@ -27,10 +27,10 @@ BACKLOG = 64
 class PortForward:
     """A port beside a run, reached over one connection, which is reopened on the next use if it is lost."""
 
-    def __init__(self, host: Host, mirror: LocalCopy, port: int) -> None:
+    def __init__(self, host: Host, local_copy: LocalCopy, port: int) -> None:
         """Connect to the host. Raises HostError."""
         self._host = host
-        self._mirror = mirror
+        self._local_copy = local_copy
         self.port = port
         self._lock = threading.Lock()
         self._opened = contextlib.ExitStack()
@@ -39,9 +39,9 @@ class PortForward:
             self._connect()
 
     @property
-    def desk(self) -> HostClient:
+    def client(self) -> HostClient:
         """The client of the run's host."""
-        return self._connected().desk
+        return self._connected().client
 
     @property
     def is_here(self) -> bool:
@@ -52,12 +52,12 @@ class PortForward:
         """Open a stream to the port. Raises PortClosedError, another RefusedStreamError, or HostError."""
         with self._lock:
             try:
-                return self._connected().open_port(self._mirror.run, self.port)
+                return self._connected().open_port(self._local_copy.run, self.port)
             except RefusedStreamError:
                 raise
             except HostError:
                 self._close()
-            return self._connected().open_port(self._mirror.run, self.port)
+            return self._connected().open_port(self._local_copy.run, self.port)
 
     def is_answered(self) -> bool:
         """Return whether a program listens on the port.
@@ -80,13 +80,13 @@ class PortForward:
 
     def _connect(self) -> Runtime:
         with contextlib.ExitStack() as opening:
-            desk = opening.enter_context(open_desk(self._host, self._mirror))
-            summary = summary_of(desk, self._mirror.run)
+            client = opening.enter_context(open_client(self._host, self._local_copy))
+            summary = summary_of(client, self._local_copy.run)
             if summary is None:
                 raise UnreachableError(
-                    desk.host, f"{desk.host} has no run {self._mirror.run}: removed there?"
+                    client.host, f"{client.host} has no run {self._local_copy.run}: removed there?"
                 )
-            self._runtime = opening.enter_context(open_for_run(desk, summary))
+            self._runtime = opening.enter_context(open_for_run(client, summary))
             self._opened = opening.pop_all()
         return self._runtime
 

@@ -110,8 +110,8 @@ def _probe_alone(probing: Probing, host: Host, lookup: Lookup) -> Probed:
 
     def ask() -> Facts:
         nonlocal facts
-        with connect(host) as desk:
-            facts = probing.probe(desk, host, NO_JOB)
+        with connect(host) as client:
+            facts = probing.probe(client, host, NO_JOB)
         return facts
 
     try:
@@ -129,8 +129,8 @@ def profile_there(host: Host, name: str | None) -> Profile:
     Raises HostError, or UnknownNameError for a name that is neither known nor derived from the host's cards.
     """
     probing, lookup = backend_of(host).probing, Lookup()
-    with connect(host) as desk:
-        facts = probing.probe(desk, host, NO_JOB)
+    with connect(host) as client:
+        facts = probing.probe(client, host, NO_JOB)
     known = lookup.profiles
     there = {**known, **{one.name: one for one in derived(facts, known.values())}}
     if name is not None and name not in there:

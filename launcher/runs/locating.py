@@ -9,13 +9,13 @@ from launcher.backends.registry import backend_of
 from launcher.config.lookup import Lookup
 from launcher.copy import index
 from launcher.copy.ended_rows import EndedRows
-from launcher.copy.mirror import LocalCopy, mirror_of, mirrors, run_ids
+from launcher.copy.mirror import LocalCopy, local_copies, local_copy_of, run_ids
 from launcher.copy.run_id import RUN_ID, find
 from launcher.copy.runs_folder import ids_here, runs_folder
 from launcher.errors import SeveralRunsError, UnknownNameError
 from launcher.runs.follow.refreshing import refresh
 from launcher.runs.follow.summaries import runs_of
-from launcher.runs.run_desk import connect, leave_open
+from launcher.runs.run_desk import connect, keep_for_next_connect
 from launcher.transport.client.desk import HostClient
 from launcher.values.host import Host
 from launcher.values.record import Summary, is_terminal
@@ -33,26 +33,26 @@ def locate(word: str, host_name: str | None) -> tuple[Host, LocalCopy]:
     UnknownNameError, UsageError if the word means several, and RunError for a foreign run.
     """
     if host_name is None:
-        mirror = mirror_here(word)
-        return mirror.host(), mirror
+        local_copy = local_copy_here(word)
+        return local_copy.host(), local_copy
     host = Lookup().host(host_name)
     if (known := backend_of(host).running.known_runs(host)) is not None:
-        copies = {mirror.run: mirror for mirror in known}
+        copies = {local_copy.run: local_copy for local_copy in known}
         try:
-            mirror = copies[find(word, [*copies])]
+            local_copy = copies[find(word, [*copies])]
         except UnknownNameError as error:
             raise UnknownNameError(f"{host.name}: {error}") from error
-        return mirror.host(), mirror
+        return local_copy.host(), local_copy
     with contextlib.ExitStack() as until_found:
-        desk = until_found.enter_context(connect(host))
+        client = until_found.enter_context(connect(host))
         try:
-            summary = _latest_there(desk) if word == "last" else _named_there(desk, word)
+            summary = _latest_there(client) if word == "last" else _named_there(client, word)
         except UnknownNameError as error:
             raise UnknownNameError(f"{host.name}: {error}") from error
-        mirror = enter(host, desk, summary)
+        local_copy = enter(host, client, summary)
         until_found.pop_all()
-    leave_open(host, desk)
-    return host, mirror
+    keep_for_next_connect(host, client)
+    return host, local_copy
 
 
 def locate_to_read(word: str, host_name: str | None) -> tuple[Host | None, LocalCopy]:
@@ -61,10 +61,10 @@ def locate_to_read(word: str, host_name: str | None) -> tuple[Host | None, Local
     Raises the errors of `locate`, except those for such runs.
     """
     if host_name is None:
-        mirror = mirror_here(word)
-        entry = mirror.entry
+        local_copy = local_copy_here(word)
+        entry = local_copy.entry
         if entry is None or entry.elsewhere is not None:
-            return None, mirror
+            return None, local_copy
     return locate(word, host_name)
 
 
@@ -85,7 +85,7 @@ def locate_live(word: str, host_name: str | None, verb: str) -> tuple[Host, Loca
         raise SeveralRunsError(word, [*live, *ended], words) from None
 
 
-def mirror_here(word: str) -> LocalCopy:
+def local_copy_here(word: str) -> LocalCopy:
     """Return the local copy of the run that a word means: first among those here, then among all of this user's runs.
 
     Raises the errors of `locate`; no host is contacted.
@@ -104,27 +104,27 @@ def attach_all(host_name: str) -> list[str]:
     Raises HostError.
     """
     host = Lookup().host(host_name)
-    with connect(host) as desk:
-        found = runs_of(desk, foreign_here())
+    with connect(host) as client:
+        found = runs_of(client, foreign_here())
         for summary in found:
-            refresh(desk, enter(host, desk, summary))
+            refresh(client, enter(host, client, summary))
     return [summary.run for summary in found]
 
 
-def enter(host: Host, desk: HostClient, summary: Summary) -> LocalCopy:
+def enter(host: Host, client: HostClient, summary: Summary) -> LocalCopy:
     """Add a host's run to the index; return its local copy.
 
     Raises OtherRootError, and RunError if its plan differs from that of the local copy.
     """
-    mirror, is_new = own_copy(summary.run), not index.knows(summary.run)
-    mirror.bind_seen(host, desk.root_id, summary.time)
-    if is_new and mirror.has_plan:
+    local_copy, is_new = own_copy(summary.run), not index.knows(summary.run)
+    local_copy.bind_seen(host, client.root_id, summary.time)
+    if is_new and local_copy.has_plan:
         try:
-            refresh(desk, mirror)  # compares the plan
+            refresh(client, local_copy)  # compares the plan
         except BaseException:  # the plan was not compared, e.g. after a lost link
             index.forget(summary.run)
             raise
-    return mirror
+    return local_copy
 
 
 def foreign_here() -> list[str]:
@@ -135,7 +135,7 @@ def foreign_here() -> list[str]:
 
 def own_copy(run: str) -> LocalCopy:
     """Return the local copy of a run, in one of the folders that the index names."""
-    return mirror_of(run, index.copies_of(run))
+    return local_copy_of(run, index.copies_of(run))
 
 
 def _latest() -> LocalCopy:
@@ -167,24 +167,30 @@ def _named(word: str, runs: list[str]) -> str:
     try:
         return find(word, runs)
     except SeveralRunsError as error:  # only their records are read
-        found = sorted(map(own_copy, error.runs), key=lambda mirror: mirror.place_in_order(), reverse=True)
-        raise SeveralRunsError(word, [mirror.run for mirror in found]) from None
+        found = sorted(
+            map(own_copy, error.runs), key=lambda local_copy: local_copy.place_in_order(), reverse=True
+        )
+        raise SeveralRunsError(word, [local_copy.run for local_copy in found]) from None
 
 
-def _named_there(desk: HostClient, word: str) -> Summary:
+def _named_there(client: HostClient, word: str) -> Summary:
     """Return the run of a host that a word names. The host lists only runs whose names begin with it."""
-    summaries = {summary.run: summary for summary in desk.runs.summaries(like=word)} if word else {}
+    summaries = {summary.run: summary for summary in client.runs.summaries(like=word)} if word else {}
     runs = sorted(filter(RUN_ID.fullmatch, summaries), key=lambda run: (summaries[run].time or 0.0, run))
     return summaries[find(word, runs)]
 
 
-def _latest_there(desk: HostClient) -> Summary:
+def _latest_there(client: HostClient) -> Summary:
     """Return the run of a host that this client launched last, or else the host's newest run."""
-    own = [mirror.run for mirror in reversed(mirrors()) if mirror.order() and mirror.may_be_in(desk.root_id)]
+    own = [
+        local_copy.run
+        for local_copy in reversed(local_copies())
+        if local_copy.order() and local_copy.may_be_in(client.root_id)
+    ]
     for start in range(0, len(own), OWN_AT_ONCE):
         group = own[start : start + OWN_AT_ONCE]
-        if found := runs_of(desk, group):
+        if found := runs_of(client, group):
             return min(found, key=lambda summary: group.index(summary.run))
-    newest = [summary for summary in desk.runs.summaries(most=NEWEST) if RUN_ID.fullmatch(summary.run)]
+    newest = [summary for summary in client.runs.summaries(most=NEWEST) if RUN_ID.fullmatch(summary.run)]
     run = find("last", [summary.run for summary in sorted(newest, key=lambda summary: summary.time or 0)])
     return next(summary for summary in newest if summary.run == run)

@@ -38,7 +38,7 @@ def rerun(parent: LocalCopy, changes: Changes, view: View) -> Started:
     """
     request = _changed(parent, changes)
     started = launch(request, view)
-    if found := differences(parent.whole_plan(), started.mirror.whole_plan()):
+    if found := differences(parent.whole_plan(), started.local_copy.whole_plan()):
         view.note(f"differs from {parent.short}: {', '.join(found)}")
     return started
 

@@ -17,14 +17,14 @@ Opening = Callable[[Host], HostClient]
 """A function that opens a host client; by default it makes a new connection."""
 
 
-def on_line(line: SharedConnection) -> Opening:
+def over_shared_connection(line: SharedConnection) -> Opening:
     """Return an opening that uses a shared connection.
 
     Hosts that it does not lead to get a separate connection.
     """
 
     def opening(host: Host) -> HostClient:
-        return line.desk() if line.leads_to(host) else backend_of(host).connect(host)
+        return line.client() if line.leads_to(host) else backend_of(host).connect(host)
 
     return opening
 
@@ -34,21 +34,21 @@ JUST_NOW_S = 5.0
 _left_open: list[tuple[Host, HostClient, float]] = []
 
 
-def leave_open(host: Host, desk: HostClient) -> None:
+def keep_for_next_connect(host: Host, client: HostClient) -> None:
     """Keep a host client open for the next caller that connects to the host, e.g. after a run was found there."""
-    _left_open.append((host, desk, time.monotonic()))
+    _left_open.append((host, client, time.monotonic()))
 
 
 def _taken_over(host: Host) -> HostClient | None:
     """Return the client that was recently left open for a host; close all others."""
-    desk = None
+    client = None
     while _left_open:
         place, left, since = _left_open.pop()
-        if desk is None and place == host and time.monotonic() - since < JUST_NOW_S:
-            desk = left
+        if client is None and place == host and time.monotonic() - since < JUST_NOW_S:
+            client = left
         else:
             left.close()
-    return desk
+    return client
 
 
 def connect(host: Host, opening: Opening | None = None) -> HostClient:
@@ -58,29 +58,29 @@ def connect(host: Host, opening: Opening | None = None) -> HostClient:
     """
     if opening is None and (left := _taken_over(host)) is not None:
         return left
-    desk = (opening or backend_of(host).connect)(host)
+    client = (opening or backend_of(host).connect)(host)
     if pending := move_records.pending():
         from launcher.runs.move.pending_stops import deliver  # hardly ever needed
 
         try:
-            deliver(desk, pending)
+            deliver(client, pending)
         except BaseException:
-            desk.close()
+            client.close()
             raise
-    return desk
+    return client
 
 
-def open_desk(host: Host, mirror: LocalCopy, opening: Opening | None = None) -> HostClient:
+def open_client(host: Host, local_copy: LocalCopy, opening: Opening | None = None) -> HostClient:
     """Connect to the host of a run and return its client; close it, or use it in a `with`.
 
     Raises HostError that says what to do, MachineGoneError for a rented machine that was given back,
     OtherRootError for a host that has another root.
     """
-    check_rented(mirror)
-    desk = connect(host, opening)
+    check_rented(local_copy)
+    client = connect(host, opening)
     try:
-        mirror.check_root(host.name, desk.root_id)
+        local_copy.check_root(host.name, client.root_id)
     except BaseException:
-        desk.close()
+        client.close()
         raise
-    return desk
+    return client

@@ -12,7 +12,7 @@ from launcher.backends.registry import backend_of
 from launcher.config.lookup import Lookup
 from launcher.copy import index, last_seen, move_records
 from launcher.copy.ended_rows import EndedRows
-from launcher.copy.mirror import LocalCopy, mirror_of, run_ids
+from launcher.copy.mirror import LocalCopy, local_copy_of, run_ids
 from launcher.copy.run_id import RUN_ID
 from launcher.copy.runs_folder import ids_here, runs_folder
 from launcher.errors import LaunchError, ServiceError
@@ -88,7 +88,7 @@ def listing(
         else _own_rows(known, wait_s)
     )
     there = [row for row in there if copies is None or row.summary.run in copies]
-    rows = [_with_departures(row) for row in _newest(there, states)[:most]]
+    rows = [_with_recorded_moves(row) for row in _newest(there, states)[:most]]
     return [_with_entry(row) for row in rows]
 
 
@@ -97,11 +97,11 @@ def _with_entry(row: ListedRun) -> ListedRun:
     entry = index.find(row.summary.run) if RUN_ID.fullmatch(row.summary.run) else None
     if entry is None:
         return row
-    return row._replace(batch=entry.batch, folder=_folder_of(mirror_of(entry.run, entry.copies)))
+    return row._replace(batch=entry.batch, folder=_folder_of(local_copy_of(entry.run, entry.copies)))
 
 
-def _folder_of(mirror: LocalCopy) -> str | None:
-    folder = mirror.folder.parent
+def _folder_of(local_copy: LocalCopy) -> str | None:
+    folder = local_copy.folder.parent
     return None if folder == runs_folder() else str(folder)
 
 
@@ -123,7 +123,7 @@ def _all_own(
         if run not in ended.rows and (among is None or run in among)
         if (entry := index.find(run)) is not None
     }
-    copies = {run: mirror_of(run, entry.copies) for run, entry in entries.items()}
+    copies = {run: local_copy_of(run, entry.copies) for run, entry in entries.items()}
     kept = {run: row for run, row in ended.rows.items() if among is None or run in among}
     places = {run: entry.place_in_order for run, entry in entries.items()}
     places |= {run: row.place for run, row in kept.items()}
@@ -147,17 +147,17 @@ def _all_own(
     }
     for run in ended.runs.keys() - rows.keys():
         if (among is None or run in among) and index.damaged(run):
-            mirror = mirror_of(run)
+            local_copy = local_copy_of(run)
             rows[run] = ListedRun(
-                "-", remembered(mirror), str(index.not_known(run, mirror.folder)).splitlines()[0]
+                "-", remembered(local_copy), str(index.not_known(run, local_copy.folder)).splitlines()[0]
             )
-            places[run] = mirror.place_in_order()
+            places[run] = local_copy.place_in_order()
     in_order = sorted(rows.values(), key=lambda row: places[row.summary.run], reverse=True)
     for number, row in enumerate(in_order):
         run = row.summary.run
         if run in kept:
             continue
-        whole = in_order[number] = _with_departures(row)
+        whole = in_order[number] = _with_recorded_moves(row)
         if whole == ListedRun(row.host, row.summary, batch=row.batch, folder=row.folder) and _is_final(
             row.summary
         ):
@@ -174,23 +174,27 @@ def _is_final(summary: Summary) -> bool:
     return state is not None and is_terminal(state.state)
 
 
-def _with_departures(row: ListedRun) -> ListedRun:
+def _with_recorded_moves(row: ListedRun) -> ListedRun:
     if not RUN_ID.fullmatch(row.summary.run):
         return row
-    mirror = own_copy(row.summary.run)
-    departure = move_records.departure_of(mirror)
-    if departure is not None and departure.is_open and records.is_gone(mirror.run):
-        departure = departure.model_copy(update={"settled": departure.abandoned})  # no host is left to inform
-    beside = move_records.still_training(mirror, row.summary.parent)
-    if departure is None:
+    local_copy = own_copy(row.summary.run)
+    recorded_move = move_records.recorded_move_of(local_copy)
+    if recorded_move is not None and recorded_move.is_open and records.is_gone(local_copy.run):
+        recorded_move = recorded_move.model_copy(
+            update={"settled": recorded_move.abandoned}
+        )  # no host is left to inform
+    beside = move_records.still_training(local_copy, row.summary.parent)
+    if recorded_move is None:
         return row if beside is None else row._replace(beside=beside)
-    command = None if move_records.has_begun(departure) else move_records.beginning(mirror, departure)
-    return row._replace(goes_on=departure, next=command, beside=beside)
+    command = (
+        None if move_records.has_begun(recorded_move) else move_records.beginning(local_copy, recorded_move)
+    )
+    return row._replace(goes_on=recorded_move, next=command, beside=beside)
 
 
 def _rows_of(host: Host, states: Sequence[str], most: int | None) -> list[ListedRun]:
-    with connect(host) as desk:
-        found = desk.runs.summaries(states=states, most=most)
+    with connect(host) as client:
+        found = client.runs.summaries(states=states, most=most)
     own = {*run_ids()}
     return [
         ListedRun(host.name, summary, is_foreign=summary.run not in own)
@@ -203,24 +207,26 @@ def _own_rows(own: Sequence[LocalCopy], wait_s: float) -> list[ListedRun]:
     rows: list[ListedRun] = []
     open_runs: dict[str, tuple[Host, list[LocalCopy]]] = {}
     gone = records.gone_machines()
-    for mirror in reversed(own):
-        entry = mirror.entry
+    for local_copy in reversed(own):
+        entry = local_copy.entry
         if entry is None:  # another command has just removed it
             continue
-        host, state = entry.host, mirror.state()
+        host, state = entry.host, local_copy.state()
         if state is not None and is_terminal(state.state):
-            rows.append(ListedRun(host.name, remembered(mirror)))
+            rows.append(ListedRun(host.name, remembered(local_copy)))
         elif entry.elsewhere is not None:
             problem = f"on {entry.elsewhere}, which is asked there alone"
             rows.append(
-                ListedRun(host.name, remembered(mirror), problem, mirror.reached(), is_unreachable=True)
+                ListedRun(
+                    host.name, remembered(local_copy), problem, local_copy.reached(), is_unreachable=True
+                )
             )
-        elif mirror.run in gone:
-            left = gone[mirror.run]
-            summary = remembered(mirror).model_copy(update={"ended": left.ended})
+        elif local_copy.run in gone:
+            left = gone[local_copy.run]
+            summary = remembered(local_copy).model_copy(update={"ended": left.ended})
             rows.append(ListedRun(host.name, summary, left.words, is_gone=True))
         else:
-            open_runs.setdefault(host.model_dump_json(), (host, []))[1].append(mirror)
+            open_runs.setdefault(host.model_dump_json(), (host, []))[1].append(local_copy)
     for answered in _ask_all(list(open_runs.values()), wait_s):
         rows += answered
     costs = records.rent_costs()
@@ -230,12 +236,12 @@ def _own_rows(own: Sequence[LocalCopy], wait_s: float) -> list[ListedRun]:
 
 
 def _kept_age_s(summary: Summary) -> float | None:
-    mirror = own_copy(summary.run)
-    if is_terminal(summary.state) or mirror.record.plan().checkpoints != "pull":
+    local_copy = own_copy(summary.run)
+    if is_terminal(summary.state) or local_copy.record.plan().checkpoints != "pull":
         return None
     from launcher.runs.pull.checkpoint_pulling import kept_checkpoint  # few runs have one
 
-    kept = kept_checkpoint(mirror)
+    kept = kept_checkpoint(local_copy)
     return math.inf if kept is None else time.time() - kept.time
 
 
@@ -250,43 +256,43 @@ def _ask_all(hosts: Sequence[tuple[Host, list[LocalCopy]]], wait_s: float) -> It
     for asker in askers:
         asker.start()
     deadline = time.monotonic() + wait_s
-    for number, (host, mirrors_there) in enumerate(hosts):
+    for number, (host, local_copies_there) in enumerate(hosts):
         askers[number].join(max(0.0, deadline - time.monotonic()))
         problem = f"no answer within {wait_s:.0f} s   launch ps --host {host.name}"
-        yield answers.get(number) or [_unanswered(host, one, None, problem) for one in mirrors_there]
+        yield answers.get(number) or [_unanswered(host, one, None, problem) for one in local_copies_there]
 
 
 def _ask(host: Host, asked: list[LocalCopy]) -> list[ListedRun]:
     heard: dict[str, Summary] = {}
     try:
-        with connect(host) as desk:
-            here = [mirror for mirror in asked if mirror.is_in(desk.root_id)]
-            names = [mirror.run for mirror in here]
+        with connect(host) as client:
+            here = [local_copy for local_copy in asked if local_copy.is_in(client.root_id)]
+            names = [local_copy.run for local_copy in here]
             try:
-                found = runs_of(desk, names)
+                found = runs_of(client, names)
             except ServiceError:
-                heard = {summary.run: summary for summary in desk.runs.heard_before(*names)}
+                heard = {summary.run: summary for summary in client.runs.heard_before(*names)}
                 raise
             summaries = {summary.run: summary for summary in found}
     except LaunchError as error:
         problem = str(error).splitlines()[0]
-        return [_unanswered(host, mirror, heard.get(mirror.run), problem) for mirror in asked]
-    for mirror in here:
-        mirror.note_reached()
-        if mirror.run in summaries:
-            last_seen.note(mirror, summaries[mirror.run])
+        return [_unanswered(host, local_copy, heard.get(local_copy.run), problem) for local_copy in asked]
+    for local_copy in here:
+        local_copy.note_reached()
+        if local_copy.run in summaries:
+            last_seen.note(local_copy, summaries[local_copy.run])
     gone = "gone: the host has no such run"
     return [
-        ListedRun(host.name, summaries[mirror.run])
-        if mirror.run in summaries
-        else ListedRun(host.name, remembered(mirror), gone)
-        for mirror in asked
+        ListedRun(host.name, summaries[local_copy.run])
+        if local_copy.run in summaries
+        else ListedRun(host.name, remembered(local_copy), gone)
+        for local_copy in asked
     ]
 
 
-def _unanswered(host: Host, mirror: LocalCopy, heard: Summary | None, problem: str) -> ListedRun:
+def _unanswered(host: Host, local_copy: LocalCopy, heard: Summary | None, problem: str) -> ListedRun:
     """Return the row of a run whose host does not answer. The end of an ended run is certain all the same."""
-    summary = heard or remembered(mirror)
+    summary = heard or remembered(local_copy)
     if heard is None and is_terminal(summary.state):
         return ListedRun(host.name, summary)
-    return ListedRun(host.name, summary, problem, mirror.reached(), is_unreachable=True)
+    return ListedRun(host.name, summary, problem, local_copy.reached(), is_unreachable=True)

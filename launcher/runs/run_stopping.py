@@ -25,7 +25,7 @@ class StoppedRun(NamedTuple):
     problem: str | None
 
 
-def stop(desk: HostClient, run: str, *, now: bool, grace_s: float) -> StoppedRun:
+def stop(client: HostClient, run: str, *, now: bool, grace_s: float) -> StoppedRun:
     """Ask a run to stop, or to stop now, and wait until it has ended; return its last summary.
 
     An agent that does not answer to `now` is killed after a while, with its training. `problem` names
@@ -34,35 +34,35 @@ def stop(desk: HostClient, run: str, *, now: bool, grace_s: float) -> StoppedRun
     cannot be determined.
     """
     wish = "cancel" if now else "stop"
-    refused = desk.runs.wish(run, wish)
-    summary = summary_of(desk, run)
+    refused = client.runs.wish(run, wish)
+    summary = summary_of(client, run)
     # At least as long as a step and a save were seen to take.
     grace_s = 0.0 if now or summary is None else max(grace_s, summary.grace_s or 0.0)
-    problem, must_ask_again = _stop_runtime(desk, summary, grace_s)
+    problem, must_ask_again = _stop_runtime(client, summary, grace_s)
     if must_ask_again:
-        refused = desk.runs.wish(run, wish)
+        refused = client.runs.wish(run, wish)
     began = time.monotonic()
     force_at = began + FORCE_S if now else math.inf
     while time.monotonic() < began + grace_s + STOP_SLACK_S:
-        summary = known_summary(desk, run)
+        summary = known_summary(client, run)
         if is_terminal(summary.state) or (refused and summary.state == State.INTERRUPTED):
-            return _stopped(desk, summary, problem, refused)
+            return _stopped(client, summary, problem, refused)
         if problem is not None and why_silent(summary):
             break
         if time.monotonic() > force_at:
             force_at = math.inf
-            refused = desk.runs.wish(run, wish, force=True)
+            refused = client.runs.wish(run, wish, force=True)
         time.sleep(0.1)
     if problem is not None:
         mend = f"without it   launch stop --now {run.rpartition('-')[2]}"
-        raise EngineError(desk.host, str(problem) if now else f"{problem}\n  {mend}") from problem
+        raise EngineError(client.host, str(problem) if now else f"{problem}\n  {mend}") from problem
     raise RunError(
-        f"{run} on {desk.host} has not ended yet\n  now   launch stop --now {run}     look   launch ps"
+        f"{run} on {client.host} has not ended yet\n  now   launch stop --now {run}     look   launch ps"
     )
 
 
 def _stop_runtime(
-    desk: HostClient, summary: Summary | None, grace_s: float
+    client: HostClient, summary: Summary | None, grace_s: float
 ) -> tuple[EngineError | None, bool]:
     """Stop the run's runtime; return its engine's error, if any, and whether to ask the agent again.
 
@@ -73,20 +73,20 @@ def _stop_runtime(
         return None, False
     has_ended = is_terminal(summary.state)
     try:
-        with open_for_run(desk, summary) as runtime:
+        with open_for_run(client, summary) as runtime:
             return None, runtime.stop(summary.run, grace_s) and not has_ended
     except EngineError as error:
         return (None, False) if has_ended else (error, True)
 
 
 def _stopped(
-    desk: HostClient, summary: Summary, problem: EngineError | None, refused: str | None
+    client: HostClient, summary: Summary, problem: EngineError | None, refused: str | None
 ) -> StoppedRun:
     """Return an ended run, with the processes that remain or the end that was not recorded."""
     if problem is not None:
         words = [str(problem).splitlines()[0]]
     else:
-        words = [f"still there: {thing}" for thing in desk.runs.remaining(summary.run)]
+        words = [f"still there: {thing}" for thing in client.runs.remaining(summary.run)]
     if refused:
-        words.append(f"{DISK_WORDS.get(refused, refused)} on {desk.host}: the end is not on record")
+        words.append(f"{DISK_WORDS.get(refused, refused)} on {client.host}: the end is not on record")
     return StoppedRun(summary, "; ".join(words) or None)

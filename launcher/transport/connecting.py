@@ -25,12 +25,12 @@ def connect(host: Host) -> HostClient:
     Raises HostError with the action to take.
     """
     began = time.monotonic()
-    desk = AgentClient(AgentChannel(host.name, _link(host)))
+    client = AgentClient(AgentChannel(host.name, _link(host)))
     _LOG.debug("%s: connected in %.3f s", host.name, time.monotonic() - began)
-    return desk
+    return client
 
 
-def open_line(host: Host) -> SharedConnection:
+def open_shared_connection(host: Host) -> SharedConnection:
     """Return a shared connection to a host, for many host clients.
 
     It connects for the first client. Close it, or use it as a context manager.

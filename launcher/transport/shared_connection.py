@@ -14,7 +14,7 @@ agent:
 
 A shared connection is thread-safe, and so are `sever` and `close` of a host client. Otherwise a client is for
 one thread at a time. When the connection breaks, every call of all its clients raises ConnectionLostError,
-and the next `desk` connects again: once, even if many threads ask for one.
+and the next `client` connects again: once, even if many threads ask for one.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class SharedConnection:
         self,
         host: Host,
         connect: Callable[[], Connection],
-        make_desk: Callable[[SharedCalls, Reader], HostClient],
+        make_client: Callable[[SharedCalls, Reader], HostClient],
     ) -> None:
-        """Make no connection yet. `make_desk` creates a host client from its calls and its reader."""
+        """Make no connection yet. `make_client` creates a host client from its calls and its reader."""
         self.host = host.name
         self._way = host.way
         self._connect = connect
-        self._make_desk = make_desk
+        self._make_client = make_client
         self._lock = threading.Lock()
         self._attempt: Future[_Circuit] | None = None
         self._failed_at = 0.0
@@ -97,14 +97,14 @@ class SharedConnection:
     ) -> None:
         self.close()
 
-    def desk(self) -> HostClient:
+    def client(self) -> HostClient:
         """Return a new host client. Connect if necessary. Close it, or use it as a context manager.
 
         Raises HostError with the action to take.
         """
         circuit = self._connected()
         calls = SharedCalls(circuit)
-        return self._make_desk(calls, _DeskReader(calls, circuit.reader))
+        return self._make_client(calls, _ClientReader(calls, circuit.reader))
 
     def leads_to(self, host: Host) -> bool:
         """Whether this connection leads to a host.
@@ -338,7 +338,7 @@ class SharedCalls(ForwardingOpener):
         return ConnectionLostError(self.host, f"{self.host}: the desk was closed")
 
 
-class _DeskReader:
+class _ClientReader:
     """Reads runs for one host client. Requests that wait for news are joined with those of other clients."""
 
     def __init__(self, calls: SharedCalls, joined: BatchedReader) -> None:

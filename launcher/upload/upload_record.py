@@ -62,43 +62,43 @@ def sent(collected: CodeTree, manifest: Mapping[str, Mapping[str, Any]]) -> Uplo
     return UploadRecord(manifest, sources)
 
 
-def write(mirror: LocalCopy, record: UploadRecord) -> None:
+def write(local_copy: LocalCopy, record: UploadRecord) -> None:
     """Store the record beside a local copy. Raises OSError."""
     text = json.dumps([record.manifest, record.sources], separators=(",", ":"))
-    mirror.records.write(NAME, gzip.compress(text.encode(), compresslevel=1, mtime=0))
+    local_copy.records.write(NAME, gzip.compress(text.encode(), compresslevel=1, mtime=0))
 
 
-def read(mirror: LocalCopy) -> UploadRecord | None:
+def read(local_copy: LocalCopy) -> UploadRecord | None:
     """Return the record of a run's upload, or None if this client has none."""
     try:
-        with mirror.records.open(NAME, most=MOST_BYTES) as packed, gzip.open(packed) as file:
+        with local_copy.records.open(NAME, most=MOST_BYTES) as packed, gzip.open(packed) as file:
             data = file.read(MOST_BYTES)  # a longer one is cut off and is then invalid JSON
         return UploadRecord(*_PARTS.validate_json(data, strict=True))
     except (OSError, EOFError, zlib.error, ValidationError):
         return None
 
 
-def keep(mirror: LocalCopy, folder: Path) -> int:
+def keep(local_copy: LocalCopy, folder: Path) -> int:
     """Save a run's sent files from a folder about to be deleted, beside its local copy. Return their number.
 
     Raises OSError.
     """
-    record = read(mirror)
+    record = read(local_copy)
     if record is None:
         return 0
-    top = RunFiles(Path(os.path.abspath(folder)), mirror.folder.parent)
+    top = RunFiles(Path(os.path.abspath(folder)), local_copy.folder.parent)
     kept = {
         sha256: Path(path)
         for sha256, path in record.sources.items()
         if os.path.isabs(path) and top.is_file(Path(path)) and _SHA256.fullmatch(sha256)
     }
     if kept:
-        mirror.files.make_folder(KEPT)
+        local_copy.files.make_folder(KEPT)
     for sha256, path in kept.items():
-        _link(top, path, mirror.files, f"{KEPT}/{sha256}")
+        _link(top, path, local_copy.files, f"{KEPT}/{sha256}")
     if kept:
-        places = {sha256: str(mirror.folder / KEPT / sha256) for sha256 in kept}
-        write(mirror, UploadRecord(record.manifest, {**record.sources, **places}))
+        places = {sha256: str(local_copy.folder / KEPT / sha256) for sha256 in kept}
+        write(local_copy, UploadRecord(record.manifest, {**record.sources, **places}))
     return len(kept)
 
 
@@ -114,12 +114,12 @@ def _link(source: RunFiles, path: Path, files: RunFiles, place: str) -> None:
             shutil.copyfileobj(file, copy)
 
 
-def copy(mirror: LocalCopy, child: LocalCopy) -> None:
+def copy(local_copy: LocalCopy, child: LocalCopy) -> None:
     """Copy a run's record to the run that continues it with the same code and data. Raises OSError."""
-    if mirror.records.is_file(NAME):
-        child.records.write(NAME, mirror.records.read(NAME))
-    if mirror.files.is_folder(KEPT):
-        keep(child, mirror.folder / KEPT)
+    if local_copy.records.is_file(NAME):
+        child.records.write(NAME, local_copy.records.read(NAME))
+    if local_copy.files.is_folder(KEPT):
+        keep(child, local_copy.folder / KEPT)
 
 
 def find(record: UploadRecord, wanted: Collection[str]) -> Found:

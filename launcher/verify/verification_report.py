@@ -127,13 +127,13 @@ class VerificationReport(NamedTuple):
         return good[place + 1] if place else None
 
 
-def verification_report(mirror: LocalCopy, state: RunState) -> VerificationReport:
+def verification_report(local_copy: LocalCopy, state: RunState) -> VerificationReport:
     """Return the results of a run's trials. Raises BadFileError if this version does not understand its plan."""
-    plan = mirror.whole_plan()
+    plan = local_copy.whole_plan()
     trials: dict[tuple[str, int, int], tuple[TrialEnded, PrecisionSeen | None]] = {}
     folders: dict[tuple[str, int], str] = {}
-    for folder in mirror.files.numbered():
-        for trial, seen in _ended(mirror, folder):
+    for folder in local_copy.files.numbered():
+        for trial, seen in _ended(local_copy, folder):
             trials[trial.trial, trial.rung, trial.micro_batch] = (trial, seen)
             folders[trial.trial, trial.rung] = folder
     card = next((trial for trial, _ in trials.values() if trial.trial == "card"), None)
@@ -143,24 +143,24 @@ def verification_report(mirror: LocalCopy, state: RunState) -> VerificationRepor
         of_rung = [pair for pair in trials.values() if (pair[0].trial, pair[0].rung) == ("rung", number - 1)]
         if of_rung:  # the last one: those before it ran out of memory
             rung = _of_rung(plan, number, precision, *of_rung[-1])
-            printed = () if rung.result == GOOD else _last_lines(mirror, folders["rung", number - 1])
+            printed = () if rung.result == GOOD else _last_lines(local_copy, folders["rung", number - 1])
             rungs.append(rung._replace(printed=printed))
     return VerificationReport(
-        mirror.run,
+        local_copy.run,
         plan,
         state,
         CardMeasured.lenient(measured) if measured is not None else None,
         card if card is not None and card.result != GOOD else None,
         tuple(rungs),
         _batch([trial for trial, _ in trials.values()]),
-        _launch_command(mirror),
+        _launch_command(local_copy),
     )
 
 
-def _last_lines(mirror: LocalCopy, folder: str) -> tuple[str, ...]:
+def _last_lines(local_copy: LocalCopy, folder: str) -> tuple[str, ...]:
     """Return the last lines of a log that are not blank."""
     try:
-        with mirror.files.open(f"{folder}/log.txt") as file:
+        with local_copy.files.open(f"{folder}/log.txt") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             lines = file.read(_TAIL_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
@@ -168,10 +168,10 @@ def _last_lines(mirror: LocalCopy, folder: str) -> tuple[str, ...]:
     return tuple(line for line in lines if line.strip())[-LINES_SHOWN:]
 
 
-def _launch_command(mirror: LocalCopy) -> str | None:
+def _launch_command(local_copy: LocalCopy) -> str | None:
     """Return the command line that launches the job that a run verified."""
     with contextlib.suppress(UsageError):
-        return launch_command(recall(mirror))
+        return launch_command(recall(local_copy))
     return None
 
 
@@ -193,10 +193,10 @@ def launch_command(request: Request) -> str:
     return shlex.join([*words, *(["--", *request.words] if request.words else [])])
 
 
-def _ended(mirror: LocalCopy, folder: str) -> Iterator[tuple[TrialEnded, PrecisionSeen | None]]:
+def _ended(local_copy: LocalCopy, folder: str) -> Iterator[tuple[TrialEnded, PrecisionSeen | None]]:
     """Yield the trial that an attempt ended with, and the precision that the start-up hook observed in it."""
     try:
-        lines = mirror.files.read(f"{folder}/events.jsonl", MOST_GROWN).splitlines()
+        lines = local_copy.files.read(f"{folder}/events.jsonl", MOST_GROWN).splitlines()
     except OSError:
         return
     seen = None

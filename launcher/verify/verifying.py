@@ -11,7 +11,7 @@ from launcher.runs.cleaning import free, remove_here
 from launcher.runs.follow.following import follow
 from launcher.runs.follow.view import View
 from launcher.runs.launch.launching import Started
-from launcher.runs.run_desk import open_desk
+from launcher.runs.run_desk import open_client
 from launcher.runs.run_stopping import stop
 from launcher.values.host import Host
 from launcher.values.record import is_terminal
@@ -30,39 +30,39 @@ def finish(started: Started, view: View) -> Verified:
 
     Raises KeyboardInterrupt and Terminated once the run has been stopped and removed.
     """
-    host, mirror = started.host, started.mirror
+    host, local_copy = started.host, started.local_copy
     try:
-        state = follow(host, mirror, view, started.desk, pulls=False)
-        report = verification_report(mirror, state)
+        state = follow(host, local_copy, view, started.client, pulls=False)
+        report = verification_report(local_copy, state)
     except BaseException:
-        if problem := remove(host, mirror, view):
+        if problem := remove(host, local_copy, view):
             view.note(problem)
         raise
     finally:
         view.close()
-    return Verified(report, remove(host, mirror, view))
+    return Verified(report, remove(host, local_copy, view))
 
 
-def remove(host: Host, mirror: LocalCopy, view: View) -> str | None:
+def remove(host: Host, local_copy: LocalCopy, view: View) -> str | None:
     """Stop a verification if it still runs, and remove it from its host and from here.
 
     Return the problem, if any. Ctrl-C and SIGTERM are held until it is done, because the run holds a card.
     """
     held = HeldInterrupts()
     try:
-        state = mirror.state()
-        with view.stage("remove") as stage, open_desk(host, mirror) as desk:
+        state = local_copy.state()
+        with view.stage("remove") as stage, open_client(host, local_copy) as client:
             if state is None or not is_terminal(state.state):
-                stop(desk, mirror.run, now=True, grace_s=0.0)
-            problem = free(desk, mirror, "all", stage).problem
-            stage.text = f"{mirror.run}, on {host.name} and here"
-        remove_here(mirror, force=True)
+                stop(client, local_copy.run, now=True, grace_s=0.0)
+            problem = free(client, local_copy, "all", stage).problem
+            stage.text = f"{local_copy.run}, on {host.name} and here"
+        remove_here(local_copy, force=True)
         return problem
     except LaunchError as error:
         why = str(error).splitlines()[0]
-        short = mirror.short
+        short = local_copy.short
         return (
-            f"{mirror.run} could not be removed: {why}\n"
+            f"{local_copy.run} could not be removed: {why}\n"
             f"  next   launch stop --now {short}     then   launch rm --force --here {short}"
         )
     finally:

@@ -31,17 +31,17 @@ def grid(client):
     def make(count, host=None):
         made = []
         for number in range(count):
-            mirror = LocalCopy(f"261122-grid-{'abcdefghij'[number % 10]}{number:05}", client.runs)
-            mirror.bind_seen(host or Host(name="lab"), "", time.time())
+            local_copy = LocalCopy(f"261122-grid-{'abcdefghij'[number % 10]}{number:05}", client.runs)
+            local_copy.bind_seen(host or Host(name="lab"), "", time.time())
             settings = {
                 "lr": [1e-3, 1e-4][number % 2],
                 "warmup": number * 10,
                 "an_uncommonly_long_name": number,
             }
-            (mirror.folder / "plan.json").write_text(
+            (local_copy.folder / "plan.json").write_text(
                 json.dumps({**PLAN, "settings": settings, "seed": number})
             )
-            folder = mirror.folder / "0001"
+            folder = local_copy.folder / "0001"
             folder.mkdir()
             (folder / "attempt.json").write_text(json.dumps({"kind": "attempt", "attempt": 1, "time": 100.0}))
             ended = (
@@ -54,7 +54,7 @@ def grid(client):
                 for step in range(1, 41)
             ]  # fmt: skip
             (folder / "events.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-            made.append(mirror.short)
+            made.append(local_copy.short)
         return made
 
     return make

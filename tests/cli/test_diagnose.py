@@ -183,11 +183,11 @@ def test_a_run_that_its_user_stopped_did_not_fail(client):
 
 def test_an_interrupted_run_is_diagnosed_by_what_its_host_says(tmp_path):
     """No record says so: nobody lives to write it. What failed earlier is not what is the matter now."""
-    mirror = LocalCopy("0101-toy-w8q2", tmp_path)
-    (mirror.folder / "0002").mkdir(parents=True)
-    (mirror.folder / "0002" / "attempt.json").write_text(json.dumps({"kind": "attempt"}))
-    (mirror.folder / "0002" / "state.json").write_text(json.dumps({"state": "running"}))
-    assert diagnosis_of(mirror) is None
+    local_copy = LocalCopy("0101-toy-w8q2", tmp_path)
+    (local_copy.folder / "0002").mkdir(parents=True)
+    (local_copy.folder / "0002" / "attempt.json").write_text(json.dumps({"kind": "attempt"}))
+    (local_copy.folder / "0002" / "state.json").write_text(json.dumps({"state": "running"}))
+    assert diagnosis_of(local_copy) is None
     state = {"state": "interrupted", "attempt": 1}
-    mirror.sync.apply(AgentReply({"state": state, "parts": []}, b""))
-    assert diagnosis_of(mirror).name == "interrupted"
+    local_copy.sync.apply(AgentReply({"state": state, "parts": []}, b""))
+    assert diagnosis_of(local_copy).name == "interrupted"

@@ -16,10 +16,10 @@ BEGAN = 1_000_000.0
 @pytest.fixture
 def printed(client):
     """A run of two attempts that has ended; each second it printed a line, and its agent noted the size of the log every ten."""
-    mirror = LocalCopy(RUN, client.runs)
-    mirror.bind_seen(Host(name="lab"), "", time.time())
+    local_copy = LocalCopy(RUN, client.runs)
+    local_copy.bind_seen(Host(name="lab"), "", time.time())
     for number, first in (("0001", 0), ("0002", 60)):
-        folder = mirror.folder / number
+        folder = local_copy.folder / number
         folder.mkdir()
         began = BEGAN + first
         (folder / "attempt.json").write_text(json.dumps({"kind": "attempt", "attempt": 1, "time": began}))

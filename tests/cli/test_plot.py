@@ -22,9 +22,9 @@ RUN = "261122-sft-w8q2zz"
 @pytest.fixture
 def measured(client):
     """A run that has ended: 60 steps of loss, three evaluations, a step whose loss was not finite."""
-    mirror = LocalCopy(RUN, client.runs)
-    mirror.bind_seen(Host(name="lab"), "", time.time())
-    folder = mirror.folder / "0001"
+    local_copy = LocalCopy(RUN, client.runs)
+    local_copy.bind_seen(Host(name="lab"), "", time.time())
+    folder = local_copy.folder / "0001"
     folder.mkdir()
     (folder / "state.json").write_text(json.dumps({"state": "succeeded", "reason": "completed"}))
     event = {"version": 1, "kind": "metric", "attempt": 1}

@@ -204,11 +204,11 @@ def test_a_metric_that_the_training_prints_itself_is_not_shown_twice(source, cap
 @pytest.mark.parametrize("prints", [True, False])
 def test_a_log_without_its_steps_says_once_where_they_are(tmp_path, capsys, kind, source, prints):
     """On standard error, where a worker reports what nothing prints; whoever reads records is not told."""
-    mirror = LocalCopy(RUN, tmp_path)
-    (mirror.folder / "0001").mkdir(parents=True)
-    log = mirror.folder / "0001" / "log.txt"
+    local_copy = LocalCopy(RUN, tmp_path)
+    (local_copy.folder / "0001").mkdir(parents=True)
+    log = local_copy.folder / "0001" / "log.txt"
     log.write_text("loading\n")
-    view = kind(mirror)
+    view = kind(local_copy)
     view.show()
     for step in range(9):
         log.write_text(log.read_text() + f"step {step}\n" * prints)
@@ -263,10 +263,10 @@ def test_the_end_says_what_the_script_has_taken_otherwise_than_expected(
     tmp_path, capsys, takes, consumed, says
 ):
     """By what the run has recorded; an older run, which did not record it, says nothing."""
-    mirror = LocalCopy(RUN, tmp_path)
-    mirror.folder.mkdir()
-    (mirror.folder / "plan.json").write_text(json.dumps({"takes": takes, "rehearsed": True}))
-    finish(mirror, RunState(state="succeeded", consumed=consumed, rehearsed=True), PlainView())
+    local_copy = LocalCopy(RUN, tmp_path)
+    local_copy.folder.mkdir()
+    (local_copy.folder / "plan.json").write_text(json.dumps({"takes": takes, "rehearsed": True}))
+    finish(local_copy, RunState(state="succeeded", consumed=consumed, rehearsed=True), PlainView())
     said = capsys.readouterr().err
     assert (says is None) == ("your script took" not in said)
     assert says is None or says in said
@@ -276,10 +276,10 @@ def test_the_end_says_what_the_script_has_taken_otherwise_than_expected(
 
 def test_the_last_line_of_an_ended_run_is_not_shown_again(tmp_path):
     """Though it was never finished; that of a run under way may go on."""
-    mirror = LocalCopy(RUN, tmp_path)
-    (mirror.folder / "0002").mkdir(parents=True)
-    (mirror.folder / "0002" / "log.txt").write_text("all\nof it")
+    local_copy = LocalCopy(RUN, tmp_path)
+    (local_copy.folder / "0002").mkdir(parents=True)
+    (local_copy.folder / "0002" / "log.txt").write_text("all\nof it")
     for state, unfinished in (("running", "of it"), ("succeeded", "")):
-        (mirror.folder / "0002" / "state.json").write_text(json.dumps({"state": state}))
-        mirror.sync.load()
-        assert mirror.sync._printed.unfinished == unfinished
+        (local_copy.folder / "0002" / "state.json").write_text(json.dumps({"state": state}))
+        local_copy.sync.load()
+        assert local_copy.sync._printed.unfinished == unfinished

@@ -42,17 +42,17 @@ def ended(client):
     """Runs that have ended on hosts with long names, the oldest first; no host is asked about them."""
     for number, (run, (state, reason, card, took_s, evidence)) in enumerate(RUNS.items(), 1):
         job = run.split("-", 1)[1].rpartition("-")[0]
-        mirror = LocalCopy(run, client.runs)
+        local_copy = LocalCopy(run, client.runs)
         began = time.time() - 3 * 86400 + number
-        mirror.bind_seen(Host(name="lambda-cloud-eu-west"), "", began)
-        (mirror.folder / "plan.json").write_text(
+        local_copy.bind_seen(Host(name="lambda-cloud-eu-west"), "", began)
+        (local_copy.folder / "plan.json").write_text(
             json.dumps({"job": job, "steps": 900, "profile": {"title": card}})
         )
-        (mirror.folder / "0001").mkdir()
-        (mirror.folder / "0001" / "attempt.json").write_text(json.dumps({"time": began - 7200}))
+        (local_copy.folder / "0001").mkdir()
+        (local_copy.folder / "0001" / "attempt.json").write_text(json.dumps({"time": began - 7200}))
         values = {"state": state, "reason": reason, "attempt": 1, "step": 412, "loss": 1.284}
         values |= {"time": began - 7200 + took_s, "evidence": evidence}
-        (mirror.folder / "0001" / "state.json").write_text(json.dumps(values))
+        (local_copy.folder / "0001" / "state.json").write_text(json.dumps(values))
     return list(RUNS)
 
 
@@ -270,13 +270,13 @@ def test_a_run_whose_mirror_has_changed_is_read_again(client, settled):
 
 def test_what_an_answer_brings_changes_the_time_of_the_mirror(client, settled):
     """Else a listing would go on with what it knew: a state is replaced in a folder below."""
-    mirror = LocalCopy(settled[0], client.runs)
-    before = mirror.folder.stat().st_mtime_ns
+    local_copy = LocalCopy(settled[0], client.runs)
+    before = local_copy.folder.stat().st_mtime_ns
     data = json.dumps({"state": "failed", "reason": "hang"}).encode()
     parts = [{"path": "0001/state.json", "offset": 0, "size": len(data)}]
-    mirror.sync.load()
-    mirror.sync.apply(AgentReply({"state": {"state": "failed"}, "parts": parts}, data))
-    assert mirror.folder.stat().st_mtime_ns != before
+    local_copy.sync.load()
+    local_copy.sync.apply(AgentReply({"state": {"state": "failed"}, "parts": parts}, data))
+    assert local_copy.folder.stat().st_mtime_ns != before
     assert json.loads(opened(client, settled)[0])["runs"][-1]["reason"] == "hang"
 
 

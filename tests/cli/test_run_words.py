@@ -14,7 +14,7 @@ OLD, MIDDLE, NEW = "261120-sft-aaa9w2", "261121-embed-k3f1x1", "261122-sft-lab77
 
 
 @pytest.fixture
-def mirror(tmp_path, monkeypatch):
+def local_copy(tmp_path, monkeypatch):
     """Make the mirror of a run in the folder of this client's runs."""
     monkeypatch.setenv("LAUNCH_RUNS", str(tmp_path))
     monkeypatch.delenv("_LAUNCH_COMPLETE", raising=False)
@@ -32,10 +32,10 @@ def mirror(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def three(mirror):
-    mirror(OLD, "cancelled", 1)
-    mirror(MIDDLE, "running", 2)
-    return mirror(NEW, "failed", 3)
+def three(local_copy):
+    local_copy(OLD, "cancelled", 1)
+    local_copy(MIDDLE, "running", 2)
+    return local_copy(NEW, "failed", 3)
 
 
 def values(verb, word="", before=()):
@@ -94,16 +94,16 @@ def test_a_verb_is_offered_the_runs_that_it_can_act_on(three, verb, runs):
     assert values(verb) == runs
 
 
-def test_a_run_that_was_removed_from_its_host_can_only_be_looked_at(mirror):
+def test_a_run_that_was_removed_from_its_host_can_only_be_looked_at(local_copy):
     """Its record here can still go."""
-    mirror(OLD, "succeeded", 1, freed=1.0)
+    local_copy(OLD, "succeeded", 1, freed=1.0)
     assert values("rm") == values("resume") == values("stop") == values("pull") == values("cp") == []
     assert values("rm --here") == values("logs") == ["last", OLD]
 
 
-def test_a_run_of_which_nothing_was_heard_may_be_stopped(mirror):
+def test_a_run_of_which_nothing_was_heard_may_be_stopped(local_copy):
     """It may be live."""
-    mirror(OLD, None, 1)
+    local_copy(OLD, None, 1)
     assert values("stop") == ["last", OLD]
     assert values("rm") == []
 
@@ -124,7 +124,7 @@ def test_a_broken_record_hides_no_other_run(three, tmp_path, content):
     assert MIDDLE in values("logs")
 
 
-def test_the_records_of_a_few_dozen_are_read_among_a_thousand(mirror, tmp_path, monkeypatch):
+def test_the_records_of_a_few_dozen_are_read_among_a_thousand(local_copy, tmp_path, monkeypatch):
     """Those of the newest; of an older one, when more of its id is typed."""
     ids = [f"2611{day:02}-sft-{number:06}" for day in range(1, 21) for number in range(50)]
     for run in ids:

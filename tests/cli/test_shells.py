@@ -82,7 +82,7 @@ class Shell:
 
 
 @pytest.fixture
-def mirrors(client):
+def local_copies(client):
     """The records of three runs, the newest of them live."""
     for order, (run, state) in enumerate([(OLD, "succeeded"), (ENDED, "failed"), (LIVE, "running")]):
         folder = client.runs / run / "0001"
@@ -101,7 +101,7 @@ def name(request):
 
 
 @pytest.fixture
-def start(client, mirrors):
+def start(client, local_copies):
     """Start a shell on a terminal, with `launch` on its PATH. All of them end with the test."""
     (client.project / "launch").write_text(f'#!/bin/sh\nexec {shlex.join(LAUNCH)} "$@"\n')
     (client.project / "launch").chmod(0o755)

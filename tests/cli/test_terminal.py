@@ -402,12 +402,12 @@ def test_a_character_that_is_torn_comes_out_whole(client):
     client.script(TORN)
     run = client.detached("--", "python", "train.py")
     host = client.home / ".launch" / "runs" / run / "record" / "0002" / "log.txt"
-    mirror = client.runs / run / "0002" / "log.txt"
+    local_copy = client.runs / run / "0002" / "log.txt"
     until(lambda: host.exists() and host.read_bytes().endswith(b"\xc3"), "the first half")
     process = client.start("logs", run, "-f")
-    until(lambda: mirror.exists() and mirror.read_bytes().endswith(b"\xc3"), "it to be fetched")
+    until(lambda: local_copy.exists() and local_copy.read_bytes().endswith(b"\xc3"), "it to be fetched")
     (client.home / "go1").touch()
-    until(lambda: mirror.read_bytes().endswith(b"\xe2\x82"), "the second half, and the next first one")
+    until(lambda: local_copy.read_bytes().endswith(b"\xe2\x82"), "the second half, and the next first one")
     (client.home / "go2").touch()
     out, err = process.communicate(timeout=60)
     assert out == "first é second € third\n", err
@@ -459,17 +459,17 @@ def test_logs_of_a_live_run_with_several_attempts_are_the_hosts_byte_for_byte(cl
 
 def test_what_another_client_fetches_meanwhile_is_shown_once(tmp_path, capsys):
     """Two clients share a mirror: what the other one brought is neither lost nor shown again."""
-    mirror = LocalCopy("1120-x-abcd", tmp_path)
-    first, second = (mirror.folder / number / "log.txt" for number in ("0002", "0003"))
+    local_copy = LocalCopy("1120-x-abcd", tmp_path)
+    first, second = (local_copy.folder / number / "log.txt" for number in ("0002", "0003"))
     for path in (first, second):
         path.parent.mkdir(parents=True)
     first.write_text("a\n")
-    view = LogView(mirror)
+    view = LogView(local_copy)
     view.show()
     first.write_text("a\nb\n")
     second.write_text("c\n")
-    mirror.sync.load()  # where following takes up
-    view.begin(mirror.run, PlanSummary(), [])
+    local_copy.sync.load()  # where following takes up
+    view.begin(local_copy.run, PlanSummary(), [])
     nothing = News(RunState(state="running"), [], [], is_all=True)
     view.news(nothing)
     view.news(nothing)
@@ -482,12 +482,12 @@ def test_lines_that_attach_shows_are_whole(client):
     client.script(TORN + "sys.exit('the reason')\n")
     run = client.detached("--", "python", "train.py")
     host = client.home / ".launch" / "runs" / run / "record" / "0002" / "log.txt"
-    mirror = client.runs / run / "0002" / "log.txt"
+    local_copy = client.runs / run / "0002" / "log.txt"
     until(lambda: host.exists() and host.read_bytes().endswith(b"\xc3"), "the first half")
     assert client.ok("logs", run) == "first "
     process = client.start("attach", run)
     (client.home / "go1").touch()
-    until(lambda: mirror.read_bytes().endswith(b"\xe2\x82"), "the second half, and the next first one")
+    until(lambda: local_copy.read_bytes().endswith(b"\xe2\x82"), "the second half, and the next first one")
     (client.home / "go2").touch()
     out, _ = process.communicate(timeout=60)
     assert out == "first é second € third\nthe reason\n"

@@ -201,19 +201,19 @@ def pull_or_copy(seed: int, folder: Path) -> None:
     """Pull or copy from a generated host: files come below the run's folder, or the destination, and nowhere else."""
     draw = random.Random(seed)
     home = folder / "runs"
-    mirror = LocalCopy(RUN, home)
-    mirror.folder.mkdir(parents=True)
+    local_copy = LocalCopy(RUN, home)
+    local_copy.folder.mkdir(parents=True)
     (folder / "yours").write_bytes(b"mine")
     said = _pulled(draw).bytes()
     with _desk(said, draw) as desk, contextlib.suppress(LaunchError):
         if draw.random() < 0.7:
             choice = Choice(10**9, everything=draw.random() < 0.8)
-            pull(desk, mirror, choice, Quiet())
+            pull(desk, local_copy, choice, Quiet())
         else:
             target = folder / "copies"
             target.mkdir()
             path = draw.choice(["artifacts", "code", *_PATHS[:4]])
-            copy(desk, mirror, path, f"{target}/", lambda _places: True, _stage)
+            copy(desk, local_copy, path, f"{target}/", lambda _places: True, _stage)
     _check(folder, len(said))
 
 
@@ -260,7 +260,7 @@ def ship(seed: int, folder: Path) -> None:
     """Send a small project to a generated host: it asks for files that it lacks, again and again, or for others."""
     draw = random.Random(seed)
     load = _load()
-    mirror = LocalCopy(RUN, folder / "runs")
+    local_copy = LocalCopy(RUN, folder / "runs")
     known = [hashlib.sha256(text).hexdigest() for text in (b"print(1)\n", b"text", b"")]
     host = _Host(draw)
     for _ in range(draw.randrange(1, 6)):
@@ -272,7 +272,7 @@ def ship(seed: int, folder: Path) -> None:
         host.answer(missing=draw.choice(_VALUES) if host.is_hostile() else wanted)
     host.answer(missing=[])
     with _desk(host.bytes(), draw) as desk, contextlib.suppress(LaunchError):
-        ship_load(desk, load, UploadHistory(folder, Host(name="box", address="box")), mirror, Quiet())
+        ship_load(desk, load, UploadHistory(folder, Host(name="box", address="box")), local_copy, Quiet())
 
 
 SUBJECTS: dict[str, Callable[[int, Path], None]] = {"file streams": pull_or_copy, "ship answers": ship}

@@ -116,12 +116,12 @@ def _table(draw: random.Random) -> dict[str, Any]:
 def record(seed: int, folder: Path) -> None:
     """Read a mirror whose files, and whose entry in the index, hold generated records."""
     draw = random.Random(seed)
-    mirror = LocalCopy(RUN, folder)
-    place = mirror.folder / "0001"
+    local_copy = LocalCopy(RUN, folder)
+    place = local_copy.folder / "0001"
     for made in (place, index.place(RUN)):
         made.mkdir(parents=True, exist_ok=True)
     for path in (
-        mirror.folder / "plan.json",
+        local_copy.folder / "plan.json",
         index.place(RUN) / "run.json",
         place / "attempt.json",
         place / "state.json",
@@ -133,11 +133,11 @@ def record(seed: int, folder: Path) -> None:
             content = "[" * draw.choice([60, 2000, 100_000])
         path.write_text(content)
     with contextlib.suppress(LaunchError):
-        remembered(mirror)
+        remembered(local_copy)
     with contextlib.suppress(LaunchError):
-        mirror.whole_plan()
+        local_copy.whole_plan()
     with contextlib.suppress(LaunchError):
-        mirror.host()
+        local_copy.host()
 
 
 def answer(seed: int, folder: Path) -> None:
@@ -154,9 +154,9 @@ def answer(seed: int, folder: Path) -> None:
             }
             for _ in range(draw.randrange(3))
         ]
-    mirror = LocalCopy(RUN, folder)
+    local_copy = LocalCopy(RUN, folder)
     with contextlib.suppress(LaunchError):
-        mirror.sync.apply(AgentReply(values, payload))
+        local_copy.sync.apply(AgentReply(values, payload))
     for kind in (RunState, Summary):
         with contextlib.suppress(ValueError):
             kind.lenient(values)

@@ -24,7 +24,7 @@ from testbed.tables import mostly_long
 from launcher.base import user_sockets
 from launcher.errors import ConnectionLostError, HostError, PortClosedError, RefusedStreamError
 from launcher.transport import connection_server, persistent_connection, persistent_socket
-from launcher.transport.connecting import connect, open_line
+from launcher.transport.connecting import connect, open_shared_connection
 from launcher.transport.persistent_connection import PersistentConnection
 from launcher.transport.ssh import ssh_keys
 from launcher.transport.ssh.ssh import SshConnection
@@ -176,13 +176,17 @@ def test_two_clients_share_a_connection(place):
     """Each has an agent of its own, and neither waits for the other."""
     place.leave(place.host())
     before = place.logins()
-    with connect(place.host()) as one, connect(place.host()) as other, open_line(place.host()) as line:
+    with (
+        connect(place.host()) as one,
+        connect(place.host()) as other,
+        open_shared_connection(place.host()) as line,
+    ):
         one._channel.call("create", b"{}", run=RUN)
         assert [other._channel.call("holds").values, one._channel.call("holds").values] == [
             {"holds": False},
             {"holds": True},
         ]
-        with line.desk() as desk:
+        with line.client() as desk:
             assert desk.root_id == one.root_id
         assert (place.root / "runs" / RUN).is_dir()
     until(lambda: not (place.root / "runs" / RUN).exists(), "the removal of what was prepared")
@@ -231,14 +235,14 @@ def test_a_command_whose_holder_is_killed_connects_again(place):
 def test_an_open_desk_whose_holder_is_killed_says_that_its_connection_is_lost(place):
     """So do its line, and what it opens next."""
     holder = place.leave(place.host())
-    with open_line(place.host()) as line:
-        desk = line.desk()
+    with open_shared_connection(place.host()) as line:
+        desk = line.client()
         os.kill(holder, signal.SIGKILL)
         with pytest.raises(ConnectionLostError):
             desk.runs.summaries()
         with pytest.raises(ConnectionLostError):
             desk.open_port(1)
-        with line.desk() as again:
+        with line.client() as again:
             assert again.runs.summaries() == []
 
 

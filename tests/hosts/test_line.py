@@ -26,7 +26,7 @@ from launcher.errors import (
 )
 from launcher.rental.providers.lambda_settings import LambdaSettings
 from launcher.transport import channel_pool
-from launcher.transport.connecting import open_line
+from launcher.transport.connecting import open_shared_connection
 from launcher.transport.shared_connection import SharedConnection
 from launcher.values.host import Host
 
@@ -54,7 +54,7 @@ def place(request, tmp_path):
 @pytest.fixture
 def line(place):
     """A line to it."""
-    with open_line(place[0]) as line:
+    with open_shared_connection(place[0]) as line:
         yield line
 
 
@@ -94,13 +94,13 @@ def known(desk, run):
 
 def test_many_desks_read_and_ask_over_one_connection_and_few_agents(line, place, threads, request):
     """Each thread has a desk of its own; the kernel counts one TCP connection, and there are five agents at most."""
-    with line.desk() as first:
+    with line.client() as first:
         runs = record(place[1], *NAMES)
         waits = {name: known(first, name) for name in NAMES}
         began = threading.Barrier(DESKS)
 
         def work(name):
-            with line.desk() as desk:
+            with line.client() as desk:
                 began.wait(PATIENCE_S)
                 assert [summary.run for summary in desk.runs.summaries(name)] == [name]
                 assert desk.root_id == first.root_id
@@ -124,7 +124,7 @@ def test_many_desks_read_and_ask_over_one_connection_and_few_agents(line, place,
 
 def test_a_question_does_not_wait_for_those_before_it(line, place, threads):
     """While one waits for news of a quiet run, a second one is asked, and is answered at once."""
-    with line.desk() as quiet, line.desk() as other:
+    with line.client() as quiet, line.client() as other:
         record(place[1], *NAMES[:2])
         waits = known(quiet, NAMES[0])
         pending = threads.submit(quiet.runs.read, NAMES[0], waits, 20.0)
@@ -141,7 +141,7 @@ def test_a_question_does_not_wait_for_those_before_it(line, place, threads):
 
 def test_what_is_wrong_with_one_run_is_said_where_it_is_read(line, place, threads):
     """The others go on waiting."""
-    with line.desk() as desk, line.desk() as other:
+    with line.client() as desk, line.client() as other:
         record(place[1], NAMES[0])
         pending = threads.submit(desk.runs.read, NAMES[0], known(desk, NAMES[0]), 2.0)
         with pytest.raises(AgentError) as caught:
@@ -153,7 +153,7 @@ def test_what_is_wrong_with_one_run_is_said_where_it_is_read(line, place, thread
 
 def test_a_thread_that_is_interrupted_leaves_its_question(line, place, threads):
     """Nobody waits for its answer: the reader asks about the others only."""
-    with line.desk() as desk, line.desk() as other:
+    with line.client() as desk, line.client() as other:
         record(place[1], *NAMES[:2])
         waits = known(desk, NAMES[0])
 
@@ -183,25 +183,25 @@ def create(desk, run):
 def test_a_prepared_run_goes_with_its_desk_and_with_no_other(line, place):
     """A desk that prepares has an agent for itself. Its neighbours come and go, and can neither fill nor start it."""
     there = place[1] / "runs"
-    with line.desk() as first:
+    with line.client() as first:
         create(first, NAMES[0])
-        with line.desk() as second:
+        with line.client() as second:
             create(second, NAMES[1])
             with pytest.raises(AgentError) as caught:
                 second.preparation.start(NAMES[0])
             assert caught.value.code == "not-prepared"
             assert sorted(path.name for path in there.iterdir()) == NAMES[:2]
         until(lambda: [path.name for path in there.iterdir()] == NAMES[:1], "the end of the second")
-        with line.desk() as third:
+        with line.client() as third:
             assert [summary.run for summary in third.runs.summaries()] == NAMES[:1]
     until(lambda: not list(there.iterdir()), "the end of the first")
 
 
 def test_a_desk_whose_agent_holds_nothing_any_more_shares_it_again(line, place):
     """So that a followed run keeps no agent after its start: here a lock is let go, and a run could not be made."""
-    with line.desk() as desk:
+    with line.client() as desk:
         assert desk.making.hold("image-a").held
-        with line.desk() as other:
+        with line.client() as other:
             assert not other.making.hold("image-a").held
             assert other._channel._kept is None
         kept = desk._channel._kept
@@ -221,12 +221,12 @@ def test_those_who_prepare_leave_an_agent_for_the_others(line, place, threads):
     """More desks prepare than may: the last one waits for its turn, and a list of runs waits for nobody."""
     there = place[1] / "runs"
     with contextlib.ExitStack() as desks:
-        opened = [desks.enter_context(line.desk()) for _ in range(channel_pool.MOST_KEPT + 1)]
+        opened = [desks.enter_context(line.client()) for _ in range(channel_pool.MOST_KEPT + 1)]
         for desk, name in zip(opened[:-1], NAMES, strict=False):
             create(desk, name)
         pending = threads.submit(create, opened[-1], NAMES[-1])
         assert not concurrent.futures.wait([pending], 0.5).done
-        with line.desk() as other:
+        with line.client() as other:
             assert len(other.runs.summaries()) == channel_pool.MOST_KEPT
         opened[0].close()
         pending.result(PATIENCE_S)
@@ -237,8 +237,8 @@ def test_those_who_prepare_leave_an_agent_for_the_others(line, place, threads):
 
 def test_closing_a_line_leaves_no_agent(place):
     """Nor does a desk that was not closed, or one that prepares."""
-    with open_line(place[0]) as line:
-        desks = [line.desk() for _ in range(3)]
+    with open_shared_connection(place[0]) as line:
+        desks = [line.client() for _ in range(3)]
         create(desks[0], NAMES[0])
         desks[1].runs.summaries()
         pids = agents(place[1])
@@ -250,13 +250,13 @@ def test_closing_a_line_leaves_no_agent(place):
             desk.runs.summaries()
         desk.close()
     with pytest.raises(ConnectionLostError):
-        line.desk()
+        line.client()
 
 
 def test_a_severed_connection_fails_all_desks_and_the_next_desk_connects_anew(line, place, threads):
     """Whether they wait for news, prepare, or ask; one thread connects for all who ask."""
     with contextlib.ExitStack() as stack:
-        desks = [stack.enter_context(line.desk()) for _ in range(4)]
+        desks = [stack.enter_context(line.client()) for _ in range(4)]
         record(place[1], *NAMES[:2])
         create(desks[0], NAMES[5])
         waits = known(desks[1], NAMES[0])
@@ -272,7 +272,7 @@ def test_a_severed_connection_fails_all_desks_and_the_next_desk_connects_anew(li
         with pytest.raises(ConnectionLostError):
             desks[3].runs.summaries()
         until(lambda: all(is_gone(pid) for pid in before), "the end of the agents")
-        new = [one.result(PATIENCE_S) for one in [threads.submit(line.desk) for _ in range(8)]]
+        new = [one.result(PATIENCE_S) for one in [threads.submit(line.client) for _ in range(8)]]
         assert len({desk._channel._circuit for desk in new}) == 1
         assert {summary.run for summary in new[0].runs.summaries()} == {*NAMES[:2]}
         with pytest.raises(ConnectionLostError):
@@ -281,7 +281,7 @@ def test_a_severed_connection_fails_all_desks_and_the_next_desk_connects_anew(li
 
 def test_an_agent_that_dies_takes_no_other_with_it(line, place, threads):
     """Who reads hears of it, and reads again over the same connection with a new agent."""
-    with line.desk() as desk:
+    with line.client() as desk:
         (reading,) = until(lambda: agents(place[1]), "the one agent, as nothing was asked yet")
         record(place[1], NAMES[0])
         waits = known(desk, NAMES[0])
@@ -292,26 +292,26 @@ def test_an_agent_that_dies_takes_no_other_with_it(line, place, threads):
             pending.result(PATIENCE_S)
         assert desk.runs.summaries()
         circuit = desk._channel._circuit
-        with line.desk() as again:
+        with line.client() as again:
             assert again._channel._circuit is circuit
             assert again.runs.read(NAMES[0], {"cursors": {}}, 20.0).values["parts"]
 
 
 def test_a_root_that_was_replaced_is_another_host(line, place):
     """The agents of one desk are never in two roots: the connection ends, and the next desk is in the new one."""
-    with line.desk() as desk:
+    with line.client() as desk:
         before = desk.root_id
         (place[1] / "root-id").unlink()
         with pytest.raises(ConnectionLostError, match="was replaced during the connection"):
             desk.runs.summaries()
-        with line.desk() as again:
+        with line.client() as again:
             assert again.root_id not in (before, "")
             assert again.runs.summaries() == []
 
 
 def test_streams_end_with_their_desk(line):
     """A program and a port that one desk opened; another desk's stay."""
-    with line.desk() as first, line.desk() as second:
+    with line.client() as first, line.client() as second:
         streams = [desk.open_program(["cat"]) for desk in (first, second)]
         for stream in streams:
             stream.settimeout(PATIENCE_S)
@@ -348,18 +348,18 @@ def test_however_many_ask_at_once_one_thread_tries(threads):
     """All get the same error, and so do those who come right after; later ones try again."""
     way = Refusing()
     line = SharedConnection(Host(name="box", address="box"), way.connect, None)
-    pending = [threads.submit(line.desk) for _ in range(20)]
+    pending = [threads.submit(line.client) for _ in range(20)]
     until(lambda: way.tries, "the first to try")
     way.go.set()
     errors = {one.exception(PATIENCE_S) for one in pending}
     with pytest.raises(UnreachableError) as caught:
-        line.desk()
+        line.client()
     assert errors == {caught.value}
     assert way.tries == 1
 
     def tries_again():
         with pytest.raises(UnreachableError):
-            line.desk()
+            line.client()
         return way.tries == 2
 
     until(tries_again, "another try")
@@ -369,13 +369,13 @@ def test_an_account_where_machines_are_rented_has_no_line():
     """As it has no desk."""
     host = LambdaCloudHost(name="cloud", lambda_cloud=LambdaSettings())
     with pytest.raises(UsageError, match="one is rented for each launch"):
-        backend_of(host).open_line(host)
+        backend_of(host).open_shared_connection(host)
 
 
 def test_a_line_leads_to_its_host_and_to_no_other_of_its_name():
     """Whatever changes only how runs are run there is the same place."""
     host = Host(name="box", address="box")
-    line = open_line(host)
+    line = open_shared_connection(host)
     assert line.leads_to(host.model_copy(update={"runtime": "native", "profile": "cpu"}))
     assert not line.leads_to(host.model_copy(update={"root": "/elsewhere"}))
     assert not line.leads_to(host.model_copy(update={"address": "box2"}))
@@ -406,15 +406,15 @@ def strict_host(tmp_path):
 def test_a_host_that_allows_few_sessions_is_used_with_those(strict_host, threads):
     """With two, one reads runs, and the desks take turns with the other; with one there is a word about it."""
     sshd = strict_host(2)
-    with open_line(sshd.host()) as line:
-        with line.desk() as desk:
+    with open_shared_connection(sshd.host()) as line:
+        with line.client() as desk:
             desk.runs.summaries()
 
         def work(number):
-            with line.desk() as desk, pytest.raises(AgentError) as caught:
+            with line.client() as desk, pytest.raises(AgentError) as caught:
                 desk.runs.read(NAMES[number], {"cursors": {}}, 20.0)
             assert caught.value.code == "no-run"
-            with line.desk() as desk:
+            with line.client() as desk:
                 create(desk, NAMES[number])
                 return desk.runs.summaries(NAMES[number])
 
@@ -425,8 +425,8 @@ def test_a_host_that_allows_few_sessions_is_used_with_those(strict_host, threads
     with sshd.away():
         pass
     with (
-        open_line(sshd.host()) as line,
-        line.desk() as desk,
+        open_shared_connection(sshd.host()) as line,
+        line.client() as desk,
         pytest.raises(RefusedStreamError, match="MaxSessions"),
     ):
         desk.runs.summaries()
@@ -435,19 +435,19 @@ def test_a_host_that_allows_few_sessions_is_used_with_those(strict_host, threads
 @pytest.mark.testbed
 def test_a_cut_connection_is_one_loss_and_one_new_connection(ssh_host, threads):
     """While the host is away, all who ask are told the same; when it is back, one connection serves them."""
-    with open_line(ssh_host.host()) as line:
-        desks = [line.desk() for _ in range(8)]
+    with open_shared_connection(ssh_host.host()) as line:
+        desks = [line.client() for _ in range(8)]
         assert ssh_host.streams() == 1
         with ssh_host.away():
             for desk in desks:
                 with pytest.raises(ConnectionLostError):
                     desk.runs.summaries()
-            for one in [threads.submit(line.desk) for _ in range(8)]:
+            for one in [threads.submit(line.client) for _ in range(8)]:
                 with pytest.raises(UnreachableError):
                     one.result(PATIENCE_S)
         host = ssh_host.host()
-        with open_line(host) as again:
-            for one in [threads.submit(again.desk) for _ in range(8)]:
+        with open_shared_connection(host) as again:
+            for one in [threads.submit(again.client) for _ in range(8)]:
                 assert one.result(PATIENCE_S).runs.summaries() is not None
             assert ssh_host.streams() == 1
             assert len(ssh_host.connections()) == 1

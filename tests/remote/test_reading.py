@@ -35,7 +35,7 @@ class Runs:
         self.agent, self.folder = agent, folder
         self.names = [f"261125-many-{number:06}" for number in range(count)]
         self.runs = [recorded_run(folder / "root", name) for name in self.names]
-        self.mirrors = [LocalCopy(name, folder / "mirrors") for name in self.names]
+        self.local_copies = [LocalCopy(name, folder / "mirrors") for name in self.names]
 
     def log(self, number, text):
         """Let a run print."""
@@ -45,7 +45,7 @@ class Runs:
     def read(self, *numbers, wait_s=0.0):
         """Ask about some runs at once; return the answers by the numbers of the runs, and how long that took."""
         asked = [
-            {"run": self.names[number], "wait_s": wait_s, **self.mirrors[number].sync.request()}
+            {"run": self.names[number], "wait_s": wait_s, **self.local_copies[number].sync.request()}
             for number in numbers
         ]
         began = time.monotonic()
@@ -57,7 +57,7 @@ class Runs:
         """Bring the mirrors up to date."""
         while True:
             found, _ = self.read(*numbers)
-            news = [self.mirrors[number].sync.apply(answer) for number, answer in found.items()]
+            news = [self.local_copies[number].sync.apply(answer) for number, answer in found.items()]
             if all(one.is_all for one in news):
                 return
 
@@ -84,7 +84,7 @@ def test_one_answer_comes_as_soon_as_any_run_has_news(many):
     found, took_s = runs.read(*range(8), wait_s=20.0)
     writer.join()
     assert list(found) == [5]
-    assert runs.mirrors[5].sync.apply(found[5]).log[0].text == "step 1"
+    assert runs.local_copies[5].sync.apply(found[5]).log[0].text == "step 1"
     assert 0.2 < took_s < 5
 
 
@@ -93,14 +93,14 @@ def test_without_news_each_is_answered_when_its_time_is_over(many):
     runs = many(2)
     runs.fetch(0, 1)
     asked = [
-        {"run": name, "wait_s": wait_s, **mirror.sync.request()}
-        for name, wait_s, mirror in zip(runs.names, (20.0, 0.3), runs.mirrors, strict=True)
+        {"run": name, "wait_s": wait_s, **local_copy.sync.request()}
+        for name, wait_s, local_copy in zip(runs.names, (20.0, 0.3), runs.local_copies, strict=True)
     ]
     began = time.monotonic()
     found = answers("box", runs.agent.call("read", runs=asked), 2)
     assert 0.3 <= time.monotonic() - began < 5
     assert list(found) == [1]
-    assert runs.mirrors[1].sync.apply(found[1]).state.state == "interrupted"
+    assert runs.local_copies[1].sync.apply(found[1]).state.state == "interrupted"
 
 
 class SlowSession(ClientSession):
@@ -117,8 +117,8 @@ def test_runs_whose_time_is_over_are_answered_together_however_long_a_look_takes
     runs = many(20)
     runs.fetch(*range(20))
     asked = [
-        {"run": name, "wait_s": 0.2, **mirror.sync.request()}
-        for name, mirror in zip(runs.names, runs.mirrors, strict=True)
+        {"run": name, "wait_s": 0.2, **local_copy.sync.request()}
+        for name, local_copy in zip(runs.names, runs.local_copies, strict=True)
     ]
     ends = os.pipe()
     with os.fdopen(ends[0], "rb") as reader, os.fdopen(ends[1], "wb") as writer:
@@ -131,7 +131,7 @@ def test_a_word_in_the_middle_has_the_agent_answer_at_once(many):
     """As when another thread has one more question; the channel goes on."""
     runs = many(1)
     runs.fetch(0)
-    asked = {"run": runs.names[0], "wait_s": 20.0, **runs.mirrors[0].sync.request()}
+    asked = {"run": runs.names[0], "wait_s": 20.0, **runs.local_copies[0].sync.request()}
     hurry = threading.Timer(0.3, runs.agent.hasten)
     hurry.start()
     began = time.monotonic()
@@ -139,7 +139,7 @@ def test_a_word_in_the_middle_has_the_agent_answer_at_once(many):
     assert time.monotonic() - began < 5
     runs.log(0, "step 1\n")
     found, _ = runs.read(0)
-    assert runs.mirrors[0].sync.apply(found[0]).log[0].text == "step 1"
+    assert runs.local_copies[0].sync.apply(found[0]).log[0].text == "step 1"
     hurry.join()
 
 
@@ -148,8 +148,8 @@ def test_a_run_that_cannot_be_read_is_refused_alone(many, agent):
     runs = many(2)
     runs.fetch(0, 1)
     asked = [
-        {"run": name, "wait_s": 20.0, **mirror.sync.request()}
-        for name, mirror in zip(runs.names, runs.mirrors, strict=True)
+        {"run": name, "wait_s": 20.0, **local_copy.sync.request()}
+        for name, local_copy in zip(runs.names, runs.local_copies, strict=True)
     ]
     remover = threading.Timer(0.3, lambda: Path(runs.runs[1].path).rename(runs.folder / "garbage"))
     remover.start()
@@ -162,7 +162,7 @@ def test_a_run_that_cannot_be_read_is_refused_alone(many, agent):
     asked.append({"run": "261125-none-aaaaaa", "cursors": {}})
     found = answers("box", agent.call("read", runs=asked), 3)
     assert [found[number].code for number in (1, 2)] == ["no-run", "no-run"]
-    assert runs.mirrors[0].sync.apply(found[0]).log[0].text == "step 1"
+    assert runs.local_copies[0].sync.apply(found[0]).log[0].text == "step 1"
 
 
 def test_a_loud_run_starves_no_other(many):
@@ -175,14 +175,14 @@ def test_a_loud_run_starves_no_other(many):
     found, _ = runs.read(*range(10))
     assert sorted(found) == list(range(10))
     for number in range(1, 10):
-        assert runs.mirrors[number].sync.apply(found[number]).log[0].text == f"step {number}"
+        assert runs.local_copies[number].sync.apply(found[number]).log[0].text == f"step {number}"
     sizes = {number: len(answer.payload) for number, answer in found.items()}
     assert MAX_BYTES * 0.9 < sizes[0] <= MAX_BYTES
     assert found[0].values["is_full"]
-    runs.mirrors[0].sync.apply(found[0])
+    runs.local_copies[0].sync.apply(found[0])
     runs.fetch(*range(10))
     log = Path(runs.runs[0].folder(1).log).read_bytes()
-    assert (runs.mirrors[0].folder / "0001" / "log.txt").read_bytes() == log
+    assert (runs.local_copies[0].folder / "0001" / "log.txt").read_bytes() == log
 
 
 def test_loud_runs_share_the_room(many):
@@ -210,7 +210,9 @@ def test_records_as_large_as_they_may_be_fit_no_answer_together_and_all_come(man
         size = sum(len(answer.payload) + len(json.dumps(answer.values)) for answer in found.values())
         assert size <= MAX_BYTES + 4 * FILE_BYTES
         assert found
-        done = [number for number, answer in found.items() if runs.mirrors[number].sync.apply(answer).is_all]
+        done = [
+            number for number, answer in found.items() if runs.local_copies[number].sync.apply(answer).is_all
+        ]
         left = [number for number in left if number not in done]
         left.sort(key=lambda number: number in found)
         requests += 1
@@ -218,7 +220,7 @@ def test_records_as_large_as_they_may_be_fit_no_answer_together_and_all_come(man
     for number, run in enumerate(runs.runs):
         for name in ("attempt.json", "state.json"):
             there = Path(run.folder(1).path) / name
-            assert (runs.mirrors[number].folder / "0001" / name).read_bytes() == there.read_bytes()
+            assert (runs.local_copies[number].folder / "0001" / name).read_bytes() == there.read_bytes()
 
 
 @pytest.mark.slow(reason="CPU time is counted over seconds")

@@ -391,8 +391,8 @@ def test_whether_an_agent_has_left_that_nobody_sees(tmp_path):
     write_over(last.heartbeat, "{}")
     later = run.new_folder()
     write_durably(later.attempt, "{}")
-    departure = predecessor.PredecessorExit(last, later)
-    assert not departure.is_over()
+    recorded_move = predecessor.PredecessorExit(last, later)
+    assert not recorded_move.is_over()
     old = time.time() - 3600
     os.utime(last.heartbeat, (old, old))
     assert predecessor.PredecessorExit(last, later).is_over()
@@ -402,5 +402,5 @@ def test_whether_an_agent_has_left_that_nobody_sees(tmp_path):
     write_durably(last.attempt, json.dumps(dead))
     assert predecessor.PredecessorExit(last, later).is_over()
     last.write_state("interrupted")
-    assert departure.is_over()
+    assert recorded_move.is_over()
     later.release()

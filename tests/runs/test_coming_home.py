@@ -45,7 +45,7 @@ def ended(tmp_path):
 
 
 @pytest.fixture
-def mirror(tmp_path):
+def local_copy(tmp_path):
     """The mirror of that run on a client."""
     made = LocalCopy(RUN, tmp_path / "runs")
     made.bind_seen(Host(name="local"), "", None)
@@ -74,7 +74,7 @@ def sums(folder):
     return {line[66:]: line[:64] for line in said.splitlines()}
 
 
-def test_all_that_a_run_wrote_comes_to_its_place(ended, mirror, desk):
+def test_all_that_a_run_wrote_comes_to_its_place(ended, local_copy, desk):
     """Artifacts, outputs with their paths below the working folder, files of its home; checkpoints stay, and are named."""
     ended.fill(
         {
@@ -87,10 +87,10 @@ def test_all_that_a_run_wrote_comes_to_its_place(ended, mirror, desk):
         }
     )
     ended.fill({"checkpoints/step-4/w": 7, "code/out/checkpoint-2/w": 8})
-    pulled = pull(desk, mirror, Choice(LIMIT), Quiet())
+    pulled = pull(desk, local_copy, Choice(LIMIT), Quiet())
     there = sums(ended.work)
-    assert sums(mirror.artifacts) == {"a/b": there["artifacts/a/b"]}
-    assert sums(mirror.outputs) == {
+    assert sums(local_copy.artifacts) == {"a/b": there["artifacts/a/b"]}
+    assert sums(local_copy.outputs) == {
         "out/w.pt": there["code/out/w.pt"],
         "log.csv": there["code/log.csv"],
         "HOME/.config/x": there["home/.config/x"],
@@ -98,61 +98,61 @@ def test_all_that_a_run_wrote_comes_to_its_place(ended, mirror, desk):
         "empty": there["code/empty"],
     }
     assert {file.path for file in pulled.checkpoints} == {"checkpoints/step-4/w", "code/out/checkpoint-2/w"}
-    assert pull(desk, mirror, Choice(LIMIT), Quiet()).fetched == []
-    pull(desk, mirror, Choice(LIMIT, ("out/checkpoint-2", "checkpoints/step-4")), Quiet())
-    assert sums(mirror.checkpoints) == {"step-4/w": there["checkpoints/step-4/w"]}
-    assert sums(mirror.outputs / "out")["checkpoint-2/w"] == there["code/out/checkpoint-2/w"]
+    assert pull(desk, local_copy, Choice(LIMIT), Quiet()).fetched == []
+    pull(desk, local_copy, Choice(LIMIT, ("out/checkpoint-2", "checkpoints/step-4")), Quiet())
+    assert sums(local_copy.checkpoints) == {"step-4/w": there["checkpoints/step-4/w"]}
+    assert sums(local_copy.outputs / "out")["checkpoint-2/w"] == there["code/out/checkpoint-2/w"]
 
 
-def test_the_smallest_come_first_up_to_the_limit(ended, mirror, desk):
+def test_the_smallest_come_first_up_to_the_limit(ended, local_copy, desk):
     """The others are listed, come when they are named, and all come on request."""
     ended.fill({"code/a": 100, "code/b": 300, "code/c": 700, "code/d": 10_000})
-    pulled = pull(desk, mirror, Choice(1000), Quiet())
+    pulled = pull(desk, local_copy, Choice(1000), Quiet())
     assert [file.path for file in pulled.over_limit] == ["code/c", "code/d"]
-    assert set(sums(mirror.outputs)) == {"a", "b"}
-    pull(desk, mirror, Choice(1000, ("d",)), Quiet())
-    assert set(sums(mirror.outputs)) == {"a", "b", "d"}
-    pull(desk, mirror, Choice(1000, everything=True), Quiet())
-    assert set(sums(mirror.outputs)) == {"a", "b", "c", "d"}
+    assert set(sums(local_copy.outputs)) == {"a", "b"}
+    pull(desk, local_copy, Choice(1000, ("d",)), Quiet())
+    assert set(sums(local_copy.outputs)) == {"a", "b", "d"}
+    pull(desk, local_copy, Choice(1000, everything=True), Quiet())
+    assert set(sums(local_copy.outputs)) == {"a", "b", "c", "d"}
 
 
-def test_a_newer_version_replaces_the_older_and_the_users_own_work_is_kept(ended, mirror, desk):
+def test_a_newer_version_replaces_the_older_and_the_users_own_work_is_kept(ended, local_copy, desk):
     """What was changed here has another name afterwards, and that is said."""
     ended.fill({"code/mine": 100, "code/theirs": 100})
-    pull(desk, mirror, Choice(LIMIT), Quiet())
-    (mirror.outputs / "mine").write_text("edited")
+    pull(desk, local_copy, Choice(LIMIT), Quiet())
+    (local_copy.outputs / "mine").write_text("edited")
     ended.fill({"code/mine": 200, "code/theirs": 200})
-    pulled = pull(desk, mirror, Choice(LIMIT), Quiet())
+    pulled = pull(desk, local_copy, Choice(LIMIT), Quiet())
     assert [path.name for path in pulled.yours] == ["mine.yours"]
-    assert (mirror.outputs / "mine.yours").read_text() == "edited"
+    assert (local_copy.outputs / "mine.yours").read_text() == "edited"
     there = sums(ended.work / "code")
-    assert {name: digest for name, digest in sums(mirror.outputs).items() if name != "mine.yours"} == {
+    assert {name: digest for name, digest in sums(local_copy.outputs).items() if name != "mine.yours"} == {
         name: there[name] for name in ("mine", "theirs")
     }
 
 
 @pytest.mark.parametrize("blocks", ["a file for a folder", "a folder for a file", "a link"])
-def test_what_the_user_put_in_the_way_is_moved_not_lost(ended, mirror, desk, tmp_path, blocks):
+def test_what_the_user_put_in_the_way_is_moved_not_lost(ended, local_copy, desk, tmp_path, blocks):
     """A file where a folder must be, a folder where a file must be, a link that leads elsewhere."""
     ended.fill({"code/out/w": 100})
-    mirror.outputs.mkdir(parents=True)
+    local_copy.outputs.mkdir(parents=True)
     mine = tmp_path / "mine"
     mine.write_text("mine")
     if blocks == "a file for a folder":
-        (mirror.outputs / "out").write_text("mine")
-        kept = mirror.outputs / "out.yours"
+        (local_copy.outputs / "out").write_text("mine")
+        kept = local_copy.outputs / "out.yours"
     else:
-        (mirror.outputs / "out").mkdir()
-        kept = mirror.outputs / "out" / "w.yours"
+        (local_copy.outputs / "out").mkdir()
+        kept = local_copy.outputs / "out" / "w.yours"
         if blocks == "a link":
-            (mirror.outputs / "out" / "w").symlink_to(mine)
+            (local_copy.outputs / "out" / "w").symlink_to(mine)
         else:
-            (mirror.outputs / "out" / "w").mkdir()
-            (mirror.outputs / "out" / "w" / "x").write_text("mine")
+            (local_copy.outputs / "out" / "w").mkdir()
+            (local_copy.outputs / "out" / "w" / "x").write_text("mine")
             kept /= "x"
-    pull(desk, mirror, Choice(LIMIT), Quiet())
+    pull(desk, local_copy, Choice(LIMIT), Quiet())
     assert kept.read_text() == mine.read_text() == "mine"
-    assert sums(mirror.outputs)["out/w"] == sums(ended.work)["code/out/w"]
+    assert sums(local_copy.outputs)["out/w"] == sums(ended.work)["code/out/w"]
 
 
 class Counting:
@@ -185,7 +185,7 @@ class Counting:
         self._runs.send(run, files, lambda stream: take(Stream(stream)))
 
 
-def test_a_broken_pull_goes_on_from_the_bytes_that_it_has(ended, mirror, tmp_path):
+def test_a_broken_pull_goes_on_from_the_bytes_that_it_has(ended, local_copy, tmp_path):
     """Each byte of a file is sent once, however often the link breaks, and the whole is verified."""
     ended.fill({"code/w": 5_000_000, "code/small": 10})
     host = Host(name="local", root=str(tmp_path / "root"))
@@ -195,44 +195,44 @@ def test_a_broken_pull_goes_on_from_the_bytes_that_it_has(ended, mirror, tmp_pat
         with connect(host) as desk:
             desk.runs = counting = Counting(desk.runs, 1_500_000)
             with contextlib.suppress(ConnectionLostError):
-                pull(desk, mirror, Choice(LIMIT), Quiet())
+                pull(desk, local_copy, Choice(LIMIT), Quiet())
         taken += counting.taken
-        if (mirror.outputs / "w").exists():
+        if (local_copy.outputs / "w").exists():
             break
     assert tries == 4
     assert taken < 5_000_010 + 4 * (1 << 18)
-    assert sums(mirror.outputs) == {name: sums(ended.work / "code")[name] for name in ("w", "small")}
-    assert not (mirror.folder / ".parts").exists()
+    assert sums(local_copy.outputs) == {name: sums(ended.work / "code")[name] for name in ("w", "small")}
+    assert not (local_copy.folder / ".parts").exists()
 
 
-def test_a_small_file_does_not_cost_what_has_come_of_a_large_one(ended, mirror, desk, tmp_path):
+def test_a_small_file_does_not_cost_what_has_come_of_a_large_one(ended, local_copy, desk, tmp_path):
     """A look at the log, by pull or cp, while a large pull is broken off."""
     ended.fill({"code/w": 500_000, "code/log.txt": 10, "code/more.txt": 11})
     digest = hashlib.sha256((ended.work / "code/w").read_bytes()).hexdigest()
-    (mirror.folder / ".parts").mkdir()
-    part = mirror.folder / ".parts" / digest
+    (local_copy.folder / ".parts").mkdir()
+    part = local_copy.folder / ".parts" / digest
     part.write_bytes((ended.work / "code/w").read_bytes()[:250_000])
-    pull(desk, mirror, Choice(LIMIT, ("log.txt",)), Quiet())
+    pull(desk, local_copy, Choice(LIMIT, ("log.txt",)), Quiet())
     copying.copy(
-        desk, mirror, "more.txt", str(tmp_path / "copy"), lambda _: False, lambda: nullcontext(Quiet())
+        desk, local_copy, "more.txt", str(tmp_path / "copy"), lambda _: False, lambda: nullcontext(Quiet())
     )
     assert part.stat().st_size == 250_000
-    pull(desk, mirror, Choice(LIMIT), Quiet())
-    assert sums(mirror.outputs)["w"] == digest
+    pull(desk, local_copy, Choice(LIMIT), Quiet())
+    assert sums(local_copy.outputs)["w"] == digest
     assert not part.parent.exists()
 
 
-def test_a_part_whose_bytes_are_wrong_is_fetched_again(ended, mirror, desk):
+def test_a_part_whose_bytes_are_wrong_is_fetched_again(ended, local_copy, desk):
     """A disk that spoilt the first half costs the transfer, never the result."""
     ended.fill({"code/w": 500_000})
     digest = hashlib.sha256((ended.work / "code/w").read_bytes()).hexdigest()
-    (mirror.folder / ".parts").mkdir()
-    (mirror.folder / ".parts" / digest).write_bytes(b"x" * 250_000)
-    pull(desk, mirror, Choice(LIMIT), Quiet())
-    assert sums(mirror.outputs) == {"w": digest}
+    (local_copy.folder / ".parts").mkdir()
+    (local_copy.folder / ".parts" / digest).write_bytes(b"x" * 250_000)
+    pull(desk, local_copy, Choice(LIMIT), Quiet())
+    assert sums(local_copy.outputs) == {"w": digest}
 
 
-def test_a_file_that_changes_while_it_is_sent_is_sent_again(ended, mirror, desk):
+def test_a_file_that_changes_while_it_is_sent_is_sent_again(ended, local_copy, desk):
     """What is here in the end is a version that the host had, whole."""
     ended.fill({"code/w": 500_000})
     real, changes = desk.runs.send, []
@@ -243,111 +243,111 @@ def test_a_file_that_changes_while_it_is_sent_is_sent_again(ended, mirror, desk)
         real(run, files, take)
 
     desk.runs.send = send
-    pull(desk, mirror, Choice(LIMIT), Quiet())
-    assert sums(mirror.outputs) == {"w": sums(ended.work)["code/w"]}
+    pull(desk, local_copy, Choice(LIMIT), Quiet())
+    assert sums(local_copy.outputs) == {"w": sums(ended.work)["code/w"]}
 
 
 def test_what_does_not_fit_is_refused_before_a_byte_is_sent(ended, desk, small_disk):
     """With how much is missing; a smaller file can be named."""
-    mirror = LocalCopy(RUN, small_disk)
-    mirror.bind_seen(Host(name="local"), "", None)
+    local_copy = LocalCopy(RUN, small_disk)
+    local_copy.bind_seen(Host(name="local"), "", None)
     ended.fill({"code/large": 6_000_000, "code/small": 10})
     desk.runs = counting = Counting(desk.runs)
     with pytest.raises(RunError, match=r"6.0 MB would come.* are missing"):
-        pull(desk, mirror, Choice(LIMIT), Quiet())
+        pull(desk, local_copy, Choice(LIMIT), Quiet())
     assert counting.requested == []
-    pull(desk, mirror, Choice(LIMIT, ("small",)), Quiet())
-    assert set(sums(mirror.outputs)) == {"small"}
+    pull(desk, local_copy, Choice(LIMIT, ("small",)), Quiet())
+    assert set(sums(local_copy.outputs)) == {"small"}
 
 
-def test_files_with_the_same_contents_are_sent_once(ended, mirror, desk):
+def test_files_with_the_same_contents_are_sent_once(ended, local_copy, desk):
     """And are both here."""
     ended.write("code/a", b"x" * 1000)
     ended.write("artifacts/b", b"x" * 1000)
     desk.runs = counting = Counting(desk.runs)
-    pull(desk, mirror, Choice(LIMIT), Quiet())
+    pull(desk, local_copy, Choice(LIMIT), Quiet())
     assert (len(counting.requested), counting.taken) == (1, 1000)
-    assert (mirror.outputs / "a").read_bytes() == (mirror.artifacts / "b").read_bytes() == b"x" * 1000
+    assert (local_copy.outputs / "a").read_bytes() == (local_copy.artifacts / "b").read_bytes() == b"x" * 1000
 
 
 # removal
 
 
-def test_a_removal_loses_nothing_that_is_not_here_in_the_same_version(ended, mirror, desk):
+def test_a_removal_loses_nothing_that_is_not_here_in_the_same_version(ended, local_copy, desk):
     """Not pulled, pulled in an older version, changed here: each is named. Once all is here the host is freed."""
     ended.fill({"code/w": 100, "artifacts/a": 10})
     with pytest.raises(LastCopyError, match=r"2 files \(110 bytes\) exist only on local") as caught:
-        cleaning.free(desk, mirror, "nothing", Quiet())
+        cleaning.free(desk, local_copy, "nothing", Quiet())
     assert not caught.value.only_checkpoints
     assert "launch pull k3f9w2 --all" in str(caught.value)
     assert "launch rm --force k3f9w2" in str(caught.value)
-    pull(desk, mirror, Choice(LIMIT), Quiet())
+    pull(desk, local_copy, Choice(LIMIT), Quiet())
     ended.fill({"code/w": 100})
     with pytest.raises(LastCopyError, match=r"(?s)1 file .*\n  w   100 bytes\n"):
-        cleaning.free(desk, mirror, "nothing", Quiet())
-    pull(desk, mirror, Choice(LIMIT), Quiet())
-    (mirror.artifacts / "a").write_text("changed")
+        cleaning.free(desk, local_copy, "nothing", Quiet())
+    pull(desk, local_copy, Choice(LIMIT), Quiet())
+    (local_copy.artifacts / "a").write_text("changed")
     with pytest.raises(LastCopyError, match="artifacts/a"):
-        cleaning.free(desk, mirror, "nothing", Quiet())
-    pull(desk, mirror, Choice(LIMIT), Quiet())
-    before = sums(mirror.folder)
-    assert cleaning.free(desk, mirror, "nothing", Quiet()).bytes > 110
+        cleaning.free(desk, local_copy, "nothing", Quiet())
+    pull(desk, local_copy, Choice(LIMIT), Quiet())
+    before = sums(local_copy.folder)
+    assert cleaning.free(desk, local_copy, "nothing", Quiet()).bytes > 110
     assert not os.path.exists(ended.run.path)
-    assert {name: before[name] for name in before if "/" in name}.items() <= sums(mirror.folder).items()
+    assert {name: before[name] for name in before if "/" in name}.items() <= sums(local_copy.folder).items()
 
 
-def test_only_checkpoints_may_be_lost_by_a_word(ended, mirror, desk):
+def test_only_checkpoints_may_be_lost_by_a_word(ended, local_copy, desk):
     """The error says that nothing else would be; with that word the host is freed."""
     ended.fill({"checkpoints/step-4/w": 100})
     with pytest.raises(LastCopyError) as caught:
-        cleaning.free(desk, mirror, "nothing", Quiet())
+        cleaning.free(desk, local_copy, "nothing", Quiet())
     assert caught.value.only_checkpoints
     ended.fill({"code/w": 10})
     with pytest.raises(LastCopyError):
-        cleaning.free(desk, mirror, "checkpoints", Quiet())
+        cleaning.free(desk, local_copy, "checkpoints", Quiet())
     (ended.work / "code" / "w").unlink()
-    cleaning.free(desk, mirror, "checkpoints", Quiet())
+    cleaning.free(desk, local_copy, "checkpoints", Quiet())
     assert not os.path.exists(ended.run.path)
 
 
-def test_what_cannot_be_compared_is_not_removed(ended, mirror, desk):
+def test_what_cannot_be_compared_is_not_removed(ended, local_copy, desk):
     """A link in the place of the artifacts: the removal says so, and --force goes on without touching what it leads to."""
-    outside = mirror.folder / "outside"
+    outside = local_copy.folder / "outside"
     outside.mkdir()
     (outside / "x").write_text("x")
     (ended.work / "artifacts").symlink_to(outside)
     with pytest.raises(LastCopyError, match="cannot compare all of its files"):
-        cleaning.free(desk, mirror, "nothing", Quiet())
-    cleaning.free(desk, mirror, "all", Quiet())
+        cleaning.free(desk, local_copy, "nothing", Quiet())
+    cleaning.free(desk, local_copy, "all", Quiet())
     assert (outside / "x").read_text() == "x"
 
 
-def test_the_copy_here_is_not_removed_while_it_is_the_last(ended, mirror, desk):
+def test_the_copy_here_is_not_removed_while_it_is_the_last(ended, local_copy, desk):
     """Unless --force."""
     ended.fill({"code/w": 100})
-    pull(desk, mirror, Choice(LIMIT), Quiet())
+    pull(desk, local_copy, Choice(LIMIT), Quiet())
     with pytest.raises(LastCopyError, match="the last copies of"):
-        cleaning.check_here(mirror, force=False)
-    cleaning.check_here(mirror, force=True)
+        cleaning.check_here(local_copy, force=False)
+    cleaning.check_here(local_copy, force=True)
 
 
-def test_what_a_pull_brings_while_the_run_is_removed_stays_here(ended, mirror, desk):
+def test_what_a_pull_brings_while_the_run_is_removed_stays_here(ended, local_copy, desk):
     """`rm --here` found nothing here, and waited for a pull in another terminal: the host is freed, the files stay."""
     ended.fill({"code/w": 100})
-    cleaning.check_here(mirror, force=False)
-    pull(desk, mirror, Choice(LIMIT), Quiet())
-    cleaning.free(desk, mirror, "nothing", Quiet())
+    cleaning.check_here(local_copy, force=False)
+    pull(desk, local_copy, Choice(LIMIT), Quiet())
+    cleaning.free(desk, local_copy, "nothing", Quiet())
     with pytest.raises(LastCopyError, match="the last copies of 1 file"):
-        cleaning.remove_here(mirror, force=False)
-    assert set(sums(mirror.outputs)) == {"w"}
-    cleaning.remove_here(mirror, force=True)
-    assert not mirror.folder.exists()
+        cleaning.remove_here(local_copy, force=False)
+    assert set(sums(local_copy.outputs)) == {"w"}
+    cleaning.remove_here(local_copy, force=True)
+    assert not local_copy.folder.exists()
 
 
 # copying
 
 
-def test_cp_does_as_cp_does(ended, mirror, desk, tmp_path):
+def test_cp_does_as_cp_does(ended, local_copy, desk, tmp_path):
     """A file to a name or into a folder, a folder with what is in it; nothing is replaced unasked."""
     ended.fill({"code/out/w": 100, "code/out/deep/x": 10, "artifacts/out/y": 5})
     here = tmp_path / "here"
@@ -355,7 +355,7 @@ def test_cp_does_as_cp_does(ended, mirror, desk, tmp_path):
 
     def copy(path, place, may_replace=False):
         return copying.copy(
-            desk, mirror, path, str(place), lambda _existing: may_replace, lambda: nullcontext(Quiet())
+            desk, local_copy, path, str(place), lambda _existing: may_replace, lambda: nullcontext(Quiet())
         )
 
     there = sums(ended.work)
@@ -388,19 +388,19 @@ OBEYED = ["a\x1b]0;x\x07b", "c\x9b31m", "e\u202efdp.exe", "g\nh", "i\x7f", "j\u2
 FINE = ["日本\u3000語", "é", "\u00a0", "👩\u200d💻", "می\u200cخواهم"]  # noqa: RUF001
 
 
-def test_a_file_whose_name_a_terminal_would_obey_stays_there_and_is_named(ended, mirror, desk, tmp_path):
+def test_a_file_whose_name_a_terminal_would_obey_stays_there_and_is_named(ended, local_copy, desk, tmp_path):
     """No such name is made on this disk, by whatever verb; others have their own. The run is not removed with its last copy."""
     ended.fill({f"code/out/{name}": 5 for name in (*OBEYED, *FINE)} | {"code/d\x1bir/w": 5})
-    pulled = pull(desk, mirror, Choice(LIMIT, everything=True), Quiet())
+    pulled = pull(desk, local_copy, Choice(LIMIT, everything=True), Quiet())
     here = tmp_path / "here"
     here.mkdir()
-    copying.copy(desk, mirror, "out", str(here), lambda _existing: True, lambda: nullcontext(Quiet()))
+    copying.copy(desk, local_copy, "out", str(here), lambda _existing: True, lambda: nullcontext(Quiet()))
     assert {path.name for path in (here / "out").iterdir()} == {*FINE}
-    assert {path.name for path in (mirror.outputs / "out").iterdir()} == {*FINE}
+    assert {path.name for path in (local_copy.outputs / "out").iterdir()} == {*FINE}
     assert pulled.left_out.keys() == {*(f"code/out/{name}" for name in OBEYED), "code/d\x1bir/w"}
     assert all("control characters" in why for why in pulled.left_out.values())
     with pytest.raises(LastCopyError):
-        cleaning.free(desk, mirror, "nothing", Quiet())
+        cleaning.free(desk, local_copy, "nothing", Quiet())
 
 
 # by command

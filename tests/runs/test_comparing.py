@@ -35,14 +35,14 @@ def made(tmp_path):
     """Makes the mirror of a run by hand: its plan, the values of each step by attempt, its state, what was sent."""
 
     def make(short, plan=None, attempts=(), state="succeeded", reason="completed", files=None):
-        mirror = LocalCopy(f"261122-train-{short}", tmp_path / "runs")
-        mirror.bind_seen(Host(name="lab"), "", time.time())
+        local_copy = LocalCopy(f"261122-train-{short}", tmp_path / "runs")
+        local_copy.bind_seen(Host(name="lab"), "", time.time())
         if plan is not None:
             content = json.dumps(plan).encode()
-            mirror.files.write("plan.json", content)
-            index.update(mirror.entry, plan=hashlib.sha256(content).hexdigest())
+            local_copy.files.write("plan.json", content)
+            index.update(local_copy.entry, plan=hashlib.sha256(content).hexdigest())
         for number, values_of_steps in enumerate(attempts, 1):
-            folder = mirror.folder / f"{number:04}"
+            folder = local_copy.folder / f"{number:04}"
             folder.mkdir()
             began = 1000.0 * number
             (folder / "attempt.json").write_text(
@@ -65,8 +65,8 @@ def made(tmp_path):
                 path: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "mode": 0o644}
                 for path, data in files.items()
             }
-            mirror.records.write("sent.json.gz", gzip.compress(json.dumps([manifest, {}]).encode()))
-        return mirror
+            local_copy.records.write("sent.json.gz", gzip.compress(json.dumps([manifest, {}]).encode()))
+        return local_copy
 
     return make
 
@@ -156,11 +156,11 @@ def test_a_name_says_which_way_is_better_or_does_not(name, goal):
     assert goal_of(name) == goal
 
 
-def expected(mirror, name):
+def expected(local_copy, name):
     """Final and best of a metric, by the lines of the mirror alone: of two attempts at a step the later counts, and rank 0."""
     rows = [
         json.loads(line)
-        for path in sorted(mirror.folder.glob("*/events.jsonl"))
+        for path in sorted(local_copy.folder.glob("*/events.jsonl"))
         for line in path.read_text().splitlines()
     ]
     by_step = {}
@@ -185,11 +185,11 @@ def test_final_and_best_are_those_of_the_events(made, seed):
                 loss = dice.choice([dice.random(), dice.random(), "nan", "inf", "-inf"])
                 yield step, rank, {"loss": loss, "accuracy": dice.random(), "grad_norm": 1.0}
 
-    mirror = made("aaaaaa", CASES["sft_on_l40s"], [list(attempt(1, 30)), list(attempt(20, 40))])
-    (run, _) = compare([mirror, made("bbbbbb")]).runs
+    local_copy = made("aaaaaa", CASES["sft_on_l40s"], [list(attempt(1, 30)), list(attempt(20, 40))])
+    (run, _) = compare([local_copy, made("bbbbbb")]).runs
     for name in ("loss", "accuracy"):
         got = run.metrics[name]
-        final, *rest = expected(mirror, name)
+        final, *rest = expected(local_copy, name)
         assert got.final == final or (math.isnan(got.final) and math.isnan(final))
         assert [got.final_step, got.best, got.best_step] == rest
     assert run.metrics["grad_norm"][1:] == (1.0, 39, None, None, None)

@@ -69,10 +69,10 @@ def test_what_is_no_summary_is_left_out(told):
 @hypothesis.given(json, json)
 def test_any_state_is_one_or_a_broken_answer(tmp_path_factory, state, evidence):
     """A view is never handed a state that it cannot show."""
-    mirror = LocalCopy("1120-sft-w8q2", tmp_path_factory.getbasetemp())
+    local_copy = LocalCopy("1120-sft-w8q2", tmp_path_factory.getbasetemp())
     for told in (state, {"state": "failed", "evidence": evidence}):
         with contextlib.suppress(ConnectionLostError):
-            news = mirror.sync.apply(
+            news = local_copy.sync.apply(
                 AgentReply({"state": told, "parts": [], "last": [], "is_full": False}, b"")
             )
             assert isinstance(news.state.state, str)

@@ -149,10 +149,10 @@ def started(**more):
         close=lambda: None,
         runs=SimpleNamespace(location=lambda run: SimpleNamespace(path=f"/root/runs/{run}")),
     )
-    mirror = SimpleNamespace(
+    local_copy = SimpleNamespace(
         run="261125-drill-aaaaaa", short="aaaaaa", state=lambda: SimpleNamespace(state="succeeded")
     )
-    return SimpleNamespace(host="A", desk=desk, mirror=mirror, **more)
+    return SimpleNamespace(host="A", client=desk, local_copy=local_copy, **more)
 
 
 def test_ctrl_c_during_the_removal_counts_once_it_is_done(monkeypatch):
@@ -165,7 +165,7 @@ def test_ctrl_c_during_the_removal_counts_once_it_is_done(monkeypatch):
 
     monkeypatch.setattr(drilling, "_cleared_away", remove)
     with pytest.raises(KeyboardInterrupt):
-        drilling._clear_away(started(), PLACE, keeps_mirror=False)
+        drilling._clear_away(started(), PLACE, keeps_local_copy=False)
     assert done == ["removed"]
 
 
@@ -181,7 +181,7 @@ def test_ctrl_c_while_a_run_starts_removes_its_ledger_too(monkeypatch):
     monkeypatch.setattr(
         drilling, "_clear_away", lambda _started, place, **_more: places.append(place and place.folder)
     )
-    ready = SimpleNamespace(desk=started().desk, request=None)
+    ready = SimpleNamespace(client=started().client, request=None)
     with pytest.raises(KeyboardInterrupt):
         drilling._row(ready, Planned(FAULTS[0]), None, SimpleNamespace(progress=lambda _text: None))
     assert places == ["/root/runs/261125-drill-aaaaaa"]
@@ -189,11 +189,11 @@ def test_ctrl_c_while_a_run_starts_removes_its_ledger_too(monkeypatch):
 
 def test_the_copy_of_a_run_that_is_still_there_is_kept(monkeypatch):
     """Without it nothing here would name the run."""
-    monkeypatch.setattr(drilling, "open_desk", lambda *_args: contextlib.nullcontext(Machine()))
+    monkeypatch.setattr(drilling, "open_client", lambda *_args: contextlib.nullcontext(Machine()))
     monkeypatch.setattr(drilling, "free", lambda *_args: Freeing(None, "its container cannot be removed"))
     monkeypatch.setattr(drilling, "remove_here", lambda *_args, **_more: pytest.fail("it was removed"))
     place = PLACE._replace(ledger="/nowhere/at/all")
-    assert drilling._clear_away(started(), place, keeps_mirror=False) == "its container cannot be removed"
+    assert drilling._clear_away(started(), place, keeps_local_copy=False) == "its container cannot be removed"
 
 
 def test_a_copy_that_misses_the_last_bytes_is_not_mended_before_it_is_judged(tmp_path):
@@ -202,9 +202,9 @@ def test_a_copy_that_misses_the_last_bytes_is_not_mended_before_it_is_judged(tmp
     for side, text in (("host/record", "all of it"), ("here", "all of")):
         (tmp_path / side / "0001").mkdir(parents=True)
         (tmp_path / side / "0001" / "log.txt").write_text(text)
-    mirror = SimpleNamespace(folder=tmp_path / "here", files=RunFiles(tmp_path / "here"), run=place.run)
+    local_copy = SimpleNamespace(folder=tmp_path / "here", files=RunFiles(tmp_path / "here"), run=place.run)
     state = SimpleNamespace(state="succeeded", reason=None)
-    row = drilling._judged(Machine(), Planned(FAULTS[0]), mirror, place, state, [], tmp_path)
+    row = drilling._judged(Machine(), Planned(FAULTS[0]), local_copy, place, state, [], tmp_path)
     assert "the mirror differs from the host: record/0001/log.txt" in row.problems
 
 

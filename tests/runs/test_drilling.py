@@ -27,7 +27,7 @@ def left(client):
     return [*root.glob("runs/*"), *root.glob("cache/*"), *processes_of(root / "runs")]
 
 
-def mirrors(client):
+def local_copies(client):
     return [path.name for path in client.runs.glob("[0-9]*")]
 
 
@@ -42,7 +42,7 @@ def test_a_drill_tells_each_fault_and_leaves_its_ledgers_alone(client):
     assert "3 of 3 as expected on local, native; ledgers in runs/drills/local-" in done.stdout
     assert "3 faults on local, native: about 1 min" in done.stderr
     assert left(client) == []
-    assert mirrors(client) == []
+    assert local_copies(client) == []
     (folder,) = (client.runs / "drills").iterdir()
     assert sorted(path.name for path in folder.iterdir()) == [
         "hang.jsonl",
@@ -61,7 +61,7 @@ def test_what_is_left_fails_a_row_and_its_record_is_kept(client, monkeypatch):
     (row,) = json.loads(done.stdout)["rows"]
     assert row["result"] == "failed"
     assert any(problem.startswith("left on the host: process 4194000 drill-") for problem in row["problems"])
-    assert mirrors(client) == [row["run"]]
+    assert local_copies(client) == [row["run"]]
     assert client.run("logs", row["run"]).returncode == 0
     assert left(client) == []
 
@@ -98,7 +98,7 @@ def test_an_interrupted_drill_leaves_nothing(client, number):
     assert "Traceback" not in err
     assert "interrupted after 0 faults: the begun run was removed" in err
     assert left(client) == []
-    assert mirrors(client) == []
+    assert local_copies(client) == []
 
 
 def test_a_dry_run_lists_the_faults_and_launches_nothing(client):

@@ -96,10 +96,10 @@ def test_ctrl_c_in_the_moment_of_the_start_detaches_and_says_so(client, monkeypa
 
     monkeypatch.setattr(Native, "start", start)
     begun = launch(Request(words=["python", "train.py"]), PlainView())
-    begun.desk.close()
+    begun.client.close()
     assert begun.interrupts.release() == number
-    until(lambda: client.summary(begun.mirror.run)["state"] == "running", "the training")
-    client.ok("stop", "--now", begun.mirror.run)
+    until(lambda: client.summary(begun.local_copy.run)["state"] == "running", "the training")
+    client.ok("stop", "--now", begun.local_copy.run)
 
 
 SMI = """#!/bin/sh

@@ -82,7 +82,7 @@ def host():
 
 
 @pytest.fixture
-def mirror(tmp_path):
+def local_copy(tmp_path):
     """A run that this client launched."""
     made = LocalCopy(RUN, tmp_path / "runs")
     made.bind_seen(Host(name="box"), "", None)
@@ -104,10 +104,10 @@ CONTENT = ["artifacts/a", len(DATA), 1, SHA256]
 SENT = stream(DATA) + line(id=3, ok={})
 
 
-def test_an_honest_host_is_believed(host, mirror):
+def test_an_honest_host_is_believed(host, local_copy):
     """The pieces of this file, as they should be."""
-    pull(host(listed(GOOD), digested(CONTENT), SENT), mirror, Choice(LIMIT), Quiet())
-    assert (mirror.artifacts / "a").read_bytes() == DATA
+    pull(host(listed(GOOD), digested(CONTENT), SENT), local_copy, Choice(LIMIT), Quiet())
+    assert (local_copy.artifacts / "a").read_bytes() == DATA
 
 
 PATHS = [
@@ -129,15 +129,15 @@ WRONG_LISTS = {
 
 
 @pytest.mark.parametrize("what", WRONG_LISTS)
-def test_a_list_of_wrong_files_is_refused_whole(host, mirror, tmp_path, what):
+def test_a_list_of_wrong_files_is_refused_whole(host, local_copy, tmp_path, what):
     """Nothing is asked for, nothing is written."""
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(MalformedAnswerError):
-        pull(host(listed(*WRONG_LISTS[what])), mirror, Choice(LIMIT), Quiet())
+        pull(host(listed(*WRONG_LISTS[what])), local_copy, Choice(LIMIT), Quiet())
     assert [path for path in sorted(tmp_path.rglob("*")) if path.name != ".pull.lock"] == before
 
 
-def test_names_that_are_no_text_are_refused(host, mirror):
+def test_names_that_are_no_text_are_refused(host, local_copy):
     """Bytes that are not UTF-8, a lone surrogate."""
     for raw in (
         b'["artifacts/\xff","artifact",1,1]\n',
@@ -146,21 +146,21 @@ def test_names_that_are_no_text_are_refused(host, mirror):
         b"\n",
     ):
         with pytest.raises(MalformedAnswerError):
-            pull(host(stream(raw), line(id=1, ok={"now_ns": 5})), mirror, Choice(LIMIT), Quiet())
+            pull(host(stream(raw), line(id=1, ok={"now_ns": 5})), local_copy, Choice(LIMIT), Quiet())
 
 
-def test_lists_and_lines_without_end_are_given_up(host, mirror):
+def test_lists_and_lines_without_end_are_given_up(host, local_copy):
     """More files than a run may have, and a line that never ends: the memory here stays flat."""
     many = b"".join(b'["artifacts/%d","artifact",1,1]\n' % number for number in range(210_000))
     pieces = [many[start : start + (1 << 20)] for start in range(0, len(many), 1 << 20)]
     with pytest.raises(MalformedAnswerError, match="more than 200,000 files"):
-        pull(host(stream(*pieces)), mirror, Choice(LIMIT), Quiet())
+        pull(host(stream(*pieces)), local_copy, Choice(LIMIT), Quiet())
     name = "x" * 4000  # 200,000 of these would take 800 MB here
     long = b"".join(b'["artifacts/%s%d","artifact",1,1]\n' % (name.encode(), number) for number in range(250))
     with pytest.raises(MalformedAnswerError, match="its names are too long to be true"):
-        pull(host(stream(*[long] * 140)), mirror, Choice(LIMIT), Quiet())
+        pull(host(stream(*[long] * 140)), local_copy, Choice(LIMIT), Quiet())
     with pytest.raises(MalformedAnswerError, match="a line without end"):
-        pull(host(stream(*[b"[" * 50_000] * 3)), mirror, Choice(LIMIT), Quiet())
+        pull(host(stream(*[b"[" * 50_000] * 3)), local_copy, Choice(LIMIT), Quiet())
 
 
 WRONG_DIGESTS = {
@@ -173,17 +173,17 @@ WRONG_DIGESTS = {
 
 
 @pytest.mark.parametrize("what", WRONG_DIGESTS)
-def test_digests_of_other_files_are_refused(host, mirror, what):
+def test_digests_of_other_files_are_refused(host, local_copy, what):
     """Only what was asked for counts; a digest is 64 hexadecimal digits, since a file here is named after it."""
     with pytest.raises(MalformedAnswerError):
-        pull(host(listed(GOOD), digested(*WRONG_DIGESTS[what])), mirror, Choice(LIMIT), Quiet())
-    assert os.listdir(mirror.artifacts) == ["before"]
+        pull(host(listed(GOOD), digested(*WRONG_DIGESTS[what])), local_copy, Choice(LIMIT), Quiet())
+    assert os.listdir(local_copy.artifacts) == ["before"]
 
 
-def test_a_file_that_outgrows_the_limit_between_list_and_digests_stays_there(host, mirror):
+def test_a_file_that_outgrows_the_limit_between_list_and_digests_stays_there(host, local_copy):
     """A list of small files is no way around the limit."""
-    pull(host(listed(GOOD), digested(["artifacts/a", 10**9, 1, SHA256])), mirror, Choice(10**6), Quiet())
-    assert os.listdir(mirror.artifacts) == ["before"]
+    pull(host(listed(GOOD), digested(["artifacts/a", 10**9, 1, SHA256])), local_copy, Choice(10**6), Quiet())
+    assert os.listdir(local_copy.artifacts) == ["before"]
 
 
 WRONG_BYTES = {
@@ -197,7 +197,7 @@ WRONG_BYTES = {
 
 
 @pytest.mark.parametrize("what", WRONG_BYTES)
-def test_what_arrives_is_what_was_announced_or_nothing(host, mirror, tmp_path, what):
+def test_what_arrives_is_what_was_announced_or_nothing(host, local_copy, tmp_path, what):
     """Nothing else gets into its place, no more is kept than was announced, and what was here before stays."""
     said, kind = WRONG_BYTES[what]
     again = [listed(GOOD).replace(b'"id": 1', b'"id": %d' % number) for number in (4, 7)]
@@ -207,38 +207,38 @@ def test_what_arrives_is_what_was_announced_or_nothing(host, mirror, tmp_path, w
         b"".join(a + b + c for a, b, c in zip(again, more, last, strict=True)) if kind is RunError else b""
     )
     with pytest.raises(kind):
-        pull(host(listed(GOOD), digested(CONTENT), said, tries), mirror, Choice(LIMIT), Quiet())
-    came = mirror.artifacts / "a"  # the whole and verified file that the host sent before it went on
+        pull(host(listed(GOOD), digested(CONTENT), said, tries), local_copy, Choice(LIMIT), Quiet())
+    came = local_copy.artifacts / "a"  # the whole and verified file that the host sent before it went on
     assert not came.exists() or (came.read_bytes() == DATA and what.startswith("more"))
-    assert (mirror.artifacts / "before").read_text() == "before"
-    assert all(path.stat().st_size <= len(DATA) for path in (mirror.folder / ".parts").glob("*"))
+    assert (local_copy.artifacts / "before").read_text() == "before"
+    assert all(path.stat().st_size <= len(DATA) for path in (local_copy.folder / ".parts").glob("*"))
     assert not list(tmp_path.glob("x*"))
 
 
-def test_names_that_this_disk_takes_for_one_are_left_there_and_named(host, mirror, monkeypatch):
+def test_names_that_this_disk_takes_for_one_are_left_there_and_named(host, local_copy, monkeypatch):
     """On a disk that does not know capitals from small letters, one file does not replace another."""
     monkeypatch.setattr("launcher.runs.pull.pulling._folding_of", lambda _folder: str.casefold)
     twin = ["artifacts/A", "artifact", len(DATA), 1]
     pulled = pull(
         host(listed(GOOD, twin), digested(["artifacts/A", len(DATA), 1, SHA256]), SENT),
-        mirror,
+        local_copy,
         Choice(LIMIT),
         Quiet(),
     )
     assert pulled.left_out == {"artifacts/a": "its name is that of artifacts/A on this disk"}
 
 
-def test_a_name_that_a_terminal_would_obey_is_not_made_here(host, mirror):
+def test_a_name_that_a_terminal_would_obey_is_not_made_here(host, local_copy):
     """Neither of a file nor in a checkpoint."""
     odd = ["artifacts/\x1b[2J", "artifact", len(DATA), 1]
-    pulled = pull(host(listed(GOOD, odd), digested(CONTENT), SENT), mirror, Choice(LIMIT), Quiet())
+    pulled = pull(host(listed(GOOD, odd), digested(CONTENT), SENT), local_copy, Choice(LIMIT), Quiet())
     assert pulled.left_out.keys() == {"artifacts/\x1b[2J"}
     manifest = json.dumps({"step": 1, "files": {"a\u202eb": {"size": 1, "sha256": SHA256}}}).encode()
     with pytest.raises(ValueError, match="control characters"):
         sealed_checkpoint("step-1", manifest, hashlib.sha256(manifest).hexdigest(), {})
 
 
-def test_a_refusal_to_remove_is_data_too(host, mirror):
+def test_a_refusal_to_remove_is_data_too(host, local_copy):
     """A host that names other things than files of a run is not shown as if it had."""
     summary = line(id=1, ok={"runs": [{"run": RUN, "state": "succeeded"}]})
     read = line(id=2, ok={"state": {"state": "succeeded"}, "parts": []})
@@ -252,6 +252,6 @@ def test_a_refusal_to_remove_is_data_too(host, mirror):
         },
     )
     with pytest.raises(HostError):
-        cleaning.free(host(summary, read, empty, refusal), mirror, "nothing", Quiet())
-    assert not mirror.is_freed
-    assert list(LocalCopies(mirror).files()) == [mirror.artifacts / "before"]
+        cleaning.free(host(summary, read, empty, refusal), local_copy, "nothing", Quiet())
+    assert not local_copy.is_freed
+    assert list(LocalCopies(local_copy).files()) == [local_copy.artifacts / "before"]

@@ -68,19 +68,21 @@ def views():
 )
 def test_any_plan_and_state_of_a_mirror_is_listed_and_followed(tmp_path, views, plan, state, attempt):
     """A text where a number belongs, a number that is none, another shape: as if it had not been said."""
-    mirror = LocalCopy(RUN, tmp_path)
+    local_copy = LocalCopy(RUN, tmp_path)
     for number in ("0001", "0002"):
-        (mirror.folder / number).mkdir(parents=True, exist_ok=True)
-        (mirror.folder / number / "attempt.json").write_text(json.dumps(attempt))
-    (mirror.folder / "plan.json").write_text(json.dumps(plan))
-    (mirror.folder / "0002" / "state.json").write_text(json.dumps(state))
-    assert 0 < mirror.record.plan().stop_grace_s <= 3600
-    ps._show([ListedRun("host", remembered(mirror))], None, [], is_chosen=False, here=False, as_json=False)
-    state = mirror.state() or RunState(state="preparing")
+        (local_copy.folder / number).mkdir(parents=True, exist_ok=True)
+        (local_copy.folder / number / "attempt.json").write_text(json.dumps(attempt))
+    (local_copy.folder / "plan.json").write_text(json.dumps(plan))
+    (local_copy.folder / "0002" / "state.json").write_text(json.dumps(state))
+    assert 0 < local_copy.record.plan().stop_grace_s <= 3600
+    ps._show(
+        [ListedRun("host", remembered(local_copy))], None, [], is_chosen=False, here=False, as_json=False
+    )
+    state = local_copy.state() or RunState(state="preparing")
     for view in views:
-        view.begin(RUN, mirror.record.plan(), [])
+        view.begin(RUN, local_copy.record.plan(), [])
         view.news(News(state, [], [], is_all=True))
-        finish(mirror, state, view)
+        finish(local_copy, state, view)
 
 
 def parsed(told):
@@ -109,11 +111,11 @@ def test_any_event_is_shown_or_left_out(views, told):
 @example([{"version": 1, "kind": "metric", "time": 1.0, "step": s, "values": {"loss": v}} for s, v in ((-(2**53), 1e308), (2**53, -1e308))])  # fmt: skip
 def test_any_curve_is_drawn(tmp_path, told):
     """Numbers whose difference is none are marked, and no part of a picture stays behind."""
-    mirror = LocalCopy(RUN, tmp_path)
-    (mirror.folder / "0001").mkdir(parents=True, exist_ok=True)
+    local_copy = LocalCopy(RUN, tmp_path)
+    (local_copy.folder / "0001").mkdir(parents=True, exist_ok=True)
     lines = "".join(f"{json.dumps(one)}\n" for one in told)
-    (mirror.folder / "0001" / "events.jsonl").write_text(lines)
-    finish(mirror, RunState(state="succeeded"), PlainView())
-    losses = [point for point in curve(mirror.record.events()) if (point.name, point.rank) == ("loss", 0)]
-    assert mirror.picture.exists() >= bool(losses)
-    assert not list(mirror.folder.glob("*.part"))
+    (local_copy.folder / "0001" / "events.jsonl").write_text(lines)
+    finish(local_copy, RunState(state="succeeded"), PlainView())
+    losses = [point for point in curve(local_copy.record.events()) if (point.name, point.rank) == ("loss", 0)]
+    assert local_copy.picture.exists() >= bool(losses)
+    assert not list(local_copy.folder.glob("*.part"))

@@ -11,7 +11,7 @@ from testbed.entries import know
 from testbed.history import repeat
 
 from launcher.copy import index, index_folder
-from launcher.copy.mirror import LocalCopy, mirrors, run_ids
+from launcher.copy.mirror import LocalCopy, local_copies, run_ids
 from launcher.errors import UnknownNameError, UsageError
 from launcher.runs import locating
 from launcher.runs.run_listing import listing
@@ -97,11 +97,11 @@ def test_the_last_launch_is_known_without_a_look_at_all(launched, tmp_path, monk
     read = []
     real = index_folder.read
     monkeypatch.setattr(index, "read", lambda run: read.append(run) or real(run))
-    assert locating.mirror_here("last").run == launched[-1]
+    assert locating.local_copy_here("last").run == launched[-1]
     assert len(read) < 5
     assert run_ids() == launched
     LocalCopy(launched[-1], tmp_path).remove()
-    assert locating.mirror_here("last").run == launched[-2] == mirrors()[-1].run
+    assert locating.local_copy_here("last").run == launched[-2] == local_copies()[-1].run
 
 
 def test_a_launch_is_the_last_one_also_where_their_count_was_lost(launched, tmp_path):
@@ -109,7 +109,7 @@ def test_a_launch_is_the_last_one_also_where_their_count_was_lost(launched, tmp_
     (index.folder() / ".launches").unlink()
     plan = SimpleNamespace(to_file=lambda: b"{}\n")
     LocalCopy("261101-train-newest", tmp_path).bind(LOCAL, "a" * 32, plan)
-    assert locating.mirror_here("last").run == "261101-train-newest"
+    assert locating.local_copy_here("last").run == "261101-train-newest"
     assert index.find("261101-train-newest").order == len(launched) + 1
 
 

@@ -73,9 +73,9 @@ def told(found):
 def test_lines_read_at_once_give_the_points_of_their_events(name, torn, tmp_path):
     """Of every form that a line may have, and beside a line that nobody can read, or an unfinished one."""
     lines = [f"{json.dumps(line)}\n".encode() for line in LINES[name]]
-    mirror = read(tmp_path, b"".join([*lines, torn, *lines, torn.strip()]))
-    one_by_one = [point for event in mirror.record.events() for point in points(event)]
-    assert told(metric_points(mirror)) == told(one_by_one)
+    local_copy = read(tmp_path, b"".join([*lines, torn, *lines, torn.strip()]))
+    one_by_one = [point for event in local_copy.record.events() for point in points(event)]
+    assert told(metric_points(local_copy)) == told(one_by_one)
 
 
 @pytest.mark.parametrize("torn", [b"", *TORN])

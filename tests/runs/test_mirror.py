@@ -21,7 +21,7 @@ from launcher.agent.record.rundir import Run
 from launcher.agent.serving import cursors
 from launcher.copy import index
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import LocalCopy, mirrors
+from launcher.copy.mirror import LocalCopy, local_copies
 from launcher.copy.run_id import RUN_ID, find, new_run_id
 from launcher.errors import ConnectionLostError, RunError, SeveralRunsError, UnknownNameError, UsageError
 from launcher.runs.follow.refreshing import refresh
@@ -35,11 +35,11 @@ PLAN = SimpleNamespace(to_file=lambda: b"{}\n")
 
 
 @pytest.fixture
-def mirror(tmp_path):
+def local_copy(tmp_path):
     """A mirror of which 10 bytes of log lie on the disk."""
-    mirror = LocalCopy(RUN, tmp_path / "runs")
-    mirror.sync.apply(answer(part("0001/log.txt", 0, 10), data=b"0123456789"))
-    return mirror
+    local_copy = LocalCopy(RUN, tmp_path / "runs")
+    local_copy.sync.apply(answer(part("0001/log.txt", 0, 10), data=b"0123456789"))
+    return local_copy
 
 
 def part(path, offset, size, **more):
@@ -65,11 +65,11 @@ NAMES = [
 
 @pytest.mark.parametrize("is_whole", [True, False])
 @pytest.mark.parametrize("name", NAMES, ids=repr)
-def test_a_path_that_no_mirror_has_is_refused_and_nothing_is_written(mirror, tmp_path, name, is_whole):
+def test_a_path_that_no_mirror_has_is_refused_and_nothing_is_written(local_copy, tmp_path, name, is_whole):
     """A host names its run's own few files, or the answer is none of ours."""
     before = files_below(tmp_path)
     with pytest.raises(ConnectionLostError):
-        mirror.sync.apply(answer(part(name, 0, 1, **({"whole": True} if is_whole else {})), data=b"x"))
+        local_copy.sync.apply(answer(part(name, 0, 1, **({"whole": True} if is_whole else {})), data=b"x"))
     assert files_below(tmp_path) == before
 
 
@@ -93,10 +93,10 @@ def test_a_path_that_no_mirror_has_is_refused_and_nothing_is_written(mirror, tmp
     ],
     ids=repr,
 )
-def test_a_gap_or_a_lie_about_the_size_is_refused_and_nothing_is_lost(mirror, tmp_path, told):
+def test_a_gap_or_a_lie_about_the_size_is_refused_and_nothing_is_lost(local_copy, tmp_path, told):
     """What the mirror holds stays; the client connects anew and asks from its own cursor."""
     with pytest.raises(ConnectionLostError):
-        mirror.sync.apply(answer(told, data=b"x"))
+        local_copy.sync.apply(answer(told, data=b"x"))
     assert files_below(tmp_path / "runs")[f"{RUN}/0001/log.txt"] == b"0123456789"
 
 
@@ -113,29 +113,29 @@ def test_a_gap_or_a_lie_about_the_size_is_refused_and_nothing_is_lost(mirror, tm
     ],
     ids=repr,
 )
-def test_an_answer_of_another_shape_is_a_lost_connection(mirror, values):
+def test_an_answer_of_another_shape_is_a_lost_connection(local_copy, values):
     """Whatever a host says, the client either understands it or connects anew."""
     with pytest.raises(ConnectionLostError):
-        mirror.sync.apply(AgentReply({"state": {}, **values}, b"x"))
+        local_copy.sync.apply(AgentReply({"state": {}, **values}, b"x"))
 
 
-def test_a_plan_that_comes_in_pieces_does_not_end_the_client(mirror):
+def test_a_plan_that_comes_in_pieces_does_not_end_the_client(local_copy):
     """The plan is sent whole; a host that does otherwise is refused, or followed: the next request can be made."""
     try:
-        mirror.sync.apply(answer(part("plan.json", 0, 2), data=b"{}"))
+        local_copy.sync.apply(answer(part("plan.json", 0, 2), data=b"{}"))
     except ConnectionLostError:
         pass
-    assert set(mirror.sync.request()["cursors"]) <= {"0001/log.txt"}
+    assert set(local_copy.sync.request()["cursors"]) <= {"0001/log.txt"}
 
 
-def test_a_plan_that_has_come_is_read_once(mirror):
+def test_a_plan_that_has_come_is_read_once(local_copy):
     """It never changes, and each of a run's answers asks for it."""
-    assert mirror.record.plan().steps is None
+    assert local_copy.record.plan().steps is None
     content = b'{"steps":3}'
-    mirror.sync.apply(answer(part("plan.json", 0, len(content)), data=content))
-    assert mirror.record.plan().steps == 3
-    (mirror.folder / "plan.json").unlink()
-    assert mirror.record.plan().steps == 3
+    local_copy.sync.apply(answer(part("plan.json", 0, len(content)), data=content))
+    assert local_copy.record.plan().steps == 3
+    (local_copy.folder / "plan.json").unlink()
+    assert local_copy.record.plan().steps == 3
 
 
 class Place:
@@ -152,25 +152,25 @@ class Place:
 
     def new_client(self):
         """Forget the client; another one takes up what lies on its disk."""
-        self.mirror = LocalCopy(RUN, self.here)
-        self.mirror.sync.load()
+        self.local_copy = LocalCopy(RUN, self.here)
+        self.local_copy.sync.load()
 
-    def answer(self, mirror, most):
+    def answer(self, local_copy, most):
         """Return what the host says to a mirror's request now, so many bytes at most, over JSON as on the wire."""
         with mock.patch.multiple(cursors, MAX_BYTES=most, AGAIN_S=0.0):
-            values, data = cursors.read(self.run, json.loads(json.dumps(mirror.sync.request())))
+            values, data = cursors.read(self.run, json.loads(json.dumps(local_copy.sync.request())))
         return AgentReply(json.loads(json.dumps(values)), data)
 
     def read(self, most):
         """Ask once."""
-        return self.mirror.sync.apply(self.answer(self.mirror, most))
+        return self.local_copy.sync.apply(self.answer(self.local_copy, most))
 
-    def drain(self, most, mirror=None):
+    def drain(self, most, local_copy=None):
         """Ask until all is here."""
-        mirror = mirror or self.mirror
-        news = [mirror.sync.apply(self.answer(mirror, most))]
+        local_copy = local_copy or self.local_copy
+        news = [local_copy.sync.apply(self.answer(local_copy, most))]
         while not news[-1].is_all:
-            news.append(mirror.sync.apply(self.answer(mirror, most)))
+            news.append(local_copy.sync.apply(self.answer(local_copy, most)))
             assert len(news) < 10_000, "it never ends"
         return news
 
@@ -224,12 +224,12 @@ def test_the_record_of_every_node_is_mirrored_byte_for_byte(place):
     place.new_client()
     place.drain(7)
     place.assert_equal()
-    assert [place.mirror.files.read(path).split()[0] for path in place.mirror.record.logs()] == [
+    assert [place.local_copy.files.read(path).split()[0] for path in place.local_copy.record.logs()] == [
         b"leader",
         b"node-1",
         b"node-2",
     ]
-    assert len(list(place.mirror.record.events())) == 2
+    assert len(list(place.local_copy.record.events())) == 2
 
 
 @pytest.mark.slow(reason="a hundred mirrors of generated changes")
@@ -273,8 +273,8 @@ def test_every_event_is_told_once_whatever_the_pieces(words, pieces):
         told = []
         for most in pieces:
             told += place.read(most).events
-        place.mirror = LocalCopy(RUN, place.here)
-        assert place.mirror.sync.load() == told
+        place.local_copy = LocalCopy(RUN, place.here)
+        assert place.local_copy.sync.load() == told
         told += [event for news in place.drain(1 << 20) for event in news.events]
     assert [event.values["w"] for event in told] == words
 
@@ -371,8 +371,8 @@ def test_two_clients_fetch_a_file_that_is_another_again(place, text, is_late):
     """Each of them sees that the host's file began again; whichever comes last, the mirror is the new file."""
     place.append("0001/log.txt", b"x" * 5000)
     other = LocalCopy(RUN, place.here)
-    for mirror in (place.mirror, other):
-        place.drain(1 << 20, mirror)
+    for local_copy in (place.local_copy, other):
+        place.drain(1 << 20, local_copy)
     (place.there / "0001/log.txt").write_bytes(text)
     late = place.answer(other, 100)
     place.drain(1 << 20)
@@ -380,8 +380,8 @@ def test_two_clients_fetch_a_file_that_is_another_again(place, text, is_late):
     place.drain(1 << 20)
     if is_late:
         other.sync.apply(late)
-    for mirror in (other, place.mirror):
-        place.drain(1 << 20, mirror)
+    for local_copy in (other, place.local_copy):
+        place.drain(1 << 20, local_copy)
     place.assert_equal()
 
 
@@ -425,7 +425,7 @@ def test_a_mirror_that_cannot_be_read_is_told_with_the_path(place, name):
     """A folder lies where a file belongs."""
     (place.here / RUN / "0001" / name).mkdir(parents=True)
     with pytest.raises(RunError, match=f"0001/{name} is a folder\n.*rm -r "):
-        place.mirror.sync.load()
+        place.local_copy.sync.load()
 
 
 @pytest.mark.parametrize("was_there", [True, False])
@@ -456,11 +456,11 @@ def test_the_order_of_mirrors_is_that_of_their_launches(tmp_path, monkeypatch):
         "0101-a-aaaa",
         "0101-d-aaaa",
     ]  # neither a foreign run nor a torn entry
-    assert [mirror.run for mirror in mirrors()] == wanted
+    assert [local_copy.run for local_copy in local_copies()] == wanted
     for run in ("0101-b-aaaa", "0101-c-aaaa"):
         LocalCopy(run, tmp_path).bind(LOCAL, "", PLAN)
         LocalCopy(run, tmp_path).bind_seen(Host(name="elsewhere", address="a.b"), "", 99.0)
-    assert [mirror.run for mirror in mirrors()] == wanted
+    assert [local_copy.run for local_copy in local_copies()] == wanted
     assert LocalCopy("0101-b-aaaa", tmp_path).host() == LOCAL  # a look by another name rebinds no run
 
 
@@ -536,7 +536,7 @@ def test_nothing_new_costs_nothing(place):
     place.append("0001/log.txt", b"x")
     (place.there / "0001" / "state.json").write_text("{}")
     place.drain(1 << 20)
-    values, data = cursors.read(place.run, place.mirror.sync.request())
+    values, data = cursors.read(place.run, place.local_copy.sync.request())
     assert (values["parts"], data) == ([], b"")
 
 
@@ -713,7 +713,7 @@ def test_what_is_there_by_now_is_fetched_and_no_more(tmp_path, desk, most):
 
 
 @pytest.mark.parametrize("ended", [{"state": "stopped"}, {"state": "stopped", "step": 43}])
-def test_the_last_step_and_its_loss_outlive_a_record_that_has_none(mirror, ended):
+def test_the_last_step_and_its_loss_outlive_a_record_that_has_none(local_copy, ended):
     """The end of a run may be on record in a folder in which nothing was trained, or without a loss."""
     told = {"version": 1, "time": 1.0, "kind": "metric"}
     metrics = [{**told, "step": 40 + n, "values": {"loss": 1 / n}} for n in (1, 2, 3)]
@@ -723,21 +723,23 @@ def test_the_last_step_and_its_loss_outlive_a_record_that_has_none(mirror, ended
         "0001/events.jsonl": lines + '{"torn',
         f"{last}/state.json": json.dumps(ended),
     }.items():
-        (mirror.folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (mirror.folder / name).write_text(text)
-    assert (mirror.state().state, mirror.record.last_step()) == ("stopped", (43, 1 / 3))
+        (local_copy.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (local_copy.folder / name).write_text(text)
+    assert (local_copy.state().state, local_copy.record.last_step()) == ("stopped", (43, 1 / 3))
 
 
 @pytest.mark.parametrize("state", [None, {"state": "running"}, {"state": "succeeded", "loss": 0.25}])
-def test_the_last_loss_is_known_of_a_script_that_prints_no_steps(mirror, state):
+def test_the_last_loss_is_known_of_a_script_that_prints_no_steps(local_copy, state):
     """As the Trainer of Hugging Face prints it: by its epoch."""
     told = {"version": 1, "time": 1.0, "kind": "metric"}
     metrics = [{**told, "values": {"loss": 1 / n, "epoch": n}} for n in (1, 2, 4)]
-    (mirror.folder / "0001").mkdir(parents=True, exist_ok=True)
-    (mirror.folder / "0001" / "events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in metrics))
+    (local_copy.folder / "0001").mkdir(parents=True, exist_ok=True)
+    (local_copy.folder / "0001" / "events.jsonl").write_text(
+        "".join(f"{json.dumps(one)}\n" for one in metrics)
+    )
     if state is not None:
-        (mirror.folder / "0001" / "state.json").write_text(json.dumps(state))
-    assert mirror.record.last_step() == (None, 0.25)
+        (local_copy.folder / "0001" / "state.json").write_text(json.dumps(state))
+    assert local_copy.record.last_step() == (None, 0.25)
 
 
 def test_what_a_run_is_bound_to_is_on_the_disk_before_it_begins(tmp_path, monkeypatch):
@@ -746,38 +748,38 @@ def test_what_a_run_is_bound_to_is_on_the_disk_before_it_begins(tmp_path, monkey
     monkeypatch.setattr(
         os, "fsync", lambda one: synced.append(os.readlink(f"/proc/self/fd/{one}")) or sync(one)
     )
-    mirror = LocalCopy(RUN, tmp_path / "runs")
+    local_copy = LocalCopy(RUN, tmp_path / "runs")
     entry = index.place(RUN)
-    mirror.bind(LOCAL, "a-root", PLAN)
-    copy = {mirror.folder / "plan.json", mirror.folder, mirror.folder.parent}
+    local_copy.bind(LOCAL, "a-root", PLAN)
+    copy = {local_copy.folder / "plan.json", local_copy.folder, local_copy.folder.parent}
     once = {entry / "run.json", entry, *entry.parents[:3], *copy}
     assert {*map(str, once), str(tmp_path)} == {*synced}
     assert synced.index(str(entry / "run.json")) < synced.index(str(entry)) < synced.index(str(entry.parent))
-    assert synced.index(str(entry.parent)) < synced.index(str(mirror.folder))
+    assert synced.index(str(entry.parent)) < synced.index(str(local_copy.folder))
     synced.clear()
-    mirror.bind(LOCAL, "a-root", PLAN)
+    local_copy.bind(LOCAL, "a-root", PLAN)
     assert {*map(str, once)} == {*synced}
 
 
-def test_the_jobs_number_is_the_last_one_on_record(mirror):
+def test_the_jobs_number_is_the_last_one_on_record(local_copy):
     """Of a run that Slurm has started again in another job, and whose end a client has written; a run of an older version has none."""
     records = [{}, {"job_id": "7"}, {"job_id": "12"}, {"job_id": None}, {"job_id": 5}]
     numbers = []
     for number, record in enumerate(records, 1):
-        folder = mirror.folder / f"{number:04d}"
+        folder = local_copy.folder / f"{number:04d}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "attempt.json").write_text(json.dumps({"time": 1.0, **record}))
-        numbers.append(mirror.record.job_id())
+        numbers.append(local_copy.record.job_id())
     assert numbers == [None, "7", "12", "12", "12"]
 
 
 def test_what_a_job_waits_in_its_queue_is_no_time_of_its_run(tmp_path):
     """By the record here: an agent that died left its last event, and a client writes its folder later."""
-    mirror = LocalCopy(RUN, tmp_path / "runs")
+    local_copy = LocalCopy(RUN, tmp_path / "runs")
     cluster = Host.model_validate(
         {"name": "hive", "kind": "slurm", "address": "hive.example.org", "slurm": {}}
     )
-    mirror.bind_seen(cluster, "", 1000.0)
+    local_copy.bind_seen(cluster, "", 1000.0)
     event = {"version": 1, "kind": "metric", "step": 1, "values": {"loss": 1.0}}
     folders = [
         ({"kind": "prepare", "time": 1000.0}, {"state": "reserved", "time": 1001.0}, []),
@@ -786,21 +788,21 @@ def test_what_a_job_waits_in_its_queue_is_no_time_of_its_run(tmp_path):
         ({"kind": "contact", "time": 9000.0}, {"state": "stopped", "time": 9000.0}, []),
     ]
     for number, (attempt, state, times) in enumerate(folders, 1):
-        folder = mirror.folder / f"{number:04d}"
+        folder = local_copy.folder / f"{number:04d}"
         folder.mkdir()
         (folder / "attempt.json").write_text(json.dumps(attempt))
         (folder / "state.json").write_text(json.dumps(state))
         lines = [json.dumps({**event, "time": at}) for at in times]
         (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    assert (remembered(mirror).took_s, mirror.took_s(mirror.state())) == (430.0, 430.0)
+    assert (remembered(local_copy).took_s, local_copy.took_s(local_copy.state())) == (430.0, 430.0)
     other = LocalCopy("0101-sft-aaaa", tmp_path / "runs")
     other.bind_seen(LOCAL, "", 1000.0)
     assert remembered(other).took_s is None
 
 
-def test_a_run_that_was_removed_before_its_state_came_was_stopped(mirror):
+def test_a_run_that_was_removed_before_its_state_came_was_stopped(local_copy):
     """As one whose rented machine died in its first seconds: it is not shown as one that still begins."""
-    assert mirror.state() is None
-    know(RUN, mirror.folder.parent)
-    mirror.mark_freed()
-    assert mirror.state().state == "stopped"
+    assert local_copy.state() is None
+    know(RUN, local_copy.folder.parent)
+    local_copy.mark_freed()
+    assert local_copy.state().state == "stopped"

@@ -76,23 +76,23 @@ class NewHost:
 
 def fill(tmp_path, old, new):
     """Put what `old` sends in place on `new`; return the mirror."""
-    mirror = LocalCopy(RUN, tmp_path)
-    mirror.folder.mkdir(parents=True)
+    local_copy = LocalCopy(RUN, tmp_path)
+    local_copy.folder.mkdir(parents=True)
     manifest = b'{"step": 3, "files": {}}'
     home = LocalCheckpoint(
         sealed_checkpoint("step-3", manifest, digest(manifest), {}), Path("step-3"), [], 0, []
     )
-    moving.fill_from_old(old, new, mirror, home, LocalCopy(CHILD, tmp_path), NullStage())
-    return mirror
+    moving.fill_from_old(old, new, local_copy, home, LocalCopy(CHILD, tmp_path), NullStage())
+    return local_copy
 
 
 def test_the_code_comes_last(tmp_path):
     """If the new host dies between the two, the run there never began: with its code alone it would start at step 1."""
     new = NewHost()
     tree = {"code/train.py": {"sha256": digest(CODE), "size": len(CODE)}}
-    mirror = fill(tmp_path, OldHost(json.dumps(tree).encode()), new)
+    local_copy = fill(tmp_path, OldHost(json.dumps(tree).encode()), new)
     assert new.asked == ["offer_checkpoint", "ship_checkpoint", "offer", "ship"]
-    assert not (mirror.folder / ".moving").exists()
+    assert not (local_copy.folder / ".moving").exists()
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ def test_an_address_that_this_client_named_itself_is_called(monkeypatch, tmp_pat
     monkeypatch.setattr(move_target, "connect", dial)
     view = SimpleNamespace(stage=lambda _name: contextlib.nullcontext(NullStage()))
     moved = MovedTo(run=CHILD, host="me@127.0.0.9:22", root="root-b")
-    mirror = LocalCopy(RUN, tmp_path)
-    move_records.intend(mirror, moved)
+    local_copy = LocalCopy(RUN, tmp_path)
+    move_records.intend(local_copy, moved)
     with pytest.raises(UsageError, match="was moved to"):
-        move_target.taken_up(SimpleNamespace(root_id="root-c"), mirror, moved, None, None, view)
+        move_target.taken_up(SimpleNamespace(root_id="root-c"), local_copy, moved, None, None, view)
     assert called == ["127.0.0.9"]

@@ -17,7 +17,7 @@ LEFT_OUT = (
 
 
 @pytest.fixture
-def mirror(tmp_path):
+def local_copy(tmp_path):
     """A mirror's folder after a launch that left something out."""
     files = RunFiles(tmp_path / "0101-sft-w8q2")
     remember(files, UploadSelection(Path(), 0, 0, (), LEFT_OUT, (), frozenset()))
@@ -33,10 +33,10 @@ def mirror(tmp_path):
         (".env", "--env-file .env"),
     ],
 )
-def test_what_was_left_out_is_named(mirror, path, mend):
+def test_what_was_left_out_is_named(local_copy, path, mend):
     """However the script wrote its path."""
     line = f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
-    found = explained(mirror, {"class": "user-code-error", "line": line, "mend": "mend the script"})
+    found = explained(local_copy, {"class": "user-code-error", "line": line, "mend": "mend the script"})
     assert mend in found["mend"]
     assert "was not sent" in found["why"]
 
@@ -50,7 +50,7 @@ def test_what_was_left_out_is_named(mirror, path, mend):
         {"exit": 3},
     ],
 )  # fmt: skip
-def test_any_other_failure_keeps_its_words(mirror, evidence):
+def test_any_other_failure_keeps_its_words(local_copy, evidence):
     """Also one of a client that remembers nothing."""
-    assert explained(mirror, evidence) == evidence
-    assert explained(RunFiles(mirror.folder / "none"), evidence) == evidence
+    assert explained(local_copy, evidence) == evidence
+    assert explained(RunFiles(local_copy.folder / "none"), evidence) == evidence

@@ -16,7 +16,7 @@ from launcher.copy.mirror import LocalCopy
 from launcher.runs import run_desk
 from launcher.runs.move import pending_stops
 from launcher.runs.pull.checkpoint_pulling import CheckpointKeeper
-from launcher.transport.connecting import open_line
+from launcher.transport.connecting import open_shared_connection
 from launcher.values.host import Host
 
 COUNT, SECONDS = 6, 4
@@ -191,8 +191,8 @@ def test_runs_at_kaggle_are_followed_over_one_line(kaggle_account):
 def test_a_host_that_is_not_the_lines_is_connected_to(tmp_path):
     """A desk of the line for its own host, and one of its own for another of the same name."""
     host = Host(name="local", root=str(tmp_path / "one"))
-    with open_line(host) as line:
-        opening = run_desk.on_line(line)
+    with open_shared_connection(host) as line:
+        opening = run_desk.over_shared_connection(line)
         with opening(host) as desk, opening(host.model_copy(update={"root": str(tmp_path / "two")})) as other:
             assert "" != desk.root_id != other.root_id != ""
         with opening(host) as again:
@@ -206,7 +206,10 @@ def test_a_desk_of_a_line_hears_which_runs_were_abandoned(tmp_path, monkeypatch)
     monkeypatch.setattr(run_desk.move_records, "pending", lambda: ["261125-gone-aaaaaa"])
     told = []
     monkeypatch.setattr(pending_stops, "deliver", lambda desk, pending: told.append((desk.root_id, pending)))
-    with open_line(host) as line, run_desk.connect(host, run_desk.on_line(line)) as desk:
+    with (
+        open_shared_connection(host) as line,
+        run_desk.connect(host, run_desk.over_shared_connection(line)) as desk,
+    ):
         assert told == [(desk.root_id, ["261125-gone-aaaaaa"])]
 
 
@@ -216,9 +219,9 @@ def test_a_checkpoint_comes_over_the_line_too(tmp_path):
 
     def opening(which):
         asked.append(which)
-        return line.desk()
+        return line.client()
 
-    with open_line(host) as line:
+    with open_shared_connection(host) as line:
         keeper = CheckpointKeeper(host, LocalCopy("261125-none-aaaaaa", tmp_path / "mirrors"), opening)
         keeper.wake()
         keeper.finish(Notes())

@@ -110,15 +110,15 @@ def test_a_run_of_the_same_name_in_another_root_leaves_the_copy_as_it_is(launche
     second = client.home / "second"
     (second / "runs").mkdir(parents=True)
     shutil.copytree(on_host(client, run), second / "runs" / run, symlinks=True)
-    mirror = client.runs / run
-    before = {path: path.read_bytes() for path in mirror.rglob("*") if path.is_file()}
+    local_copy = client.runs / run
+    before = {path: path.read_bytes() for path in local_copy.rglob("*") if path.is_file()}
     client.script(f"[hosts.local]\nroot = '{second}'\n", "launch.toml")
     for verb in (["attach"], ["logs"], ["pull"], ["resume"], ["rm", "--force"]):
         done = client.run(*verb, "--host", "local", run)
         assert done.returncode == 1, (verb, done.stdout, done.stderr)
         assert "launched in another root" in done.stderr
         assert f"launch rm --here --force {run.rpartition('-')[2]}" in done.stderr
-    assert {path: path.read_bytes() for path in mirror.rglob("*") if path.is_file()} == before
+    assert {path: path.read_bytes() for path in local_copy.rglob("*") if path.is_file()} == before
     assert (second / "runs" / run / "control" / "plan.json").is_file()
     assert client.run("logs", run).returncode == 0  # where it was launched it is still known
 

@@ -314,7 +314,7 @@ def test_past_the_deadline_the_run_saves_and_waits(project):
     )
     process = project.started("--job", "job.toml")
     (rental,) = project.rentals()
-    project.clock.sleep(rental.intent.deadline - rental.home_s - project.clock.now())
+    project.clock.sleep(rental.intent.deadline - rental.download_reserve_s - project.clock.now())
     project.instances.newest.rent_ends(rental.intent.run)
     said = "".join(process.communicate(timeout=120))
     assert process.returncode == 5, said

@@ -528,8 +528,8 @@ def mirrored(folder, run, steps, parent=None):
     return LocalCopy(run, folder)
 
 
-def counted(mirror):
-    return [(run[-4:], point.step) for run, point in joined(mirror)]
+def counted(local_copy):
+    return [(run[-4:], point.step) for run, point in joined(local_copy)]
 
 
 def test_an_ancestor_counts_up_to_the_earliest_step_that_was_gone_on_from(tmp_path):
@@ -555,6 +555,6 @@ def test_an_ancestor_counts_up_to_the_earliest_step_that_was_gone_on_from(tmp_pa
 )
 def test_a_parent_that_can_be_none_ends_nothing(tmp_path, parent):
     """Itself, a path, one that is not here, and what is no parent at all."""
-    mirror = mirrored(tmp_path, "0101-a-aaaa", [1, 2], parent)
-    assert counted(mirror) == [("aaaa", 1), ("aaaa", 2)]
-    assert not [one for one in ancestors(mirror) if one.mirror.folder.exists()]
+    local_copy = mirrored(tmp_path, "0101-a-aaaa", [1, 2], parent)
+    assert counted(local_copy) == [("aaaa", 1), ("aaaa", 2)]
+    assert not [one for one in ancestors(local_copy) if one.local_copy.folder.exists()]

@@ -51,9 +51,9 @@ def test_an_image_that_is_made_again_is_shown_as_a_stage(tmp_path, monkeypatch, 
     monkeypatch.setattr(
         LocalCopy, "whole_plan", lambda _: SimpleNamespace(image=SimpleNamespace(name="img:1"))
     )
-    mirror = LocalCopy(RUN, tmp_path)
-    mirror.bind_seen(Host(name="there"), "", None)
-    found = recovering.recover_on(AgentClient(There()), mirror, recovering.RecoverRequest(), PlainView())
+    local_copy = LocalCopy(RUN, tmp_path)
+    local_copy.bind_seen(Host(name="there"), "", None)
+    found = recovering.recover_on(AgentClient(There()), local_copy, recovering.RecoverRequest(), PlainView())
     assert found.outcome == "recovered"
     shown = capsys.readouterr().err
     assert ("✓ image" in shown and "img:1" in shown) is bool(steps)
@@ -75,10 +75,10 @@ def test_a_secret_that_the_host_does_not_say_it_lacks_needs_consent_too(tmp_path
     monkeypatch.setattr(assembly, "job_of", lambda _plan: job)
     for name in job.secrets:
         monkeypatch.setenv(name, "correct-horse-battery")
-    mirror = LocalCopy(RUN, tmp_path)
-    mirror.bind_seen(Host(name="there"), "", None)
+    local_copy = LocalCopy(RUN, tmp_path)
+    local_copy.bind_seen(Host(name="there"), "", None)
     with pytest.raises(RefusedError, match="asks for your HF_TOKEN, CLOUD_KEY"):
-        recovering.recover_on(AgentClient(There()), mirror, recovering.RecoverRequest(), PlainView())
+        recovering.recover_on(AgentClient(There()), local_copy, recovering.RecoverRequest(), PlainView())
 
 
 @pytest.mark.parametrize(("state", "outcome"), [("interrupted", "recovered"), ("running", "nothing-to-do")])
@@ -92,10 +92,10 @@ def test_a_file_with_secrets_that_is_not_read_is_named(tmp_path, monkeypatch, ca
 
     native = SimpleNamespace(resume=lambda _run, _needs: ResumedRun(state="resuming"))
     monkeypatch.setattr(recovering, "open_for_run", lambda *_: contextlib.nullcontext(native))
-    mirror = LocalCopy(RUN, tmp_path)
-    mirror.bind_seen(Host(name="there"), "", None)
+    local_copy = LocalCopy(RUN, tmp_path)
+    local_copy.bind_seen(Host(name="there"), "", None)
     request = recovering.RecoverRequest(["my.env"])
-    assert recovering.recover_on(AgentClient(Here()), mirror, request, PlainView()).outcome == outcome
+    assert recovering.recover_on(AgentClient(Here()), local_copy, request, PlainView()).outcome == outcome
     assert f"{RUN}: --env-file was not read" in capsys.readouterr().err
 
 

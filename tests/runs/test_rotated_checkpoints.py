@@ -63,24 +63,24 @@ class Rotating:
 @pytest.mark.parametrize("torn", [0, 2, 3])
 def test_what_came_of_one_that_is_gone_is_removed(tmp_path, torn):
     """Else a long run would fill this disk with pieces; a file of the user's beside them stays."""
-    mirror = LocalCopy(RUN, tmp_path)
-    mine = mirror.checkpoints / "step-1" / "notes.txt"
+    local_copy = LocalCopy(RUN, tmp_path)
+    mine = local_copy.checkpoints / "step-1" / "notes.txt"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
     if torn < 3:
-        home = pull_checkpoint(Rotating(torn), mirror, "last", NullStage())
+        home = pull_checkpoint(Rotating(torn), local_copy, "last", NullStage())
         assert [content.path.rpartition("/")[2] for content in home.fetched] == ["a", "b", "manifest.json"]
     else:
         with pytest.raises(RunError, match="3 times"):
-            pull_checkpoint(Rotating(torn), mirror, "last", NullStage())
+            pull_checkpoint(Rotating(torn), local_copy, "last", NullStage())
     whole = [] if torn == 3 else [f"step-{torn + 1}/{name}" for name in (*FILES, "manifest.json")]
     here = {
-        path.relative_to(mirror.checkpoints).as_posix()
-        for path in mirror.checkpoints.rglob("*")
+        path.relative_to(local_copy.checkpoints).as_posix()
+        for path in local_copy.checkpoints.rglob("*")
         if path.is_file()
     }
     assert here == {"step-1/notes.txt", *whole}
-    assert list((mirror.folder / ".parts").iterdir()) == []
-    assert sorted(path.name for path in mirror.checkpoints.iterdir()) == sorted(
+    assert list((local_copy.folder / ".parts").iterdir()) == []
+    assert sorted(path.name for path in local_copy.checkpoints.iterdir()) == sorted(
         {"step-1", *(name.split("/")[0] for name in whole)}
     )

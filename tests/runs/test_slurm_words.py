@@ -33,48 +33,48 @@ BEGAN = 1_000_000.0
 
 
 @pytest.fixture
-def mirror(tmp_path, monkeypatch):
+def local_copy(tmp_path, monkeypatch):
     """The copy of a run of a cluster, with no folder yet."""
     monkeypatch.chdir(tmp_path)
-    mirror = LocalCopy(RUN, tmp_path / "runs")
-    mirror.bind_seen(
+    local_copy = LocalCopy(RUN, tmp_path / "runs")
+    local_copy.bind_seen(
         SlurmHost(name="hive", address="login1", user="ada", runtime="slurm", slurm=SlurmSettings()),
         "",
         BEGAN,
     )
     plan = {"job": "train", "steps": 900, "allocation": {"how": "scheduled", "cards": 1, "kind": "h200"}}
-    (mirror.folder / "plan.json").write_text(json.dumps(plan))
-    folder(mirror, "prepare", BEGAN, state="reserved", time=BEGAN)
-    return mirror
+    (local_copy.folder / "plan.json").write_text(json.dumps(plan))
+    folder(local_copy, "prepare", BEGAN, state="reserved", time=BEGAN)
+    return local_copy
 
 
-def folder(mirror, kind, began, **state):
+def folder(local_copy, kind, began, **state):
     """Add a numbered folder."""
-    path = mirror.folder / f"{len([*mirror.folder.glob('0*')]) + 1:04d}"
+    path = local_copy.folder / f"{len([*local_copy.folder.glob('0*')]) + 1:04d}"
     path.mkdir()
     (path / "attempt.json").write_text(json.dumps({"kind": kind, "time": began}))
     (path / "state.json").write_text(json.dumps(state))
     return path
 
 
-def end(mirror, capsys, **state):
+def end(local_copy, capsys, **state):
     """Return what a person reads at the end of a run that was followed."""
-    following.finish(mirror, RunState(**state), PlainView())
+    following.finish(local_copy, RunState(**state), PlainView())
     return capsys.readouterr().err
 
 
-def test_the_end_of_a_followed_run_counts_no_time_in_the_queue(mirror, capsys):
+def test_the_end_of_a_followed_run_counts_no_time_in_the_queue(local_copy, capsys):
     """It is the time that `ps` shows: a run that waited four minutes and trained for 150 s took 2:30."""
     ended = {"state": "succeeded", "reason": "completed", "time": BEGAN + 394}
-    folder(mirror, "attempt", BEGAN + 244, **ended)
-    assert re.search(r"succeeded 2:30\b", end(mirror, capsys, **ended))
-    assert remembered(mirror).took_s == 150
+    folder(local_copy, "attempt", BEGAN + 244, **ended)
+    assert re.search(r"succeeded 2:30\b", end(local_copy, capsys, **ended))
+    assert remembered(local_copy).took_s == 150
 
 
-def test_a_job_that_slurm_has_ended_is_said_to_get_a_new_job(mirror, capsys):
+def test_a_job_that_slurm_has_ended_is_said_to_get_a_new_job(local_copy, capsys):
     """And no container."""
-    folder(mirror, "attempt", BEGAN, state="running", time=BEGAN)
-    said = end(mirror, capsys, state="waiting", reason="client", time=BEGAN + 60)
+    folder(local_copy, "attempt", BEGAN, state="running", time=BEGAN)
+    said = end(local_copy, capsys, state="waiting", reason="client", time=BEGAN + 60)
     assert "launch recover w8q2zz     submits a new job" in said
     assert "container" not in said
 
@@ -114,32 +114,34 @@ def test_a_job_that_slurm_has_ended_is_said_to_get_a_new_job(mirror, capsys):
         ),
     ],
 )  # fmt: skip
-def test_what_slurm_has_done_to_a_run_is_its_diagnosis(mirror, told, name, why, mend):
+def test_what_slurm_has_done_to_a_run_is_its_diagnosis(local_copy, told, name, why, mend):
     """With Slurm's own words, and the command that goes on; also if an attempt has ended before, with nothing in its log."""
     if told["reason"] != "never-started":
-        attempt = folder(mirror, "attempt", BEGAN, state="resuming", reason="ended-by-slurm", time=BEGAN + 60)
+        attempt = folder(
+            local_copy, "attempt", BEGAN, state="resuming", reason="ended-by-slurm", time=BEGAN + 60
+        )
         (attempt / "log.txt").write_text("step 1\n")
-    mirror.told = RunState(**told)
-    found = diagnosis_of(mirror)
+    local_copy.told = RunState(**told)
+    found = diagnosis_of(local_copy)
     assert (found.name, found.line) == (name, None)
     assert why in found.why
     assert mend in found.mend
 
 
-def test_a_job_that_slurm_does_not_start_again_at_its_limit_has_reached_that(mirror):
+def test_a_job_that_slurm_does_not_start_again_at_its_limit_has_reached_that(local_copy):
     """Slurm's words are about the start alone then."""
-    folder(mirror, "attempt", BEGAN, state="resuming", reason="session-limit", time=BEGAN + 60)
+    folder(local_copy, "attempt", BEGAN, state="resuming", reason="session-limit", time=BEGAN + 60)
     words = "its job 12 is not started again: Requested operation is presently disabled for job 12"
-    mirror.told = RunState(state="waiting", reason="client", evidence={"service": words})
-    assert diagnosis_of(mirror).why == f"its limit of time was reached: {words}"
+    local_copy.told = RunState(state="waiting", reason="client", evidence={"service": words})
+    assert diagnosis_of(local_copy).why == f"its limit of time was reached: {words}"
 
 
-def test_a_cancel_is_not_taken_for_a_preemption(mirror):
+def test_a_cancel_is_not_taken_for_a_preemption(local_copy):
     """The training of a cancelled job ends by a signal, as if its node were taken."""
     evidence = {"exit": None, "signal": 15}
-    folder(mirror, "attempt", BEGAN, state="resuming", time=BEGAN + 60, evidence=evidence)
-    mirror.told = RunState(state="stopped", reason="cancelled-in-slurm")
-    assert diagnosis_of(mirror).name == "cancelled-in-slurm"
+    folder(local_copy, "attempt", BEGAN, state="resuming", time=BEGAN + 60, evidence=evidence)
+    local_copy.told = RunState(state="stopped", reason="cancelled-in-slurm")
+    assert diagnosis_of(local_copy).name == "cancelled-in-slurm"
 
 
 @pytest.mark.parametrize("state", ["reserved", "resuming"])
@@ -177,13 +179,13 @@ def test_hosts_shows_the_cards_of_a_cluster_as_slurm_calls_them(partition, cards
     assert shown[:3] == (cards, "-", "-")
 
 
-def test_an_item_whose_job_waits_is_not_called_running(mirror):
+def test_an_item_whose_job_waits_is_not_called_running(local_copy):
     """While nothing is known of its run, it has begun; then the run's own state is shown, in every list."""
     queue = make_queue("sweep", Rules(), [NewItem("i1", "{}", ("hive",), {})])
     item = queue.step(queue.items()[0], ItemState.RESERVED, run=RUN, host="hive")
     item = queue.step(item, ItemState.CONFIRMED)
     assert [row.state for row in rows_of([item])] == [state_of(item)] == ["reserved"]
-    shutil.rmtree(mirror.folder / "0001")
+    shutil.rmtree(local_copy.folder / "0001")
     assert [row.state for row in rows_of([item])] == [state_of(item)] == ["begun"]
 
 
@@ -198,7 +200,7 @@ def test_an_item_whose_job_waits_is_not_called_running(mirror):
         ("Batch job submission failed: Invalid feature specification", "launch probe --host hive"),
     ],
 )
-def test_a_refusal_names_what_shows_what_is_right(mirror, said, look, monkeypatch):
+def test_a_refusal_names_what_shows_what_is_right(local_copy, said, look, monkeypatch):
     """A probe shows partitions and nodes, and no flags."""
 
     def start(_run):
@@ -209,5 +211,5 @@ def test_a_refusal_names_what_shows_what_is_right(mirror, said, look, monkeypatc
     runtime = SlurmRuntime(desk, RuntimeRecord(kind="slurm"))
     monkeypatch.setattr(runtime, "start", start)
     with pytest.raises(RefusedError) as refused:
-        launching._start(runtime, mirror)
+        launching._start(runtime, local_copy)
     assert str(refused.value).splitlines()[1].endswith(look)

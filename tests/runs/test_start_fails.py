@@ -23,7 +23,7 @@ class Failing:
     host = "there"
 
     def __init__(self, error, is_taken):
-        self.desk, self._error, self._is_taken = AgentClient(self), error, is_taken
+        self.client, self._error, self._is_taken = AgentClient(self), error, is_taken
 
     def start(self, _run):
         """Fail."""
@@ -40,8 +40,8 @@ class Failing:
 @pytest.mark.parametrize(("error", "is_taken", "stays"), CASES)
 def test_a_mirror_stays_only_of_a_run_that_its_host_may_have(tmp_path, error, is_taken, stays):
     """`ps` would tell of it as gone, for ever."""
-    mirror = LocalCopy("0101-x-abcd", tmp_path)
-    mirror.bind_seen(Host(name="there"), "", None)
+    local_copy = LocalCopy("0101-x-abcd", tmp_path)
+    local_copy.bind_seen(Host(name="there"), "", None)
     with pytest.raises(type(error)):
-        _start(Failing(error, is_taken), mirror)
-    assert mirror.folder.exists() is stays
+        _start(Failing(error, is_taken), local_copy)
+    assert local_copy.folder.exists() is stays

@@ -185,7 +185,7 @@ def test_no_shape_of_an_answer_is_more_than_an_error(said):
         def images(self, **_options):
             return said
 
-    engine._desk, engine.api = Host(), Client()
+    engine._client, engine.api = Host(), Client()
     for ask in (lambda: engine.find("x", "y"), engine.containers, lambda: image_supplies(engine)):
         with contextlib.suppress(EngineError):
             ask()

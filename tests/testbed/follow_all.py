@@ -11,17 +11,21 @@ from launcher.copy.mirror import LocalCopy
 from launcher.copy.runs_folder import runs_folder
 from launcher.runs.follow.null_view import NullView
 from launcher.runs.follow.sessions import follow_sessions
-from launcher.runs.run_desk import on_line
-from launcher.transport.connecting import open_line
+from launcher.runs.run_desk import over_shared_connection
+from launcher.transport.connecting import open_shared_connection
 
 
 def main() -> None:
     """Follow them; return once all have ended."""
     host, runs = resolve.host(sys.argv[1]), sys.argv[2:]
-    with open_line(host) as line, concurrent.futures.ThreadPoolExecutor(len(runs)) as threads:
+    with open_shared_connection(host) as line, concurrent.futures.ThreadPoolExecutor(len(runs)) as threads:
         followed = [
             threads.submit(
-                follow_sessions, host, LocalCopy(run, runs_folder()), NullView(), opening=on_line(line)
+                follow_sessions,
+                host,
+                LocalCopy(run, runs_folder()),
+                NullView(),
+                opening=over_shared_connection(line),
             )
             for run in runs
         ]

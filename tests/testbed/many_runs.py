@@ -22,8 +22,8 @@ from launcher.copy.request import Request
 from launcher.runs.follow.following import follow
 from launcher.runs.follow.null_view import NullView
 from launcher.runs.launch.launching import Started, launch
-from launcher.runs.run_desk import Opening, on_line
-from launcher.transport.connecting import open_line
+from launcher.runs.run_desk import Opening, over_shared_connection
+from launcher.transport.connecting import open_shared_connection
 
 if TYPE_CHECKING:
     from launcher.copy.record_sync import News
@@ -72,21 +72,21 @@ def main() -> None:
     stop.parent.chmod(0o755)  # runs of other users look for it
     views = [Seen() for _ in range(count)]
     with (
-        open_line(host) as line,
+        open_shared_connection(host) as line,
         concurrent.futures.ThreadPoolExecutor(LAUNCHES) as few,
         concurrent.futures.ThreadPoolExecutor(count) as many,
     ):
-        opening = on_line(line)
+        opening = over_shared_connection(line)
         began = time.time()
         begun = [few.submit(_launch, host.name, stop, view, opening) for view in views]
         runs = [started.result() for started in begun]
         launched_s = time.time() - began
         ends = [
-            many.submit(follow, run.host, run.mirror, view, run.desk, pulls=False, opening=opening)
+            many.submit(follow, run.host, run.local_copy, view, run.client, pulls=False, opening=opening)
             for run, view in zip(runs, views, strict=True)
         ]
         time.sleep(SETTLE_S)
-        print(json.dumps({"following": [run.mirror.run for run in runs]}), flush=True)
+        print(json.dumps({"following": [run.local_copy.run for run in runs]}), flush=True)
         since, used = time.time(), os.times()
         time.sleep(seconds)
         until, after = time.time(), os.times()

@@ -32,7 +32,9 @@ def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | Non
     failure = AttemptFailure(diagnosis.name, diagnosis.line, diagnosis.why, diagnosis.mend)
     if proven is None and diagnosis.name in _NOT_BY_A_LOG:
         words = (
-            words_of_end(code, number) if diagnosis.name == "none" else CauseText(diagnosis.why, diagnosis.mend)
+            words_of_end(code, number)
+            if diagnosis.name == "none"
+            else CauseText(diagnosis.why, diagnosis.mend)
         )
         failure = failure._replace(name="unknown", why=words.why, mend=words.mend)
     is_by_signal = is_killed or _KILLED.search(diagnosis.line or "")

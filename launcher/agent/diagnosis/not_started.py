@@ -77,7 +77,9 @@ def refusal_of_image(log: str) -> Optional[ImageRefusal]:
 def _words_of_name(program: str, path: str) -> CauseText:
     why = "the host has no program '%s'" % program
     if program == CONTAINERS:
-        return CauseText(why, 'where it is a module of the cluster   modules = ["%s"]   in its table' % program)
+        return CauseText(
+            why, 'where it is a module of the cluster   modules = ["%s"]   in its table' % program
+        )
     close = difflib.get_close_matches(program, sorted(set(_programs(path))), n=1, cutoff=_CLOSE)
     if close:
         return CauseText(why, "did you mean '%s'?" % close[0])

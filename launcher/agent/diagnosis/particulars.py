@@ -74,7 +74,9 @@ _STATUSES = {
     126: CauseText(
         "the shell could not execute a file", "make it executable: chmod +x FILE, or name its interpreter"
     ),
-    127: CauseText("the shell did not find a program", "check its name, and that the job's environment has it"),
+    127: CauseText(
+        "the shell did not find a program", "check its name, and that the job's environment has it"
+    ),
 }
 
 LAST_LINE = CauseText(

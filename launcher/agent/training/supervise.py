@@ -146,7 +146,7 @@ class Supervisor:
         interruption = StartInterruption(self.run, self.fence, self.terminations, self.beat)
         verdict = self.mending.settle()
         self._write_attempt()  # at once: our parent waits for it, and checking a checkpoint takes long
-        self._wait_for_departure(interruption)
+        self._wait_for_recorded_move(interruption)
         self._mend_code(interruption)
         self._choose_checkpoint(interruption)
         if self.chosen.path is not None or self.mending.in_force.remedy is not None:
@@ -185,7 +185,7 @@ class Supervisor:
         self.proofs.attempt = self.record
         self.account.write_attempt(self.record)
 
-    def _wait_for_departure(self, interruption: StartInterruption) -> None:
+    def _wait_for_recorded_move(self, interruption: StartInterruption) -> None:
         """Wait for the last agent to leave where no lock shows if it is alive.
 
         Two trainings must not write into one folder.
@@ -193,9 +193,9 @@ class Supervisor:
         last = self._last
         if last is None or not run_state.probe_of(self.run).writes_afar or predecessor.is_by_a_client(last):
             return
-        departure = predecessor.PredecessorExit(last, self.account.folder)
+        recorded_move = predecessor.PredecessorExit(last, self.account.folder)
         began_s = time.monotonic()
-        while not departure.is_over() and not interruption.is_due():
+        while not recorded_move.is_over() and not interruption.is_due():
             time.sleep(0.1)
         self.run_time.leave_out(time.monotonic() - began_s)
 

@@ -37,11 +37,11 @@ class Backend:
 
         return connecting.connect(host)
 
-    def open_line(self, host: Host) -> SharedConnection:
+    def open_shared_connection(self, host: Host) -> SharedConnection:
         """Return a shared connection to a host. It opens for the first client. Raises what `connect` raises."""
         from launcher.transport import connecting
 
-        return connecting.open_line(host)
+        return connecting.open_shared_connection(host)
 
     @property
     def probing(self) -> Probing:

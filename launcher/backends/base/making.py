@@ -18,19 +18,19 @@ POLL_S = 0.5
 
 
 @contextlib.contextmanager
-def alone(desk: HostClient, lock: str, title: str, say: Say) -> Iterator[HeldLock]:
+def alone(client: HostClient, lock: str, title: str, say: Say) -> Iterator[HeldLock]:
     """Hold a lock on the host. Wait while another launch builds the same thing.
 
     A lost connection releases the lock too.
     """
-    while not (answer := desk.making.hold(lock)).held:
+    while not (answer := client.making.hold(lock)).held:
         say(f"{title}: another launch makes it")
         time.sleep(POLL_S)
     try:
         yield answer
     finally:
         with contextlib.suppress(ConnectionLostError):
-            desk.making.let_go(lock)
+            client.making.let_go(lock)
 
 
 def encoded(files: dict[str, bytes]) -> dict[str, str]:

@@ -103,7 +103,7 @@ class Probing:
         return None
 
     def probe(
-        self, desk: HostClient, host: Host, job: Job | None = None, choice: MachineChoice | None = None
+        self, client: HostClient, host: Host, job: Job | None = None, choice: MachineChoice | None = None
     ) -> Facts:
         """Return a host's facts, for a job if one is given.
 
@@ -111,13 +111,13 @@ class Probing:
         For a host that cannot be probed, return the facts expected of the chosen machine. Raises HostError.
         """
         del choice
-        return ask(desk, host, job)
+        return ask(client, host, job)
 
-    def probe_again(self, desk: HostClient, host: Host, plan: Plan) -> Facts:
+    def probe_again(self, client: HostClient, host: Host, plan: Plan) -> Facts:
         """Return the facts for resuming a run from its recorded plan. Raises HostError."""
         from launcher.planning.assembly import job_of  # a launch loads it while it waits for its host
 
-        return self.probe(desk, host, job_of(plan))
+        return self.probe(client, host, job_of(plan))
 
     def expected(self, host: Host, choice: MachineChoice | None) -> Facts | None:
         """Return the facts expected of the chosen machine, without contacting it.
@@ -216,9 +216,9 @@ class Probing:
         yield from ()
 
 
-def ask(desk: HostClient, host: Host, job: Job | None, *, slurm: bool = False) -> Facts:
+def ask(client: HostClient, host: Host, job: Job | None, *, slurm: bool = False) -> Facts:
     """Return a host's facts, including those of its cluster if `slurm`. Raises HostError."""
-    return desk.probe(
+    return client.probe(
         environment=host.environment,
         packages=None if job is None else _packages(job),
         engine=host.engine,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from launcher.backends.kinds import PACKAGES, host_kind
 from launcher.backends.registry import backend_of
 from launcher.config import resolve
-from launcher.copy.mirror import LocalCopy, mirrors
+from launcher.copy.mirror import LocalCopy, local_copies
 from launcher.errors import RefusedError, UsageError
 from launcher.planning.placement import requested_gpus
 from launcher.rental.lease.renter import open_account
@@ -100,20 +100,20 @@ def earlier_run(job: str, profile: Profile) -> Expected | None:
 
     Return None without one.
     """
-    for mirror in reversed(mirrors()):
-        if (seconds := _seconds(mirror, job, profile)) is not None:
+    for local_copy in reversed(local_copies()):
+        if (seconds := _seconds(local_copy, job, profile)) is not None:
             return Expected(
                 seconds / 3600 + SETUP_HOURS,
-                f"as run {mirror.short} took, and {SETUP_HOURS * 60:.0f} min around it",
+                f"as run {local_copy.short} took, and {SETUP_HOURS * 60:.0f} min around it",
             )
     return None
 
 
-def _seconds(mirror: LocalCopy, job: str, profile: Profile) -> float | None:
-    plan = mirror.record.plan()
+def _seconds(local_copy: LocalCopy, job: str, profile: Profile) -> float | None:
+    plan = local_copy.record.plan()
     if (plan.job, plan.card) != (job, profile.title) or plan.rehearsed:
         return None
-    state, began = mirror.state(), mirror.record.began()
+    state, began = local_copy.state(), local_copy.record.began()
     if state is None or state.state != State.SUCCEEDED or state.time is None or began is None:
         return None
     return max(0.0, state.time - began)

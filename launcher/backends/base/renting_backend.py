@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from launcher.backends.base.running import Running
 from launcher.backends.base.upkeep import Upkeep
-from launcher.copy.mirror import LocalCopy, mirrors
+from launcher.copy.mirror import LocalCopy, local_copies
 
 if TYPE_CHECKING:
     from launcher.values.host import Host
@@ -20,7 +20,11 @@ class RentingRunning(Running):
 
     def known_runs(self, host: Host) -> list[LocalCopy]:
         """Return the runs on machines rented for a host, the latest launch last."""
-        return [mirror for mirror in mirrors() if (entry := mirror.entry) and entry.host.name == host.name]
+        return [
+            local_copy
+            for local_copy in local_copies()
+            if (entry := local_copy.entry) and entry.host.name == host.name
+        ]
 
 
 class RentingUpkeep(Upkeep):

@@ -33,14 +33,14 @@ class Running:
         return None
 
     def service_diagnosis(
-        self, mirror: LocalCopy, state: RunState, said: str | None, last_reason: Callable[[], object]
+        self, local_copy: LocalCopy, state: RunState, said: str | None, last_reason: Callable[[], object]
     ) -> Diagnosis | None:
         """Return the effect of a scheduler or service on its run; None without an effect or a service.
 
         `said` is the service's text about the run; `last_reason` returns the reason of the last attempt's
         end.
         """
-        del mirror, state, said, last_reason
+        del local_copy, state, said, last_reason
         return None
 
     def first_note(self) -> str | None:

@@ -80,7 +80,7 @@ class SharedResource(NamedTuple):
 class Runtime(ABC):
     """Runs the jobs of one host. Use it in a `with`.
 
-    `desk` is the host's client; closing the runtime leaves it open. `record` describes how runs are kept on
+    `client` is the host's client; closing the runtime leaves it open. `record` describes how runs are kept on
     the host and is recorded with each run. `build` has the options for building images and environments.
     `facts` are the host's, or `None` for a recorded run.
     """
@@ -98,13 +98,13 @@ class Runtime(ABC):
 
     def __init__(
         self,
-        desk: HostClient,
+        client: HostClient,
         record: RuntimeRecord,
         build: BuildOptions | None = None,
         facts: Facts | None = None,
     ) -> None:
         """Store the arguments. Connections open on first use."""
-        self.desk = desk
+        self.client = client
         self.record = record
         self.build = build or BuildOptions()
         self.facts = facts
@@ -144,7 +144,7 @@ class Runtime(ABC):
         `card-leased` if the cards are taken; nothing is made then. A caller with `queues` that repeats the
         call keeps its place in the queue.
         """
-        made = self.desk.preparation.create(
+        made = self.client.preparation.create(
             run,
             plan,
             self.record.kind,
@@ -168,7 +168,7 @@ class Runtime(ABC):
 
     def entrust(self, run: str, secrets: Mapping[str, str]) -> None:
         """Put the values of a run's secrets on the host, readable only by this user's processes."""
-        self.desk.preparation.entrust(run, secrets)
+        self.client.preparation.entrust(run, secrets)
 
     @abstractmethod
     def start(self, run: str) -> str | None:
@@ -203,7 +203,7 @@ class Runtime(ABC):
         """
         secrets = None
         while True:
-            resumed = self.desk.runs.resume(run, needs.by, secrets)
+            resumed = self.client.runs.resume(run, needs.by, secrets)
             if resumed.silence_left_s is not None:
                 needs.wait(f"for a sign of life from another machine, {resumed.silence_left_s:.0f} s more")
                 time.sleep(1.0)
@@ -224,7 +224,7 @@ class Runtime(ABC):
     def inside(self, run: str) -> Iterator[HostClient]:
         """Yield a client whose commands run in the environment of the run's processes."""
         del run
-        yield self.desk
+        yield self.client
 
     def open_port(self, run: str, port: int) -> Socket:
         """Open a stream to a TCP port of the run's loopback.
@@ -232,7 +232,7 @@ class Runtime(ABC):
         Raises PortClosedError, RefusedStreamError if the host forbids it, or another HostError.
         """
         del run
-        return self.desk.open_port(port)
+        return self.client.open_port(port)
 
     def remove(self, run: str) -> str | None:
         """Remove the runtime's objects of a run that has ended.

@@ -89,10 +89,10 @@ def open_account(host: Host, settings: KaggleSettings) -> SpooledClient:
 
     Raises ServiceAuthError without credentials, HostError.
     """
-    return _account(settings).desk(host)
+    return _account(settings).client(host)
 
 
-def open_account_line(host: Host, settings: KaggleSettings) -> SharedConnection:
+def open_account_connection(host: Host, settings: KaggleSettings) -> SharedConnection:
     """Return a shared connection to an account. Its clients share the spool's agents, login and segments.
 
     The first client raises ServiceAuthError without credentials, HostError.
@@ -121,7 +121,7 @@ class Account:
         self.user = name
         self.place = f"{HOST}-{name}{_suffix(settings.api)}"
 
-    def desk(self, host: Host) -> SpooledClient:
+    def client(self, host: Host) -> SpooledClient:
         """Return a client of the account's spool, with an agent for it alone. Raises HostError."""
         link = self.connection(host).open_link()
         return SpooledClient(AgentChannel(host.name, link), self.segments)

@@ -54,11 +54,11 @@ class KaggleBackend(Backend):
 
         return open_account(host, settings_of(host))
 
-    def open_line(self, host: Host) -> SharedConnection:
+    def open_shared_connection(self, host: Host) -> SharedConnection:
         """Return a shared connection to the account's spool."""
-        from launcher.backends.kaggle.kaggle import open_account_line
+        from launcher.backends.kaggle.kaggle import open_account_connection
 
-        return open_account_line(host, settings_of(host))
+        return open_account_connection(host, settings_of(host))
 
     @property
     def probing(self) -> KaggleProbing:

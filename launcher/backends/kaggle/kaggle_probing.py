@@ -43,17 +43,17 @@ class KaggleProbing(Probing):
         )
 
     def probe(
-        self, desk: HostClient, host: Host, job: Job | None = None, choice: MachineChoice | None = None
+        self, client: HostClient, host: Host, job: Job | None = None, choice: MachineChoice | None = None
     ) -> Facts:
         """Return the expected facts, with the precision evidence of earlier runs from the account's spool."""
         del job
         machine, profiles, _ = choice or self._by_table(host, Lookup())
-        spool = desk.probe(environment=None, packages=[], engine=None, model=None, model_keys=())
+        spool = client.probe(environment=None, packages=[], engine=None, model=None, model_keys=())
         return expected_facts(spool.host_id, machine, profiles[0], spool.precision_evidence)
 
-    def probe_again(self, desk: HostClient, host: Host, plan: Plan) -> Facts:
+    def probe_again(self, client: HostClient, host: Host, plan: Plan) -> Facts:
         """Return the facts expected of the plan's machine."""
-        return self.probe(desk, host, choice=planned_machine(plan))
+        return self.probe(client, host, choice=planned_machine(plan))
 
     def expected(self, host: Host, choice: MachineChoice | None) -> Facts | None:
         """Return the facts expected of the chosen machine; None without a choice."""

@@ -60,7 +60,7 @@ class KaggleRuntime(Runtime):
 
     def start(self, run: str) -> str | None:
         """Push the run's first kernel. It begins once the service has a machine for it."""
-        self.desk.preparation.hand_over(run)
+        self.client.preparation.hand_over(run)
         self._push(run)
         return None
 
@@ -71,7 +71,7 @@ class KaggleRuntime(Runtime):
         would both begin. So the client that pushed the last kernel goes first.
         """
         needs.wait(f"until its last session's files are here; {self._spool.about}")
-        self._spool.bring_home(run, lambda _count: None)
+        self._spool.download_files(run, lambda _count: None)
         segments = self._spool.segments
         if self._is_continued(run, needs):
             return ResumedRun(state="running", is_ours=False, by="another client of the account")
@@ -87,7 +87,7 @@ class KaggleRuntime(Runtime):
         After that, the run's liveness comes from the service, not from the lock of its local folder.
         """
         self._spool.segments.push(run)
-        self.desk.runs.await_agent(run, 0.0)
+        self.client.runs.await_agent(run, 0.0)
 
     def _is_continued(self, run: str, needs: ResumeInputs) -> bool:
         """Whether another client has pushed the next kernel.
@@ -128,10 +128,10 @@ class KaggleRuntime(Runtime):
 
     def _retire(self, run: str) -> None:
         try:
-            self._spool.bring_home(run, lambda _count: None)
+            self._spool.download_files(run, lambda _count: None)
             self._spool.segments.retire(run)
         except ServiceError as error:
-            host, short = self.desk.host, run.rpartition("-")[2]
+            host, short = self.client.host, run.rpartition("-")[2]
             words = "is stopped here, but its kernels stay for now, and another client may continue from them"
             raise HostError(
                 host, f"{run} {words}: {str(error).splitlines()[0]}\n  again   launch stop {short}"
@@ -145,7 +145,7 @@ class KaggleRuntime(Runtime):
         try:
             self._spool.segments.clear_away(run)
         except ServiceError as error:
-            host = self.desk.host
+            host = self.client.host
             return f"its kernels stay for now: {str(error).splitlines()[0]}   launch gc --host {host}"
         return None
 
@@ -153,7 +153,7 @@ class KaggleRuntime(Runtime):
 
     def holdings(self) -> list[RunResource]:
         """Return the kernels that this spool has pushed and does not need."""
-        root = self.desk.upkeep.root_label()
+        root = self.client.upkeep.root_label()
         kept = self._spool.segments.kept()
         return [RunResource("kernel", ref, ref, run, root, is_up=False) for ref, run in kept]
 
@@ -175,9 +175,9 @@ class KaggleRuntime(Runtime):
 
     @property
     def _spool(self) -> SpooledClient:
-        if not isinstance(self.desk, SpooledClient):
-            raise HostError(self.desk.host, f"{self.desk.host}: only an account of Kaggle has kernels")
-        return self.desk
+        if not isinstance(self.client, SpooledClient):
+            raise HostError(self.client.host, f"{self.client.host}: only an account of Kaggle has kernels")
+        return self.client
 
 
 RUNTIME = KaggleRuntime

@@ -46,7 +46,7 @@ class LambdaCloud(Backend):
             f"  its runs   launch ps     offers   launch offers --host {host.name}"
         )
 
-    open_line = connect
+    open_shared_connection = connect
 
     @property
     def probing(self) -> LambdaProbing:

@@ -82,9 +82,9 @@ class Docker(Runtime):
         from launcher.backends.machine.docker.engine import DockerEngine
 
         if self.record.engine is None:
-            words = f"{self.desk.host}: the run's record does not say which container engine it belongs to"
-            raise EngineError(self.desk.host, words)
-        return DockerEngine(self.desk, self.record.engine)
+            words = f"{self.client.host}: the run's record does not say which container engine it belongs to"
+            raise EngineError(self.client.host, words)
+        return DockerEngine(self.client, self.record.engine)
 
     @functools.cached_property
     def _engine_facts(self) -> EngineFacts:
@@ -124,9 +124,9 @@ class Docker(Runtime):
         if gpus:
             device_request(plan.host, self._engine_facts, gpus)
         if plan.image != self._checked:  # a launch that waits for a card calls this repeatedly
-            check_image(self.desk, self.engine, plan, self.build)
+            check_image(self.client, self.engine, plan, self.build)
             self._checked = plan.image
-        made = self.desk.preparation.create(
+        made = self.client.preparation.create(
             run, plan, self.name, self.engine.way, gpus, count, any_of, queues=queues
         )
         self._prepared[run] = (plan, made.place, made.gpus or ())
@@ -142,7 +142,7 @@ class Docker(Runtime):
         return self._provide(plan, self.build, say)
 
     def _provide(self, plan: Plan, build: BuildOptions, say: Say) -> str:
-        provided = provide_image(self.desk, self.engine, plan, build, say)
+        provided = provide_image(self.client, self.engine, plan, build, say)
         if plan.image is not None:
             self._code[plan.image.name] = provided.code
         return provided.words
@@ -153,7 +153,7 @@ class Docker(Runtime):
         Raises EngineError with the container's last output if no agent appears; the run may then be removed.
         """
         plan, place, gpus = self._prepared[run]
-        self.desk.preparation.hand_over(run)
+        self.client.preparation.hand_over(run)
         self._begin(run, place, self._create(run, plan, 1, place, gpus))
         return None
 
@@ -181,7 +181,7 @@ class Docker(Runtime):
 
     def stop(self, run: str, grace_s: float) -> bool:
         """Stop the run's container. It has stopped when this returns. A killed container has recorded no end."""
-        container = self.engine.find(run, self.desk.runs.location(run).root)
+        container = self.engine.find(run, self.client.runs.location(run).root)
         if container is not None:
             self.engine.stop(container, stop_timeout_s(grace_s))
         return True
@@ -192,11 +192,11 @@ class Docker(Runtime):
 
         Raises EngineError with an alternative if no container can be used.
         """
-        host, place = self.desk.host, self.desk.runs.location(run)
+        host, place = self.client.host, self.client.runs.location(run)
         container = self.engine.find(run, place.root)
         if container is None:
             words = f"{host}: the container of {run} was removed"
-            mend = f"its files are on the host   {self.desk.by_hand(shlex.join(['ls', place.path]))}"
+            mend = f"its files are on the host   {self.client.by_hand(shlex.join(['ls', place.path]))}"
             raise EngineError(host, f"{words}\n  {mend}")
         if container.status == "paused":
             words = f"{host}: the container of {run} is paused"
@@ -207,12 +207,12 @@ class Docker(Runtime):
         open_stream = self.engine.open_exec if is_running else self.engine.open_beside
         with AgentClient(
             AgentChannel(host, NestedChannel(host, open_stream(container, command), "container"))
-        ) as desk:
-            yield desk
+        ) as client:
+            yield client
 
     def open_port(self, run: str, port: int) -> Socket:
         """Open a stream to a TCP port in the run's container, which must be running."""
-        host, place = self.desk.host, self.desk.runs.location(run)
+        host, place = self.client.host, self.client.runs.location(run)
         container = self.engine.find(run, place.root)
         if container is None or container.status != "running":
             raise EngineError(host, f"{host}: the container of {run} does not run: nothing listens in it")
@@ -227,12 +227,12 @@ class Docker(Runtime):
     def remove(self, run: str) -> str | None:
         """Remove the run's container. Return a message if the engine refuses or does not answer."""
         try:
-            container = self.engine.find(run, self.desk.upkeep.root_label())
+            container = self.engine.find(run, self.client.upkeep.root_label())
             if container is not None:
                 self.engine.remove(container)
         except EngineError as error:
             words = f"its container is left: {str(error).splitlines()[0]}"
-            return f"{words}\n  it goes when its engine answers again   launch gc --host {self.desk.host}"
+            return f"{words}\n  it goes when its engine answers again   launch gc --host {self.client.host}"
         return None
 
     # all objects of the runtime on the host
@@ -257,7 +257,7 @@ class Docker(Runtime):
 
     def supplies(self, root: str | None = None) -> list[SharedResource]:
         """Return the images that launch built on the engine, the latest first, then leftovers of builds."""
-        return [*image_supplies(self.engine, root), *remains(self.desk, self.engine, root)]
+        return [*image_supplies(self.engine, root), *remains(self.client, self.engine, root)]
 
     def discard(self, thing: RunResource | SharedResource) -> bool:
         """Remove an image, or a container, which is killed first if it runs. Raises EngineError.
@@ -266,7 +266,7 @@ class Docker(Runtime):
         """
         if isinstance(thing, SharedResource):
             if thing.id:
-                return discard_remains(self.desk, self.engine, thing)
+                return discard_remains(self.client, self.engine, thing)
             return self.engine.remove_image(thing.name)
         container = Container(thing.id, "", None)
         if thing.is_up:
@@ -283,7 +283,7 @@ class Docker(Runtime):
 
     def _begin(self, run: str, place: RunLocation, container: Container) -> None:
         """Start the run's container and wait until its agent has begun an attempt. Raises EngineError."""
-        host = self.desk.host
+        host = self.client.host
         try:
             self.engine.start(container)
         except EngineError as error:
@@ -305,7 +305,7 @@ class Docker(Runtime):
         while time.monotonic() < deadline:
             # This order matters: the agent may have appeared before its container stopped.
             is_down = _is_down(self.engine.find(run, place.root))
-            if self.desk.runs.await_agent(run, 0.0 if is_down else LOOK_S):
+            if self.client.runs.await_agent(run, 0.0 if is_down else LOOK_S):
                 return True
             if is_down:
                 return False

@@ -28,7 +28,7 @@ _NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
 
 
 def provide(
-    desk: HostClient, plan: Plan, maker: EnvironmentBuilder | None, build: BuildOptions, say: Say
+    client: HostClient, plan: Plan, maker: EnvironmentBuilder | None, build: BuildOptions, say: Say
 ) -> str:
     """Provide the plan's environment on the host. Return its source, in words.
 
@@ -39,28 +39,28 @@ def provide(
     environment = plan.environment
     if environment is None:
         raise ValueError("the plan has no environment")
-    if desk.making.has_environment(environment.name):
+    if client.making.has_environment(environment.name):
         return f"{environment.name}, there"
-    with alone(desk, f"environment-{environment.name}", environment.name, say):
-        if desk.making.has_environment(environment.name):
+    with alone(client, f"environment-{environment.name}", environment.name, say):
+        if client.making.has_environment(environment.name):
             return f"{environment.name}, made by another launch"
         if maker is None:
             words = (
-                f"{desk.host}: environment {environment.name} is gone, and nothing there can make it again"
+                f"{client.host}: environment {environment.name} is gone, and nothing there can make it again"
             )
             raise HostError(
-                desk.host, f"{words}\n  install Python {environment.python} with venv on the host, or uv"
+                client.host, f"{words}\n  install Python {environment.python} with venv on the host, or uv"
             )
         began = time.monotonic()
         card = None if plan.rehearsed else plan.profile
-        packages, by = _make(desk, environment, maker, build, card, say)
-        _check(desk, plan, environment, build, packages)
-        desk.making.seal_environment(environment.name)
+        packages, by = _make(client, environment, maker, build, card, say)
+        _check(client, plan, environment, build, packages)
+        client.making.seal_environment(environment.name)
         return f"{environment.name}, made in {time.monotonic() - began:.0f} s (by {by}, Python {environment.python})"
 
 
 def _make(
-    desk: HostClient,
+    client: HostClient,
     environment: Environment,
     maker: EnvironmentBuilder,
     build: BuildOptions,
@@ -77,7 +77,7 @@ def _make(
     index = build.torch_index if build.torch_index is not None else environment.torch_index
     lines = OutputLines(say, _step, KEPT_LINES)
     try:
-        made = desk.making.make_environment(
+        made = client.making.make_environment(
             environment.name,
             maker,
             json.dumps(payload).encode(),
@@ -88,14 +88,14 @@ def _make(
         )
     except MalformedAnswerError as error:
         raise HostError(
-            desk.host, f"{desk.host}: environment {environment.name} did not report its packages"
+            client.host, f"{client.host}: environment {environment.name} did not report its packages"
         ) from error
     except AgentError as error:
         if _NO_ROOM.search(str(error)):
-            raise _failed(desk, environment, "disk", [str(error)], build) from error
+            raise _failed(client, environment, "disk", [str(error)], build) from error
         raise
     if made.packages is None:
-        raise _failed(desk, environment, str(made.step), lines.last(), build)
+        raise _failed(client, environment, str(made.step), lines.last(), build)
     return made.packages, made.by or "pip"
 
 
@@ -105,25 +105,29 @@ def _step(line: str) -> str | None:
 
 
 def _check(
-    desk: HostClient, plan: Plan, environment: Environment, build: BuildOptions, packages: InstalledPackages
+    client: HostClient, plan: Plan, environment: Environment, build: BuildOptions, packages: InstalledPackages
 ) -> None:
     """Raise RefusedError if the packages do not run on the card or do not fit together."""
     chosen = verifiable_torch(environment.torch, build)
     problems = unfit(packages, None if plan.rehearsed else plan.profile, chosen, environment.requirements)
     if problems:
         text = "\n".join(f"  {printable(problem)}" for problem in problems)
-        words = f"{desk.host}: the environment of these requirements is not for {plan.profile.title}:\n{text}"
+        words = (
+            f"{client.host}: the environment of these requirements is not for {plan.profile.title}:\n{text}"
+        )
         raise RefusedError(f"{words}\n  other versions in the job's requirements")
 
 
 def _failed(
-    desk: HostClient, environment: Environment, step: str, lines: list[str], build: BuildOptions
+    client: HostClient, environment: Environment, step: str, lines: list[str], build: BuildOptions
 ) -> HostError:
-    failure = build_failure(lines, desk.host, indexes(environment.torch_index, build))
+    failure = build_failure(lines, client.host, indexes(environment.torch_index, build))
     text = "\n".join(f"  | {line}" for line in failure.lines)
     mend = failure.mend.partition(", or base = ")[0]  # an environment has no base image
     if any(map(_NO_ROOM.search, lines)):
-        mend = f"launch gc --host {desk.host}     makes some room, or set root = … for {desk.host}"
+        mend = f"launch gc --host {client.host}     makes some room, or set root = … for {client.host}"
     why = f": {failure.what}" if failure.what else ""
-    words = f"{desk.host}: environment {environment.name} could not be made ({step}){why}:\n{text}\n  {mend}"
-    return HostError(desk.host, words)
+    words = (
+        f"{client.host}: environment {environment.name} could not be made ({step}){why}:\n{text}\n  {mend}"
+    )
+    return HostError(client.host, words)

@@ -26,22 +26,22 @@ class Native(Runtime):
         """Provide the plan's environment, building it if necessary."""
         if plan.environment is None:
             return super().provide(plan, say)
-        return self._provide_by(self.desk, plan, plan.environment, say)
+        return self._provide_by(self.client, plan, plan.environment, say)
 
-    def _provide_by(self, desk: HostClient, plan: Plan, environment: Environment, say: Say) -> str:
-        """Provide the plan's environment through `desk`, the client of the machine that builds it."""
+    def _provide_by(self, client: HostClient, plan: Plan, environment: Environment, say: Say) -> str:
+        """Provide the plan's environment through `client`, the client of the machine that builds it."""
         from launcher.backends.machine import environments
         from launcher.planning.software.environment_plan import maker_of  # few jobs need a new environment
 
         maker = maker_of(environment, self.facts, self.build) if self.facts is not None else None
-        return environments.provide(desk, plan, maker, self.build, say)
+        return environments.provide(client, plan, maker, self.build, say)
 
     def start(self, run: str) -> str | None:
         """Start the run's keeper. Return when its agent has begun the first attempt.
 
         A cluster's agent submits a job instead.
         """
-        return self.desk.preparation.start(run)
+        return self.client.preparation.start(run)
 
 
 RUNTIME = Native

@@ -48,11 +48,11 @@ class SlurmProbing(Probing):
         return super().choose(host, asked, lookup)
 
     def probe(
-        self, desk: HostClient, host: Host, job: Job | None = None, choice: MachineChoice | None = None
+        self, client: HostClient, host: Host, job: Job | None = None, choice: MachineChoice | None = None
     ) -> Facts:
         """Probe the login node. Raises HostError, also if the cluster's controller does not answer."""
         del choice
-        facts = ask(desk, host, job, slurm=True)
+        facts = ask(client, host, job, slurm=True)
         if facts.slurm is None or facts.slurm.error is not None:
             why = facts.slurm.error if facts.slurm is not None else None
             raise HostError(
@@ -62,9 +62,9 @@ class SlurmProbing(Probing):
             )
         return facts
 
-    def probe_again(self, desk: HostClient, host: Host, plan: Plan) -> Facts:
+    def probe_again(self, client: HostClient, host: Host, plan: Plan) -> Facts:
         """Return the facts with the plan's cards, which are expected."""
-        facts = super().probe_again(desk, host, plan)
+        facts = super().probe_again(client, host, plan)
         return with_expected_cards(facts, None if plan.rehearsed else plan.profile)
 
     def cards(self, host: Host, job: Job, asked: CardRequest, facts: Facts, lookup: Lookup) -> HostCards:

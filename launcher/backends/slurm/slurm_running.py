@@ -22,13 +22,13 @@ class SlurmRunning(Running):
     """The running part for a cluster."""
 
     def service_diagnosis(
-        self, mirror: LocalCopy, state: RunState, said: str | None, last_reason: Callable[[], object]
+        self, local_copy: LocalCopy, state: RunState, said: str | None, last_reason: Callable[[], object]
     ) -> Diagnosis | None:
         """Return why a run waits for a new job, was cancelled in Slurm, or never began.
 
         Return None for any other run.
         """
-        short = mirror.short
+        short = local_copy.short
         if state.state == State.WAITING and state.reason == Reason.CLIENT and said:
             is_time_up = _TIMEOUT.search(said) or last_reason() == Reason.SESSION_LIMIT
             why = f"{'its limit of time was reached' if is_time_up else 'Slurm has ended its job for good'}: {said}"
@@ -43,17 +43,21 @@ class SlurmRunning(Running):
             return Diagnosis(Reason.CANCELLED_IN_SLURM, None, None, why, again)
         if state.state == State.FAILED and state.reason == Reason.NEVER_STARTED and said:
             return Diagnosis(
-                Reason.NEVER_STARTED, None, None, f"Slurm could not begin it: {said}", _begin_again(mirror)
+                Reason.NEVER_STARTED,
+                None,
+                None,
+                f"Slurm could not begin it: {said}",
+                _begin_again(local_copy),
             )
         return None
 
 
-def _begin_again(mirror: LocalCopy) -> str:
+def _begin_again(local_copy: LocalCopy) -> str:
     """Return the next step for a job that could not begin, with the place of its log on the cluster."""
-    host = mirror.host()
-    log = host.by_hand(shlex.join(["cat", f"{host.root}/runs/{mirror.run}/record/slurm.log"]))
+    host = local_copy.host()
+    log = host.by_hand(shlex.join(["cat", f"{host.root}/runs/{local_copy.run}/record/slurm.log"]))
     return (
-        f"correct the cause, such as `extra` or `modules`, and   launch rerun {mirror.short}\n"
+        f"correct the cause, such as `extra` or `modules`, and   launch rerun {local_copy.short}\n"
         f"its log   {log}\n"
         "without a log: does each node see `root`, and may it write there?"
     )

@@ -71,7 +71,7 @@ class SlurmRuntime(Native):
         No card is leased or recorded: Slurm assigns them to the job.
         """
         del gpus, count, any_of, queues
-        self._place = self.desk.preparation.create(
+        self._place = self.client.preparation.create(
             run, plan, self.record.kind, None, None, None, None, queues=False
         ).place
         return ()
@@ -84,10 +84,13 @@ class SlurmRuntime(Native):
         if plan.slurm is None or plan.slurm.build != IN_JOB or plan.environment is None:
             return super().provide(plan, say)
         name = plan.environment.name
-        if self.desk.making.has_environment(name):
+        if self.client.making.has_environment(name):
             return f"{name}, there"
-        with alone(self.desk, f"job-environment-{name}", name, say), self._in_job(plan.slurm, say) as desk:
-            return self._provide_by(desk, plan, plan.environment, say)
+        with (
+            alone(self.client, f"job-environment-{name}", name, say),
+            self._in_job(plan.slurm, say) as client,
+        ):
+            return self._provide_by(client, plan, plan.environment, say)
 
     @contextlib.contextmanager
     def _in_job(self, asked: Submission, say: Say) -> Iterator[HostClient]:
@@ -96,12 +99,12 @@ class SlurmRuntime(Native):
         Raises HostError with Slurm's message if the job is refused. The agent uses the login node's host id,
         so that it builds the environment where the run will look for it.
         """
-        host, place = self.desk.host, self._place
+        host, place = self.client.host, self._place
         flags = [flag for flag in asked.flags if not flag.startswith(("--nodes=", "--gres="))]
         words = ["srun", *flags, "--nodes=1", "--ntasks=1", "--job-name=launch-environment", "--quiet"]
         command = ["env", f"LAUNCH_HOST_ID={place.host_id}", *serving(place)]
         # Output of srun itself comes first. Standard error of the agent is dropped.
-        stream = self.desk.open_program(
+        stream = self.client.open_program(
             [
                 *("env", *_FREED, "sh", "-c", 'exec "$@" 2>&1', "sh"),
                 *("python3", "-I", place.agent, "attended", *words),
@@ -110,8 +113,8 @@ class SlurmRuntime(Native):
         )
         with contextlib.closing(stream):
             _await_node(host, stream, say)
-            with AgentClient(AgentChannel(host, NestedChannel(host, stream, "job"))) as desk:
-                yield desk
+            with AgentClient(AgentChannel(host, NestedChannel(host, stream, "job"))) as client:
+                yield client
 
     def start_words(self, job_id: str | None) -> str:
         """Return that the job is in Slurm's queue."""
@@ -122,7 +125,7 @@ class SlurmRuntime(Native):
         if error.code != NOT_SUBMITTED:
             return None
         if _OF_OPTION.search(str(error)):
-            return f"what sbatch takes   {self.desk.by_hand('sbatch --help')}"
+            return f"what sbatch takes   {self.client.by_hand('sbatch --help')}"
         return f"the cluster's facts   launch probe --host {error.host}"
 
     def stop(self, run: str, grace_s: float) -> bool:
@@ -132,7 +135,7 @@ class SlurmRuntime(Native):
         """
         began = asked = time.monotonic()
         while time.monotonic() < began + ENDING_S + grace_s:
-            summary = next(iter(self.desk.runs.summaries(run)), None)
+            summary = next(iter(self.client.runs.summaries(run)), None)
             if summary is None or is_terminal(summary.state):
                 return False
             if _is_silent(summary):
@@ -140,15 +143,15 @@ class SlurmRuntime(Native):
                     raise self._unanswered(summary)
             elif summary.state in _QUEUED and time.monotonic() > asked + AGAIN_S:
                 # Slurm may have put the job back into the queue, where it receives no stop request.
-                self.desk.runs.wish(run, "stop" if grace_s else "cancel")
+                self.client.runs.wish(run, "stop" if grace_s else "cancel")
                 asked = time.monotonic()
             time.sleep(LOOK_S)
         if grace_s:
-            self.desk.runs.wish(run, "stop", force=True)
+            self.client.runs.wish(run, "stop", force=True)
         return False
 
     def _unanswered(self, summary: Summary) -> HostError:
-        host = self.desk.host
+        host = self.client.host
         said = (summary.evidence or {}).get("service")
         words = f"{host}: Slurm does not answer: {said}; {summary.run} ends as soon as its job hears of the wish, or begins"
         return HostError(host, f"{words}\n  look again   launch ps --host {host}")
@@ -159,15 +162,15 @@ class SlurmRuntime(Native):
 
         Raises HostError with an alternative if the job is not running.
         """
-        host = self.desk.host
+        host = self.client.host
         link = NestedChannel(host, self._open_inside(run), "job")
         try:
             channel = AgentChannel(host, link)
         except ConnectionLostError as error:
             raise self._not_started(run, link) from error
         try:
-            with AgentClient(channel) as desk:
-                yield desk
+            with AgentClient(channel) as client:
+                yield client
         except ConnectionLostError as error:
             self._entrance(run)  # raises the reason if the job has ended by now
             raise ConnectionLostError(host, str(error)) from error
@@ -179,13 +182,13 @@ class SlurmRuntime(Native):
             piece = stream.recv(1)
             if not piece:
                 stream.close()
-                words = f"{self.desk.host}: no process listens on port {port} in the node of {run}"
-                raise PortClosedError(self.desk.host, words)
+                words = f"{self.client.host}: no process listens on port {port} in the node of {run}"
+                raise PortClosedError(self.client.host, words)
             heard += piece
         return stream
 
     def _open_inside(self, run: str, *words: str) -> Socket:
-        return self.desk.open_program([*self._entrance(run), *words])
+        return self.client.open_program([*self._entrance(run), *words])
 
     def _entrance(self, run: str) -> list[str]:
         """Return the command that starts an agent in the run's job.
@@ -193,28 +196,31 @@ class SlurmRuntime(Native):
         Raises HostError if the job is not running.
         """
         try:
-            return self.desk.runs.entrance(run)
+            return self.client.runs.entrance(run)
         except AgentError as error:
             if error.code != "no-job":
                 raise
             raise self._without_job(run, error) from error
 
     def _without_job(self, run: str, error: AgentError) -> HostError:
-        host, short = self.desk.host, run.rpartition("-")[2]
+        host, short = self.client.host, run.rpartition("-")[2]
         words = f"{error}: no command can be started beside it"
-        summary = next(iter(self.desk.runs.summaries(run)), None)
+        summary = next(iter(self.client.runs.summaries(run)), None)
         if summary is not None and is_terminal(summary.state):
-            path = self.desk.runs.location(run).path
+            path = self.client.runs.location(run).path
             return HostError(
-                host, f"{words}\n  its files are on the host   {self.desk.by_hand(shlex.join(['ls', path]))}"
+                host,
+                f"{words}\n  its files are on the host   {self.client.by_hand(shlex.join(['ls', path]))}",
             )
         return HostError(host, f"{words}\n  follow it until it runs   launch attach {short}")
 
     def _not_started(self, run: str, link: NestedChannel) -> HostError:
         self._entrance(run)  # raises the reason if the job has ended by now
         said = printable(link.first.decode("utf-8", "replace").strip().rpartition("\n")[2])
-        words = f"{self.desk.host}: srun starts nothing beside {run}: {said or 'it said nothing'}"
-        return HostError(self.desk.host, f"{words}\n  try again   launch exec {run.rpartition('-')[2]} -- …")
+        words = f"{self.client.host}: srun starts nothing beside {run}: {said or 'it said nothing'}"
+        return HostError(
+            self.client.host, f"{words}\n  try again   launch exec {run.rpartition('-')[2]} -- …"
+        )
 
 
 def _await_node(host: str, stream: ByteStream, say: Say) -> None:

@@ -70,7 +70,7 @@ class SpooledClient(AgentClient):
         self._feeders[run] = Feeder(self.segments, run)
         return self._feeders[run]
 
-    def bring_home(self, run: str, heard: Heard) -> None:
+    def download_files(self, run: str, heard: Heard) -> None:
         """Download the outputs of a run's sessions that are over into the spool.
 
         `heard` gets the number of bytes so far. If the run has ended, wait for its session, which may last a
@@ -146,9 +146,9 @@ class SpooledClient(AgentClient):
 class _SpooledRuns(_Runs):
     """The runs of a spool."""
 
-    def __init__(self, channel: Calls, reader: Reader, desk: SpooledClient) -> None:
+    def __init__(self, channel: Calls, reader: Reader, client: SpooledClient) -> None:
         super().__init__(channel, reader)
-        self._desk = desk
+        self._client = client
 
     def summaries(
         self, *runs: str, like: str | None = None, states: Sequence[str] = (), most: int | None = None
@@ -161,9 +161,9 @@ class _SpooledRuns(_Runs):
             return found
         if self._has_adopted(found, runs, like):
             found = listed()
-        live, segments = _live(found), self._desk.segments
+        live, segments = _live(found), self._client.segments
         changed = [run for run in live if segments.record(run) != segments.advance(run)]
-        return listed() if self._desk.catch_up_briefly(live) or changed else found
+        return listed() if self._client.catch_up_briefly(live) or changed else found
 
     def heard_before(self, *runs: str) -> list[Summary]:
         return super().summaries(*runs) if runs else []
@@ -175,33 +175,33 @@ class _SpooledRuns(_Runs):
         """
         if not runs and not like:
             try:
-                return bool(self._desk.segments.adopt())
+                return bool(self._client.segments.adopt())
             except (ServiceUnreachableError, ServiceAuthError):
                 if _live(found) or not found:
                     raise
                 return False
         missing = {*runs} - {summary.run for summary in found} if runs else {like} if not found else set()
-        return bool([run for words in missing for run in self._desk.segments.adopt(words or "")])
+        return bool([run for words in missing for run in self._client.segments.adopt(words or "")])
 
     def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> AgentReply:
         if wait_s is None:
-            self._desk.catch_up(run)
+            self._client.catch_up(run)
         else:
-            self._desk.feeder(run)
+            self._client.feeder(run)
         return super().read(run, request, wait_s)
 
     def execute(
         self, run: str, command: Sequence[str], take: Printed, is_enough: Callable[[], bool]
     ) -> CommandEnd:
-        raise LackingError(self._desk.host, "exec", SPOOL_LACKS["exec"])
+        raise LackingError(self._client.host, "exec", SPOOL_LACKS["exec"])
 
     def interact(self, run: str, command: Sequence[str], take: Printed, keyboard: Keyboard) -> CommandEnd:
-        raise LackingError(self._desk.host, "shell", SPOOL_LACKS["shell"])
+        raise LackingError(self._client.host, "shell", SPOOL_LACKS["shell"])
 
     def outputs(self, run: str, heard: Heard, *, every_file: bool = False) -> Outputs:
-        self._desk.bring_home(run, heard)
+        self._client.download_files(run, heard)
         listed = super().outputs(run, heard, every_file=every_file)
-        record = self._desk.segments.record(run)
+        record = self._client.segments.record(run)
         if record is None:
             return listed
         missing = {path: f"{why}; it is in {record.ref}" for path, why in record.refused.items()}
@@ -210,37 +210,37 @@ class _SpooledRuns(_Runs):
         return listed._replace(left_out={**listed.left_out, **missing})
 
     def manifest(self, run: str, paths: Sequence[str], heard: Heard) -> Manifest:
-        self._desk.bring_home(run, heard)
+        self._client.download_files(run, heard)
         return super().manifest(run, paths, heard)
 
     def checkpoint(self, run: str, which: str) -> SealedCheckpoint:
-        self._desk.bring_home(run, _unheard)
+        self._client.download_files(run, _unheard)
         return super().checkpoint(run, which)
 
     def outlook(self, run: str) -> ResumeOptions:
-        self._desk.bring_home(run, _unheard)
+        self._client.download_files(run, _unheard)
         return super().outlook(run)
 
     def send(self, run: str, files: Sequence[tuple[str, int, int]], take: Callable[[Incoming], None]) -> None:
-        self._desk.bring_home(run, _unheard)
+        self._client.download_files(run, _unheard)
         super().send(run, files, take)
 
     def remove(self, run: str, held: Mapping[str, str], lose: Loss, heard: Heard) -> Freed:
         if lose != "all":
-            self._desk.bring_home(run, heard)
-        with self._desk.segments.removal(run):
+            self._client.download_files(run, heard)
+        with self._client.segments.removal(run):
             return super().remove(run, held, lose, heard)
 
 
 class _SpooledPreparation(_Preparation):
     """The preparation of a run in the spool."""
 
-    def __init__(self, channel: Calls, desk: SpooledClient) -> None:
+    def __init__(self, channel: Calls, client: SpooledClient) -> None:
         super().__init__(channel)
-        self._desk = desk
+        self._client = client
 
     def inherit(self, run: str, parent: str, requested_keys: Sequence[str]) -> Inheritance:
-        self._desk.bring_home(parent, _unheard)
+        self._client.download_files(parent, _unheard)
         return super().inherit(run, parent, requested_keys)
 
 

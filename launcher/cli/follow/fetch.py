@@ -8,7 +8,7 @@ from launcher.copy.mirror import LocalCopy
 from launcher.errors import AgentError, MachineGoneError, UnreachableError
 from launcher.runs.follow.refreshing import refresh
 from launcher.runs.locating import locate_to_read
-from launcher.runs.run_desk import open_desk
+from launcher.runs.run_desk import open_client
 
 EARLIER = "showing the local copy"
 
@@ -18,37 +18,37 @@ def fetch(run: str, host: str | None) -> LocalCopy:
 
     The copy stays unchanged if the host is not asked, does not answer, or no longer has the run.
     """
-    place, mirror = locate_to_read(run, host)
+    place, local_copy = locate_to_read(run, host)
     if place is None:
-        complain_not_asked(mirror)
-        return mirror
-    if mirror.is_freed:
-        return mirror
+        complain_not_asked(local_copy)
+        return local_copy
+    if local_copy.is_freed:
+        return local_copy
     try:
-        with open_desk(place, mirror) as desk:
-            refresh(desk, mirror)
+        with open_client(place, local_copy) as client:
+            refresh(client, local_copy)
     except UnreachableError as error:
-        complain_unreached(error, mirror)
+        complain_unreached(error, local_copy)
     except AgentError as error:  # the host no longer has the run
         complain(f"{error}\n  · {EARLIER}")
-    return mirror
+    return local_copy
 
 
-def complain_not_asked(mirror: LocalCopy) -> None:
+def complain_not_asked(local_copy: LocalCopy) -> None:
     """Print on standard error why the host is not asked: a foreign run, or a run that only its own machine can reach."""
-    entry = mirror.entry
+    entry = local_copy.entry
     if entry is not None:
-        complain(f"{mirror.run} is on {entry.elsewhere}, which is asked there alone\n  · {EARLIER}")
+        complain(f"{local_copy.run} is on {entry.elsewhere}, which is asked there alone\n  · {EARLIER}")
         return
     complain(
-        f"{mirror.run} is foreign: you have not launched or attached it; showing the copy here\n"
-        f"  · if it is yours   launch attach --host HOST {mirror.short}"
+        f"{local_copy.run} is foreign: you have not launched or attached it; showing the copy here\n"
+        f"  · if it is yours   launch attach --host HOST {local_copy.short}"
     )
 
 
-def complain_unreached(error: UnreachableError, mirror: LocalCopy) -> None:
+def complain_unreached(error: UnreachableError, local_copy: LocalCopy) -> None:
     """Print on standard error that a host does not answer or is gone, and the date of the local copy."""
     if isinstance(error, MachineGoneError):
         complain(f"{str(error).splitlines()[0]}\n  · showing the local copy")
         return
-    complain(f"{error}\n  · {last_answer(mirror) or EARLIER}")
+    complain(f"{error}\n  · {last_answer(local_copy) or EARLIER}")

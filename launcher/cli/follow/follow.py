@@ -30,7 +30,7 @@ _EXIT: dict[str, int] = {State.SUCCEEDED: 0, State.WAITING: 5, State.INTERRUPTED
 
 
 def follow_to_end(
-    host: Host, mirror: LocalCopy, view: View, desk: HostClient | None, lease: Lease | None = None
+    host: Host, local_copy: LocalCopy, view: View, client: HostClient | None, lease: Lease | None = None
 ) -> None:
     """Follow a run to its end and exit with its code. Ctrl-C detaches and exits with 0, SIGTERM with 143.
 
@@ -40,19 +40,19 @@ def follow_to_end(
     gc.freeze()  # objects loaded so far live on: collecting among them takes a quarter of a fast run's time
     with contextlib.closing(view), _ensured(lease, view):
         try:
-            state = _follow(host, mirror, view, desk, lease)
+            state = _follow(host, local_copy, view, client, lease)
             if lease is not None:
                 from launcher.rental.lease.release import end_rent
                 from launcher.runs.rented.bringing_home import RunOnMachine
 
                 try:
-                    end_rent(lease, RunOnMachine(mirror, host, view), view, state.state)
+                    end_rent(lease, RunOnMachine(local_copy, host, view), view, state.state)
                 except ServiceError as error:  # the run has ended, and the rental has not
                     if isinstance(error, ServiceAuthError):
                         with contextlib.suppress(OSError):
                             lease.note_refused()
                     if not lease.is_keeper and (lease.is_home or isinstance(error, ServiceAuthError)):
-                        finish(mirror, state, view)
+                        finish(local_copy, state, view)
                     raise
         except ServiceError as error:
             if lease is None or error.reason != RentalReason.LIMIT or not lease.rental.is_open:
@@ -60,62 +60,62 @@ def follow_to_end(
             from launcher.rental.lease.release import end_rent
             from launcher.runs.rented.bringing_home import RunOnMachine
 
-            end_rent(lease, RunOnMachine(mirror, host, view), view, is_last=True)
+            end_rent(lease, RunOnMachine(local_copy, host, view), view, is_last=True)
             raise lease.over(RentalReason.LIMIT, "its time was up") from None
         except MachineGoneError as error:
             if lease is not None:
                 raise
             # Another process, which held the lease, has downloaded the run and ended the rental.
-            state = _known_end(mirror, str(error))
-            show_more(mirror, state, view)
+            state = _known_end(local_copy, str(error))
+            show_more(local_copy, state, view)
         except (KeyboardInterrupt, Terminated) as error:
             if lease is not None:
                 from launcher.rental.lease.release import hand_off
 
                 hand_off(lease, view)
-            view.note(detached(mirror, is_home=lease is not None and lease.is_home))
+            view.note(detached(local_copy, is_home=lease is not None and lease.is_home))
             raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 0) from None
         except BrokenPipeError:  # the reader has closed the pipe, e.g. `launch … | head`
             if lease is not None:
                 from launcher.rental.lease.handoff import hand_over
 
                 hand_over(lease)
-            view.note(detached(mirror))
+            view.note(detached(local_copy))
             raise
-        finish(mirror, state, view)
-        if lease is None and records.is_looked_after(mirror.run):
+        finish(local_copy, state, view)
+        if lease is None and records.is_looked_after(local_copy.run):
             view.note(
                 "another process on this computer downloads its files and ends the rental   launch hosts"
             )
         elif (
-            lease is None and records.open_for(mirror.run) is not None
+            lease is None and records.open_for(local_copy.run) is not None
         ):  # the process with the lease was killed
             from launcher.runs.rented.rented_runs import end_rent_later
 
-            end_rent_later(mirror, view)
+            end_rent_later(local_copy, view)
     _leave(state)
 
 
-def show_end(mirror: LocalCopy, view: View, why_gone: str) -> NoReturn:
+def show_end(local_copy: LocalCopy, view: View, why_gone: str) -> NoReturn:
     """Show a run's end from its local copy, without its host, and exit with its code.
 
     Raises MachineGoneError if the local copy has no end: the run had not ended when its machine was terminated.
     """
-    state = _known_end(mirror, why_gone)
+    state = _known_end(local_copy, why_gone)
     with contextlib.closing(view):
-        show_rest(mirror, state, view)
-        rented = records.rented_for(mirror.run)
+        show_rest(local_copy, state, view)
+        rented = records.rented_for(local_copy.run)
         if rented is not None and rented.lost:
             view.note(rented.lost)
-        finish(mirror, state, view)
+        finish(local_copy, state, view)
     _leave(state)
     raise typer.Exit(0)
 
 
-def _known_end(mirror: LocalCopy, why_gone: str) -> RunState:
-    state = mirror.state()
+def _known_end(local_copy: LocalCopy, why_gone: str) -> RunState:
+    state = local_copy.state()
     if state is None or not is_terminal(state.state):
-        raise MachineGoneError(mirror.host().name, why_gone)
+        raise MachineGoneError(local_copy.host().name, why_gone)
     return state
 
 
@@ -127,19 +127,19 @@ def _leave(state: RunState) -> None:
 
 
 def _follow(
-    host: Host, mirror: LocalCopy, view: View, desk: HostClient | None, lease: Lease | None
+    host: Host, local_copy: LocalCopy, view: View, client: HostClient | None, lease: Lease | None
 ) -> RunState:
     """Follow a run. With a lease on a rented machine, stop at the rental's limit."""
     if lease is None:
-        return follow_sessions(host, mirror, view, desk)
-    lease.guard(desk)
+        return follow_sessions(host, local_copy, view, client)
+    lease.guard(client)
     watch = functools.partial(lease.watch, view)
     is_seen = not lease.is_keeper
     return follow_sessions(
         host,
-        mirror,
+        local_copy,
         view,
-        desk,
+        client,
         pulls=lease.record.keeps,  # otherwise the end of the rental downloads all files
         watch=watch,
         opening=lease.opening,
@@ -156,17 +156,17 @@ def _ensured(lease: Lease | None, view: View) -> contextlib.AbstractContextManag
     return ensure_release(lease, view)
 
 
-def detached(mirror: LocalCopy, *, is_home: bool = False) -> str:
+def detached(local_copy: LocalCopy, *, is_home: bool = False) -> str:
     """Return the message for a detach: the run continues, or it has ended with or without all of its files here."""
-    state = mirror.state()
+    state = local_copy.state()
     if state is not None and is_home:
         how = "has" if is_terminal(state.state) else "is"
-        return f"detached; the run {how} {state.state}, and all of its files are here.   launch ls {mirror.short}"
+        return f"detached; the run {how} {state.state}, and all of its files are here.   launch ls {local_copy.short}"
     if state is not None and is_terminal(state.state):
-        return f"detached; the run has {state.state}, and not all of its files are here.   launch pull {mirror.short}"
-    if has_sessions(mirror):
+        return f"detached; the run has {state.state}, and not all of its files are here.   launch pull {local_copy.short}"
+    if has_sessions(local_copy):
         return (
             "detached; the run continues to the end of its session, and the next one begins with"
-            f"   launch attach {mirror.short} · launch recover --all     to end it   launch stop {mirror.short}"
+            f"   launch attach {local_copy.short} · launch recover --all     to end it   launch stop {local_copy.short}"
         )
-    return f"detached; the run continues.   launch attach {mirror.short} · launch stop {mirror.short}"
+    return f"detached; the run continues.   launch attach {local_copy.short} · launch stop {local_copy.short}"

@@ -28,10 +28,10 @@ class LogView(PlainView):
     If a training reports metrics and does not print them, one note on standard error names the commands for them.
     """
 
-    def __init__(self, mirror: LocalCopy, starts: Mapping[str, int] | None = None) -> None:
+    def __init__(self, local_copy: LocalCopy, starts: Mapping[str, int] | None = None) -> None:
         """Begin each log where `starts` says, in bytes; by default at its beginning."""
         super().__init__()
-        self._mirror = mirror
+        self._local_copy = local_copy
         self._shown = dict(starts or {})
         self._unprinted = 0
         self._said_of_wait: str | None = None
@@ -60,13 +60,13 @@ class LogView(PlainView):
 
     def say_where_metrics_are(self) -> None:
         """Note the commands that show the steps of this run."""
-        short = self._mirror.short
+        short = self._local_copy.short
         self.note(f"its steps are reported, not printed   launch attach {short} · launch metrics {short}")
 
     def show(self) -> None:
         """Show the new output of all attempts. An incomplete character waits for its remaining bytes."""
-        for path in self._mirror.record.logs():
-            with self._mirror.record.opened(path) as file:
+        for path in self._local_copy.record.logs():
+            with self._local_copy.record.opened(path) as file:
                 file.seek(self._shown.get(path, 0))
                 held, piece = b"", file.read(_PIECE)
                 while data := held + piece:
@@ -89,11 +89,11 @@ class LogView(PlainView):
 class JsonLogView(LogView):
     """Shows the log as JSON, a record for each line."""
 
-    def __init__(self, mirror: LocalCopy, starts: Mapping[str, int] | None = None) -> None:
+    def __init__(self, local_copy: LocalCopy, starts: Mapping[str, int] | None = None) -> None:
         """Begin each log where `starts` says, in bytes; by default at its beginning."""
-        super().__init__(mirror, starts)
-        self._lines = PrintedLines(mirror.files)
-        self._is_rehearsed = mirror.record.plan().rehearsed
+        super().__init__(local_copy, starts)
+        self._lines = PrintedLines(local_copy.files)
+        self._is_rehearsed = local_copy.record.plan().rehearsed
 
     def close(self) -> None:
         """Show the last line, if it lacks a newline."""
@@ -111,5 +111,5 @@ class JsonLogView(LogView):
     def _print(self, lines: list[Printed]) -> None:
         for printed in lines:
             text = readable(printed.text)
-            sys.stdout.write(log_records(self._mirror.run, printed, text, rehearsed=self._is_rehearsed))
+            sys.stdout.write(log_records(self._local_copy.run, printed, text, rehearsed=self._is_rehearsed))
         sys.stdout.flush()

@@ -24,15 +24,15 @@ def start_and_follow(start: Callable[[], Started], view: View, *, detach: bool) 
         raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 130) from None
     from launcher.cli.follow.follow import detached, follow_to_end
 
-    mirror, lease = started.mirror, started.lease
+    local_copy, lease = started.local_copy, started.lease
     signal_number = started.interrupts.release()
     if detach or signal_number is not None:
-        started.desk.close()
+        started.client.close()
         if lease is not None:
             from launcher.rental.lease.release import hand_off  # few runs are on a rented machine
 
             hand_off(lease, view)
-        view.note(detached(mirror))
-        view.started(mirror.run, started.job_id, is_asked=detach)
+        view.note(detached(local_copy))
+        view.started(local_copy.run, started.job_id, is_asked=detach)
         raise typer.Exit(Terminated.exit_code if signal_number == signal.SIGTERM else 0)
-    follow_to_end(started.host, mirror, view, started.desk, lease)
+    follow_to_end(started.host, local_copy, view, started.client, lease)

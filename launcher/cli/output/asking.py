@@ -32,18 +32,18 @@ def agrees(question: str) -> bool | None:
         raise
 
 
-def check_last(word: str, mirror: LocalCopy, verb: str, *, yes: bool, options: str = "") -> None:
+def check_last(word: str, local_copy: LocalCopy, verb: str, *, yes: bool, options: str = "") -> None:
     """Ask the user to confirm which run `last` is, unless `yes`. `options` are those of the suggested command.
 
     Raises UsageError without a terminal, and Exit with code 1 if the user declines.
     """
     if word != "last" or yes:
         return
-    found = f"last is {mirror.run}"
+    found = f"last is {local_copy.run}"
     check_meant(
-        f"{found}, {mirror.record.plan().job or 'a run'}",
+        f"{found}, {local_copy.record.plan().job or 'a run'}",
         found,
-        f"launch {verb} {mirror.short}{options}",
+        f"launch {verb} {local_copy.short}{options}",
         verb,
     )
 
@@ -60,14 +60,14 @@ def check_meant(asked: str, found: str, command: str, verb: str) -> None:
         raise typer.Exit(1)
 
 
-def check_loss(mirror: LocalCopy, loss: str) -> None:
+def check_loss(local_copy: LocalCopy, loss: str) -> None:
     """Ask the user to confirm the loss from stopping a run now.
 
     Raises UsageError without a terminal, and Exit with code 1 if the user declines.
     """
-    words = f"{mirror.run}: {loss}"
+    words = f"{local_copy.run}: {loss}"
     is_meant = agrees(words)
     if is_meant is None:
-        raise UsageError(f"{words}\n  if that is meant   launch stop --now {mirror.short}")
+        raise UsageError(f"{words}\n  if that is meant   launch stop --now {local_copy.short}")
     if not is_meant:
         raise typer.Exit(1)

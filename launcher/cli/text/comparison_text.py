@@ -82,8 +82,8 @@ def _show_below(
 
 def names_of(runs: Sequence[ComparedRun]) -> list[str]:
     """Return the last part of each run's id, or the complete ids if two last parts are equal."""
-    short = [run.mirror.short for run in runs]
-    return short if len({*short}) == len(short) else [run.mirror.run for run in runs]
+    short = [run.local_copy.short for run in runs]
+    return short if len({*short}) == len(short) else [run.local_copy.run for run in runs]
 
 
 def difference_rows(comparison: Comparison) -> Iterator[ComparisonRow]:

@@ -45,7 +45,7 @@ class DownloadDeadline:
         self._limits, self._clock, self._note = limits, clock, note
         self._until: float | None = None
         self._extended = 0.0
-        self._desks: weakref.WeakSet[HostClient] = weakref.WeakSet()
+        self._clients: weakref.WeakSet[HostClient] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -73,14 +73,14 @@ class DownloadDeadline:
         """Allow at least this many seconds from now, not counting time in which this machine sleeps."""
         self._extended = time.monotonic() + seconds
 
-    def guarded(self, desk: HostClient) -> HostClient:
+    def guarded(self, client: HostClient) -> HostClient:
         """Return the host client. Its connection is cut at the deadline."""
         with self._lock:
-            self._desks.add(desk)
+            self._clients.add(client)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, name="download deadline", daemon=True)
                 self._thread.start()
-        return desk
+        return client
 
     def end(self) -> None:
         """Stop watching. Cut no more connections."""
@@ -91,8 +91,8 @@ class DownloadDeadline:
             if not self.is_over:
                 continue
             with self._lock:
-                desks = [*self._desks]
-                self._desks.clear()
-            for desk in desks:
+                clients = [*self._clients]
+                self._clients.clear()
+            for client in clients:
                 with contextlib.suppress(LaunchError, OSError):
-                    desk.sever()
+                    client.sever()

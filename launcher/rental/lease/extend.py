@@ -10,7 +10,7 @@ from launcher.rental.lease.rental_lease import LAST_S
 from launcher.rental.lease.renter import open_account
 from launcher.rental.price import Cost, hours_text
 from launcher.rental.records import RentedMachine, ledger
-from launcher.rental.renting import Rental, RentalState, home_s
+from launcher.rental.renting import Rental, RentalState, download_reserve_s
 from launcher.rental.verdict import loss
 
 
@@ -58,12 +58,12 @@ def extend(found: RentedMachine, seconds: float) -> Rental:
             )
         deadline = rental.intent.deadline + seconds
         with contextlib.closing(InstanceLogin(record.machine)) as login:
-            login.note_end(deadline - home_s(deadline - rental.intent.time) - now, record.run)
+            login.note_end(deadline - download_reserve_s(deadline - rental.intent.time) - now, record.run)
             try:
                 return book.note_limit(rental.nonce, deadline)
             except OSError as error:
                 with contextlib.suppress(HostError):
-                    login.note_end(rental.intent.deadline - rental.home_s - now, record.run)
+                    login.note_end(rental.intent.deadline - rental.download_reserve_s - now, record.run)
                 raise RefusedError(
                     f"{book.words(error)}\n  make room, then the same command again"
                 ) from error

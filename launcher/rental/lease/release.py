@@ -47,7 +47,7 @@ class RentedRun(Protocol):
         HostError.
         """
 
-    def bring_home(self, lease: Lease, *, is_last: bool) -> None:
+    def download_files(self, lease: Lease, *, is_last: bool) -> None:
         """Download the run's files and verify each hash. A lost link is reopened a few times.
 
         Raises RunError if a file cannot be downloaded, and HostError. By then all other files are here.
@@ -101,7 +101,7 @@ def end_rent(
     if lease.record.keeps and not lease.is_due and not _keep(lease, view):
         return lease.rental.is_open
     try:
-        run.bring_home(lease, is_last=False)
+        run.download_files(lease, is_last=False)
     except ServiceError:
         raise  # the rental is over
     except (HostError, RunError) as error:
@@ -122,7 +122,7 @@ def end_rent(
 def _end_at_limit(lease: Lease, run: RentedRun, view: RentalView) -> None:
     """End a rental whose time is up. Before that, download as many files as the time allows."""
     try:
-        run.bring_home(lease, is_last=True)
+        run.download_files(lease, is_last=True)
     except Exception as error:  # noqa: BLE001 - a bug too: the rental ends now
         lease.extend_download(LIST_S)
         if lost := run.missing(lease.opening):
@@ -226,7 +226,7 @@ def end_named(lease: Lease, run: RentedRun, view: RentalView, *, is_due: bool) -
             state = run.has_ended(lease.opening)
             if state is None and not lease.is_due:
                 raise RunError(f"its run continues   launch stop {lease.record.short}")
-            run.bring_home(lease, is_last=False)
+            run.download_files(lease, is_last=False)
         except UnreachableError as error:
             lease.watch(view, error)
             raise

@@ -110,8 +110,8 @@ class Lease:
     def _limits(self) -> Limits:
         """Return when the run must stop, to leave time for downloads, and when the machine is terminated."""
         rental = self.rental
-        home_s, deadline = rental.home_s, rental.intent.deadline
-        return Limits(deadline - home_s, deadline - min(LAST_S, home_s / 10))
+        download_reserve_s, deadline = rental.download_reserve_s, rental.intent.deadline
+        return Limits(deadline - download_reserve_s, deadline - min(LAST_S, download_reserve_s / 10))
 
     @property
     def is_due(self) -> bool:
@@ -152,10 +152,10 @@ class Lease:
 
         return self._download.guarded(connecting.connect(host))
 
-    def guard(self, desk: HostClient | None) -> None:
+    def guard(self, client: HostClient | None) -> None:
         """Cut an open connection to the machine at the download deadline too."""
-        if desk is not None:
-            self._download.guarded(desk)
+        if client is not None:
+            self._download.guarded(client)
 
     def extend_download(self, seconds: float) -> None:
         """Allow this many more seconds, e.g. to list the missing files."""

@@ -25,77 +25,79 @@ _NO_FAILURE = ("succeeded", *_STOPPED)
 _KNOWN = BY_NAME.keys() - {"none", "unknown"}
 
 
-def diagnosis_of(mirror: LocalCopy) -> Diagnosis | None:
+def diagnosis_of(local_copy: LocalCopy) -> Diagnosis | None:
     """Return the diagnosis of the last failed attempt in the local copy, or the doubt about a run without one.
 
     None without a failure or doubt. For an interrupted run the diagnosis is the interruption; for a stopped
     run it is the stop, unless one of its attempts failed for a known reason. For a run that a scheduler or
     service ended, or could not start, it is the service's report. Raises RunError if a log cannot be read.
     """
-    state = mirror.told or mirror.state()
-    if mirror.told is not None and mirror.told.state == State.INTERRUPTED:
-        return _interrupted(mirror, mirror.told)
-    if state is not None and (by_service := _by_service(mirror, state)) is not None:
+    state = local_copy.told or local_copy.state()
+    if local_copy.told is not None and local_copy.told.state == State.INTERRUPTED:
+        return _interrupted(local_copy, local_copy.told)
+    if state is not None and (by_service := _by_service(local_copy, state)) is not None:
         return by_service
-    known, unknown = _last_failure(mirror)
+    known, unknown = _last_failure(local_copy)
     if (
         known is None
         and state is not None
         and state.state == State.FAILED
         and _mapping(state.evidence).get("class")
     ):  # no attempt has failed: the run could not continue, or none began
-        return _as_reported(mirror, None, _mapping(state.evidence), {"reason": state.reason})
+        return _as_reported(local_copy, None, _mapping(state.evidence), {"reason": state.reason})
     if known is not None:
         return known
     if state is not None and state.state in _STOPPED:
         return Diagnosis("stopped", None, None, "it was stopped, and did not fail", "nothing to do")
     if unknown is not None and state is not None and state.state == State.INTERRUPTED:
-        return _interrupted(mirror, state)
-    return unknown or _of_success(mirror)
+        return _interrupted(local_copy, state)
+    return unknown or _of_success(local_copy)
 
 
-def _interrupted(mirror: LocalCopy, state: RunState) -> Diagnosis:
+def _interrupted(local_copy: LocalCopy, state: RunState) -> Diagnosis:
     if said := of_service(state.evidence):
-        mend = f"launch recover {mirror.short}     the next session continues from the last checkpoint"
+        mend = f"launch recover {local_copy.short}     the next session continues from the last checkpoint"
         return Diagnosis("interrupted", None, None, f"the run is interrupted: {said}", mend)
     seen = f"; {', '.join(found)}" if (found := words(state.evidence)) else ""
     why = f"the run is interrupted: its agent is gone (killed, rebooted or removed){seen}"
     also = "its training may still run: recover ends it first, as stop does"
-    mend = f"launch recover {mirror.short}     {also}"
+    mend = f"launch recover {local_copy.short}     {also}"
     return Diagnosis("interrupted", None, None, why, mend)
 
 
-def _by_service(mirror: LocalCopy, state: RunState) -> Diagnosis | None:
+def _by_service(local_copy: LocalCopy, state: RunState) -> Diagnosis | None:
     """Return the diagnosis from the scheduler or service that starts a host's runs; None if it reports none."""
-    if (entry := mirror.entry) is None:
+    if (entry := local_copy.entry) is None:
         return None
     said = of_service(state.evidence)
-    return backend_of(entry.host).running.service_diagnosis(mirror, state, said, lambda: _last_reason(mirror))
+    return backend_of(entry.host).running.service_diagnosis(
+        local_copy, state, said, lambda: _last_reason(local_copy)
+    )
 
 
-def _last_reason(mirror: LocalCopy) -> object:
+def _last_reason(local_copy: LocalCopy) -> object:
     """Return the reason why the last attempt ended, from its state; None before one has ended."""
-    _, last, _ = next(_ended_attempts(mirror), _EndedAttempt("", {}, {}))
+    _, last, _ = next(_ended_attempts(local_copy), _EndedAttempt("", {}, {}))
     return last.get("reason")
 
 
-def _of_success(mirror: LocalCopy) -> Diagnosis | None:
+def _of_success(local_copy: LocalCopy) -> Diagnosis | None:
     """Return the doubt that the agent recorded about the last attempt, if that succeeded."""
-    folder, state, _ = next(_ended_attempts(mirror), _EndedAttempt("", {}, {}))
+    folder, state, _ = next(_ended_attempts(local_copy), _EndedAttempt("", {}, {}))
     evidence = state.get("evidence")
     doubt = evidence.get("doubt") if isinstance(evidence, dict) else None
     if state.get("state") != "succeeded" or not isinstance(doubt, dict) or not doubt.get("class"):
         return None
-    return _as_reported(mirror, folder, doubt, state)
+    return _as_reported(local_copy, folder, doubt, state)
 
 
-def _last_failure(mirror: LocalCopy) -> tuple[Diagnosis | None, Diagnosis | None]:
+def _last_failure(local_copy: LocalCopy) -> tuple[Diagnosis | None, Diagnosis | None]:
     """Return the diagnosis of the last attempt with a known failure, or else of the last unknown failure.
 
     The first value is the known failure, the second the unknown one; the other value is None.
     """
     unknown = None
-    for attempt in _ended_attempts(mirror):
+    for attempt in _ended_attempts(local_copy):
         state = attempt.state
         evidence, failure = (_mapping(state.get(key)) for key in ("evidence", "failure"))
         if not evidence.get("class") and failure.get("class"):  # judged before its agent died
@@ -103,8 +105,8 @@ def _last_failure(mirror: LocalCopy) -> tuple[Diagnosis | None, Diagnosis | None
         is_pause = state.get("state") == "waiting" or state.get("reason") == Reason.SESSION_LIMIT
         if state.get("state") in _NO_FAILURE or (is_pause and not evidence.get("class")):
             continue
-        evidence = explained(mirror.files, evidence)
-        found = _why(mirror, attempt, evidence)
+        evidence = explained(local_copy.files, evidence)
+        found = _why(local_copy, attempt, evidence)
         if evidence.get("class") or state.get("state") == "failed" or found.name in _KNOWN:
             return found, None
         unknown = unknown or found
@@ -119,11 +121,11 @@ class _EndedAttempt(NamedTuple):
     previous: Mapping[str, Any]
 
 
-def _ended_attempts(mirror: LocalCopy) -> Iterator[_EndedAttempt]:
+def _ended_attempts(local_copy: LocalCopy) -> Iterator[_EndedAttempt]:
     """Yield each attempt that has ended, the last one first."""
     behind: Mapping[str, Any] | None = None
-    for folder in reversed(mirror.files.numbered()):
-        record, state = (mirror.files.read_json(f"{folder}/{name}.json") for name in ("attempt", "state"))
+    for folder in reversed(local_copy.files.numbered()):
+        record, state = (local_copy.files.read_json(f"{folder}/{name}.json") for name in ("attempt", "state"))
         state["state"] = in_todays_words(state.get("state"))
         is_ended = behind is not None or state.get("state") in ("failed", "resuming", *_NO_FAILURE)
         if record.get("kind") == "attempt" and is_ended:
@@ -136,18 +138,18 @@ def _mapping(value: object) -> Mapping[str, Any]:
 
 
 @contextlib.contextmanager
-def _log_of(mirror: LocalCopy, folder: str) -> Iterator[LogFile]:
+def _log_of(local_copy: LocalCopy, folder: str) -> Iterator[LogFile]:
     """Open an attempt's log; a missing log is empty. Raises RunError if it cannot be read."""
     path = f"{folder}/log.txt"
-    with mirror.record.opened(path) if mirror.files.exists(path) else io.BytesIO() as file:
+    with local_copy.record.opened(path) if local_copy.files.exists(path) else io.BytesIO() as file:
         yield LogFile(file)
 
 
-def _why(mirror: LocalCopy, attempt: _EndedAttempt, evidence: Mapping[str, Any]) -> Diagnosis:
+def _why(local_copy: LocalCopy, attempt: _EndedAttempt, evidence: Mapping[str, Any]) -> Diagnosis:
     folder, state, previous = attempt
     if evidence.get("class"):
-        return _as_reported(mirror, folder, evidence, state)
-    with _log_of(mirror, folder) as log:
+        return _as_reported(local_copy, folder, evidence, state)
+    with _log_of(local_copy, folder) as log:
         found = diagnose(log, _ended(evidence, previous))
     if found.name == "none":
         unknown = BY_NAME["unknown"]
@@ -157,13 +159,13 @@ def _why(mirror: LocalCopy, attempt: _EndedAttempt, evidence: Mapping[str, Any])
 
 
 def _as_reported(
-    mirror: LocalCopy, folder: str | None, evidence: Mapping[str, Any], state: Mapping[str, Any]
+    local_copy: LocalCopy, folder: str | None, evidence: Mapping[str, Any], state: Mapping[str, Any]
 ) -> Diagnosis:
     """Return the agent's diagnosis, with the line's number if the log in a folder contains that line."""
     name, line = str(evidence["class"]), str(evidence.get("line") or "") or None
     number = None
     if line is not None and folder is not None:
-        with _log_of(mirror, folder) as log:
+        with _log_of(local_copy, folder) as log:
             number = log.number_of(line.encode())
     known = BY_NAME.get(name, BY_NAME["unknown"])
     why, mend = (

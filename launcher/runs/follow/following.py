@@ -27,7 +27,7 @@ from launcher.runs.follow.view import Result, View
 from launcher.runs.pull.checkpoint_pulling import CheckpointKeeper
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.runs.pull.pulling import Choice, Pulled, by_number, came, checkpoint_of, pull, shown_path
-from launcher.runs.run_desk import Opening, open_desk
+from launcher.runs.run_desk import Opening, open_client
 from launcher.transport.client.desk import HostClient
 from launcher.upload.excluded_files import explained
 from launcher.values.host import Host
@@ -55,9 +55,9 @@ def no_watch(_error: UnreachableError | None) -> None:
 
 def follow(
     host: Host,
-    mirror: LocalCopy,
+    local_copy: LocalCopy,
     view: View,
-    desk: HostClient | None = None,
+    client: HostClient | None = None,
     *,
     pulls: bool = True,
     watch: Watch = no_watch,
@@ -67,17 +67,20 @@ def follow(
     """Fetch and show a run until it ends, waits or is interrupted; return its state.
 
     With `pulls`, the run's files are pulled over the same link once it has ended, successful or not. Unless
-    the output `is_seen` by a user, it is shown again to the next one. `desk` is an open host client, which
+    the output `is_seen` by a user, it is shown again to the next one. `client` is an open host client, which
     this function closes. A lost link is reopened by `opening`, without limit: silence never ends a run.
     Raises HostError only if the user must act (a key, a login) or the host does not have the run.
     """
-    fetched = mirror.sync.load(read_position.shown(mirror) if is_seen else None)
-    keeper = CheckpointKeeper(host, mirror, opening)
-    with _board(mirror, view) as board, _noting_shown(mirror) if is_seen else contextlib.nullcontext():
-        view.begin(mirror.run, mirror.record.plan(), fetched)
+    fetched = local_copy.sync.load(read_position.shown(local_copy) if is_seen else None)
+    keeper = CheckpointKeeper(host, local_copy, opening)
+    with (
+        _board(local_copy, view) as board,
+        _noting_shown(local_copy) if is_seen else contextlib.nullcontext(),
+    ):
+        view.begin(local_copy.run, local_copy.record.plan(), fetched)
         board.add(fetched)
         del fetched  # a run may last for weeks
-        _tell_parent(mirror, view)
+        _tell_parent(local_copy, view)
         tries = lost_pulls = 0
 
         def answered() -> None:
@@ -89,23 +92,25 @@ def follow(
         while True:
             has_ended = False
             try:
-                with desk or open_desk(host, mirror, opening) as link:
-                    desk = None
-                    known = mirror.state()
+                with client or open_client(host, local_copy, opening) as link:
+                    client = None
+                    known = local_copy.state()
                     has_more = known is None or goes_on(known)  # an ended run sends no more
                     wait_s = None if tries else WAIT_S if has_more else 0.0
-                    state = _until_end(link, mirror, view, board, keeper, watch, answered, wait_s)
+                    state = _until_end(link, local_copy, view, board, keeper, watch, answered, wait_s)
                     has_ended = pulls and is_terminal(state.state)
                     if has_ended:
-                        _bring_home(link, mirror, view, keeper, is_last_try=lost_pulls + 1 == LOST_LINKS)
+                        _download_files(
+                            link, local_copy, view, keeper, is_last_try=lost_pulls + 1 == LOST_LINKS
+                        )
                     keeper.finish(view)
                     return state
             except MachineGoneError:
                 raise
             except UnreachableError as error:
-                desk = None
+                client = None
                 lost_pulls += has_ended
-                if not tries and (words := last_answer(mirror, LONG_AGO_S)):
+                if not tries and (words := last_answer(local_copy, LONG_AGO_S)):
                     view.note(words)
                 tries += 1
                 watch(error)
@@ -125,20 +130,20 @@ def pause(view: View, error: UnreachableError, losses: int) -> None:
 
 
 @contextlib.contextmanager
-def _noting_shown(mirror: LocalCopy) -> Iterator[None]:
+def _noting_shown(local_copy: LocalCopy) -> Iterator[None]:
     """Record at the end how much of a run was shown. If the disk refuses, the output is shown again."""
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
-            read_position.note(mirror)
+            read_position.note(local_copy)
 
 
 @contextlib.contextmanager
-def _board(mirror: LocalCopy, view: View) -> Iterator[TensorBoard]:
+def _board(local_copy: LocalCopy, view: View) -> Iterator[TensorBoard]:
     """Write TensorBoard's files during the block; a failure to write the last of them is reported too."""
-    with mirror.disk_errors(mirror.tensorboard):
-        board = TensorBoard(mirror)
+    with local_copy.disk_errors(local_copy.tensorboard):
+        board = TensorBoard(local_copy)
     try:
         yield board
     finally:
@@ -152,19 +157,19 @@ def _tell_problem(board: TensorBoard, view: View) -> None:
         board.problem = None
 
 
-def _tell_parent(mirror: LocalCopy, view: View) -> bool:
+def _tell_parent(local_copy: LocalCopy, view: View) -> bool:
     """Show the parent run, if the record of the run's start has been fetched; return whether it has."""
-    parent = mirror.record.parent()
+    parent = local_copy.record.parent()
     if parent is not None:
-        view.continues(mirror.run, parent)
-        if words := move_records.still_training(mirror, parent):
+        view.continues(local_copy.run, parent)
+        if words := move_records.still_training(local_copy, parent):
             view.note(words)
-    return parent is not None or mirror.record.began() is not None
+    return parent is not None or local_copy.record.began() is not None
 
 
 def _until_end(
-    desk: HostClient,
-    mirror: LocalCopy,
+    client: HostClient,
+    local_copy: LocalCopy,
     view: View,
     board: TensorBoard,
     keeper: CheckpointKeeper,
@@ -177,16 +182,16 @@ def _until_end(
     The first answer may take `wait_s`. With `None` it has what the run has sent so far, and proves that a
     service is reachable.
     """
-    is_shown = mirror.record.began() is not None  # its parent, if any, was already shown
+    is_shown = local_copy.record.began() is not None  # its parent, if any, was already shown
     while True:
         watch(None)
-        news = mirror.sync.apply(desk.runs.read(mirror.run, mirror.sync.request(), wait_s))
+        news = local_copy.sync.apply(client.runs.read(local_copy.run, local_copy.sync.request(), wait_s))
         answered()
-        is_shown = is_shown or _tell_parent(mirror, view)
+        is_shown = is_shown or _tell_parent(local_copy, view)
         wait_s = WAIT_S if goes_on(news.state) else 0.0
         board.add(news.events)
-        view.news(news._replace(state=news.state.on(desk.host)))
-        if mirror.record.plan().checkpoints == "pull" and any(
+        view.news(news._replace(state=news.state.on(client.host)))
+        if local_copy.record.plan().checkpoints == "pull" and any(
             event.kind == "checkpoint" for event in news.events
         ):
             keeper.wake()
@@ -196,8 +201,8 @@ def _until_end(
             return news.state
 
 
-def _bring_home(
-    desk: HostClient, mirror: LocalCopy, view: View, keeper: CheckpointKeeper, *, is_last_try: bool
+def _download_files(
+    client: HostClient, local_copy: LocalCopy, view: View, keeper: CheckpointKeeper, *, is_last_try: bool
 ) -> None:
     """Pull a run's files.
 
@@ -205,10 +210,10 @@ def _bring_home(
     UnreachableError for a lost link, unless it is the last try: the next try continues with the missing
     files.
     """
-    again = f"launch pull {mirror.short}"
+    again = f"launch pull {local_copy.short}"
     try:
         with view.stage("pull") as stage:
-            pulled = pull(desk, mirror, Choice(mirror.record.plan().pull_limit), stage)
+            pulled = pull(client, local_copy, Choice(local_copy.record.plan().pull_limit), stage)
             stage.text = came(pulled) if pulled.fetched or pulled.present else None
     except (HostError, RunError) as error:
         if isinstance(error, UnreachableError) and not is_last_try:
@@ -216,33 +221,34 @@ def _bring_home(
         view.note(f"not pulled: {str(error).splitlines()[0]}   {again}")
         return
     keeper.finish(view)  # files that it still downloads are not only on the host
-    stays = not records.ends_with(mirror.run)
+    stays = not records.ends_with(local_copy.run)
     for text in (
-        *what_stayed(pulled, desk.host, mirror, stays=stays),
-        what_failed(pulled, desk.host, mirror),
+        *what_stayed(pulled, client.host, local_copy, stays=stays),
+        what_failed(pulled, client.host, local_copy),
     ):
         if text:
             view.note(text)
 
 
-def what_stayed(pulled: Pulled, host: str, mirror: LocalCopy, *, stays: bool = True) -> list[str]:
+def what_stayed(pulled: Pulled, host: str, local_copy: LocalCopy, *, stays: bool = True) -> list[str]:
     """Return a line for each kind of file that a pull left on the host, with the command to get it, and for renamed files.
 
     On a rented machine that ends with its run no files stay (`stays` is false): the end of the rental
     downloads the rest, and reports the lost files.
     """
-    short = mirror.short
+    short = local_copy.short
     lines = [
-        f"{path.relative_to(mirror.folder)} is the file that you had changed here" for path in pulled.yours
+        f"{path.relative_to(local_copy.folder)} is the file that you had changed here"
+        for path in pulled.yours
     ]
     if not stays:
         return lines
     if pulled.over_limit:
         lines.append(
-            f"over the limit of {decimal(mirror.record.plan().pull_limit)}, still on {host}: {_listed(pulled.over_limit)}"
+            f"over the limit of {decimal(local_copy.record.plan().pull_limit)}, still on {host}: {_listed(pulled.over_limit)}"
             f"   launch pull {short} --all"
         )
-    if checkpoints := checkpoints_left(pulled, mirror):
+    if checkpoints := checkpoints_left(pulled, local_copy):
         size = decimal(sum(file.size for file in checkpoints))
         folders = sorted({checkpoint_of(file.path) for file in checkpoints}, key=by_number)
         more = f" and {len(folders) - 3} more" if len(folders) > 3 else ""
@@ -252,18 +258,18 @@ def what_stayed(pulled: Pulled, host: str, mirror: LocalCopy, *, stays: bool = T
     return lines
 
 
-def checkpoints_left(pulled: Pulled, mirror: LocalCopy) -> list[RunOutput]:
+def checkpoints_left(pulled: Pulled, local_copy: LocalCopy) -> list[RunOutput]:
     """Return the checkpoint files that a pull left on the host, without those that are already here."""
-    copies = LocalCopies(mirror)
+    copies = LocalCopies(local_copy)
     return [file for file in pulled.checkpoints if copies.status(file) != "yes"]
 
 
-def what_failed(pulled: Pulled, host: str, mirror: LocalCopy) -> str | None:
+def what_failed(pulled: Pulled, host: str, local_copy: LocalCopy) -> str | None:
     """Return a note on the files that the host could not send, with the reasons and the retry command; None if it sent all."""
     if not pulled.left_out:
         return None
     reasons = ", ".join(f"{shown_path(path)} ({why})" for path, why in sorted(pulled.left_out.items())[:5])
-    again = f"launch pull {mirror.short}"
+    again = f"launch pull {local_copy.short}"
     return f"{host} cannot send {len(pulled.left_out)} of its files: {reasons}   {again}"
 
 
@@ -272,9 +278,9 @@ def _listed(files: list[RunOutput]) -> str:
     return ", ".join(words) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
 
 
-def _correct(mirror: LocalCopy, state: RunState, view: View) -> None:
+def _correct(local_copy: LocalCopy, state: RunState, view: View) -> None:
     """Note where the script's use of the plan differs from the expectation from its source."""
-    expected, taken = mirror.record.plan().takes, state.taken
+    expected, taken = local_copy.record.plan().takes, state.taken
     if expected is None or taken is None:
         return
     words = {"precision": "precision", "split": "batch"}
@@ -282,77 +288,82 @@ def _correct(mirror: LocalCopy, state: RunState, view: View) -> None:
         view.note(f"your script took no {' and no '.join(own)} from the plan: it decided them itself")
     more = [word for value, word in words.items() if value in taken and value not in expected]
     if (
-        more and not mirror.record.plan().adapt
+        more and not local_copy.record.plan().adapt
     ):  # the hook takes the batch in order to halve it if memory runs out
         view.note(f"your script took its {' and '.join(more)} from the plan   launch explain")
 
 
-def _is_rehearsed(mirror: LocalCopy, state: RunState) -> bool:
+def _is_rehearsed(local_copy: LocalCopy, state: RunState) -> bool:
     """Return whether a rehearsed run shows anything about its card.
 
     For a script that takes no values from the plan, the hook imitates the card.
     """
     if not state.rehearsed or state.reason == "not-rehearsable":
         return False
-    return state.taken != set() or mirror.record.plan().takes == []
+    return state.taken != set() or local_copy.record.plan().takes == []
 
 
-def _is_drawn(mirror: LocalCopy) -> bool:
+def _is_drawn(local_copy: LocalCopy) -> bool:
     """Return whether the picture is newer than all of the run's data.
 
     The data of a parent may have changed since.
     """
-    if mirror.record.parent() is not None:
+    if local_copy.record.parent() is not None:
         return False
-    drawn, sources = mirror.files.status(mirror.picture), map(mirror.files.status, mirror.record.sizes())
+    drawn, sources = (
+        local_copy.files.status(local_copy.picture),
+        map(local_copy.files.status, local_copy.record.sizes()),
+    )
     return drawn is not None and all(
         one is not None and one.st_mtime_ns < drawn.st_mtime_ns for one in sources
     )
 
 
-def finish(mirror: LocalCopy, state: RunState, view: View) -> None:
+def finish(local_copy: LocalCopy, state: RunState, view: View) -> None:
     """Draw a run's loss and show its end."""
     # These load all of planning, which would delay the first line of `launch attach`.
     from launcher.runs.follow.precision_report import known_precision
     from launcher.runs.launch.adapting import mending_command
 
     if state.state == State.SUCCEEDED:
-        _correct(mirror, state, view)
-    measured = [point for _, point in joined(mirror)]
-    picture: Path | None = mirror.picture
-    report = known_precision(mirror)
+        _correct(local_copy, state, view)
+    measured = [point for _, point in joined(local_copy)]
+    picture: Path | None = local_copy.picture
+    report = known_precision(local_copy)
     try:
-        if not _is_drawn(mirror):
+        if not _is_drawn(local_copy):
             with view.stage("curve") as stage:  # loading the drawing library takes seconds
                 stage.text = None
-                png = draw(mirror.run, measured, host_figures(mirror), title_of(mirror, report))
-                mirror.files.write(mirror.picture, png)
+                png = draw(local_copy.run, measured, host_figures(local_copy), title_of(local_copy, report))
+                local_copy.files.write(local_copy.picture, png)
     except RunError:
         picture = None  # a run without a loss has no picture, which is not an error here
     except OSError as error:
         picture = None
-        view.note(f"{mirror.picture}: {error.strerror}   launch plot {mirror.short}")
+        view.note(f"{local_copy.picture}: {error.strerror}   launch plot {local_copy.short}")
     losses = [point.value for point in measured if point.name == "loss"]
     metrics = {point.name: point.value for point in measured}
     weights = next(
         (
             path
-            for path in (mirror.artifacts / "adapter", mirror.artifacts / "model")
-            if mirror.files.is_folder(path)
+            for path in (local_copy.artifacts / "adapter", local_copy.artifacts / "model")
+            if local_copy.files.is_folder(path)
         ),
         None,
     )
-    began, ended, seconds = mirror.record.began(), state.time, mirror.attempts_s()
+    began, ended, seconds = local_copy.record.began(), state.time, local_copy.attempts_s()
     if seconds is None and ended is not None and began is not None:
         seconds = ended - began
     first_loss = losses[0] if losses else None
     if state.evidence is not None:
-        state = state.model_copy(update={"evidence": explained(mirror.files, state.evidence)})
+        state = state.model_copy(update={"evidence": explained(local_copy.files, state.evidence)})
     home = {
-        path: one.st_size for path, one in LocalCopies(mirror).files().items() if stat.S_ISREG(one.st_mode)
+        path: one.st_size
+        for path, one in LocalCopies(local_copy).files().items()
+        if stat.S_ISREG(one.st_mode)
     }
-    adapted = mending_command(mirror, state)
-    is_rehearsed = _is_rehearsed(mirror, state)
+    adapted = mending_command(local_copy, state)
+    is_rehearsed = _is_rehearsed(local_copy, state)
     result = Result(
         weights,
         home,
@@ -361,12 +372,12 @@ def finish(mirror: LocalCopy, state: RunState, view: View) -> None:
         first_loss,
         seconds,
         adapted,
-        mirror.folder,
+        local_copy.folder,
         is_rehearsed,
         report.unsound if report else None,
-        move_records.successor_of(mirror),
-        records.rents_at(mirror.run),
-        records.rent_cost(mirror.run),
-        mirror.is_scheduled,
+        move_records.successor_of(local_copy),
+        records.rents_at(local_copy.run),
+        records.rent_cost(local_copy.run),
+        local_copy.is_scheduled,
     )
-    view.end(mirror.run, state, result)
+    view.end(local_copy.run, state, result)

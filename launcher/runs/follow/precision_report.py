@@ -91,16 +91,18 @@ class PrecisionReport(NamedTuple):
         return self.sentence if self.verdict is not None and self.verdict.kind == "unsound" else None
 
 
-def precision_report(mirror: LocalCopy) -> PrecisionReport:
+def precision_report(local_copy: LocalCopy) -> PrecisionReport:
     """Return the precision that a run used.
 
     Raises BadFileError if this version does not understand its plan.
     """
-    plan = mirror.whole_plan()
-    attempts = tuple(_attempts(mirror, plan))
+    plan = local_copy.whole_plan()
+    attempts = tuple(_attempts(local_copy, plan))
     ran = next((attempt for attempt in reversed(attempts) if attempt.ran is not None), None)
     if ran is None or ran.ran is None:
-        return PrecisionReport(mirror.run, plan, attempts, None, (), None, _why_unknown(plan, attempts), None)
+        return PrecisionReport(
+            local_copy.run, plan, attempts, None, (), None, _why_unknown(plan, attempts), None
+        )
     verdict = _verdict(plan, ran.ran, ran)
     rows = compare(
         ran.ran, plan.ladder[0], is_rehearsed=plan.rehearsed, trains_all=not trains_adapter(plan.method)
@@ -108,24 +110,24 @@ def precision_report(mirror: LocalCopy) -> PrecisionReport:
     may_adapt = (verdict.kind != "as-wanted" or _has_failed(ran)) and not ran.takes_plan
     command = adapted_command(plan) if may_adapt else None
     return PrecisionReport(
-        mirror.run, plan, attempts, ran, rows, verdict, _sentence(verdict, ran, attempts), command
+        local_copy.run, plan, attempts, ran, rows, verdict, _sentence(verdict, ran, attempts), command
     )
 
 
-def known_precision(mirror: LocalCopy) -> PrecisionReport | None:
+def known_precision(local_copy: LocalCopy) -> PrecisionReport | None:
     """Return the precision that a run used; None if this version does not understand its plan."""
     try:
-        return precision_report(mirror)
+        return precision_report(local_copy)
     except BadFileError:
         return None
 
 
-def _attempts(mirror: LocalCopy, plan: Plan) -> Iterator[AttemptPrecision]:
+def _attempts(local_copy: LocalCopy, plan: Plan) -> Iterator[AttemptPrecision]:
     consumed: set[str] = (
         set()
     )  # values taken by an attempt count for later attempts too, which may fail before they take them
-    for folder in mirror.files.numbered():
-        record, state = (mirror.files.read_json(f"{folder}/{name}.json") for name in ("attempt", "state"))
+    for folder in local_copy.files.numbered():
+        record, state = (local_copy.files.read_json(f"{folder}/{name}.json") for name in ("attempt", "state"))
         if record.get("kind") != "attempt":
             continue
         taken = state.get("consumed")
@@ -134,7 +136,7 @@ def _attempts(mirror: LocalCopy, plan: Plan) -> Iterator[AttemptPrecision]:
         rung = rung if isinstance(rung, int) and 0 <= rung < len(plan.ladder) else 0
         planned = plan.ladder[rung]
         takes_plan = "precision" in consumed and f"{HELD}precision" not in consumed
-        seen, proof = _evidence(mirror, folder)
+        seen, proof = _evidence(local_copy, folder)
         ran = (
             seen[-1]
             if seen
@@ -161,12 +163,12 @@ def _attempts(mirror: LocalCopy, plan: Plan) -> Iterator[AttemptPrecision]:
         )
 
 
-def _evidence(mirror: LocalCopy, folder: str) -> tuple[tuple[PrecisionSeen, ...], JsonObject]:
+def _evidence(local_copy: LocalCopy, folder: str) -> tuple[tuple[PrecisionSeen, ...], JsonObject]:
     """Return the hook's observations in an attempt, and the worker's proof; empty without one."""
     seen: list[PrecisionSeen] = []
     proof: JsonObject = {}
     try:
-        lines = mirror.files.read(f"{folder}/events.jsonl", MOST_GROWN).splitlines()
+        lines = local_copy.files.read(f"{folder}/events.jsonl", MOST_GROWN).splitlines()
     except OSError:
         return (), {}
     for line in lines:  # only a few of millions are parsed

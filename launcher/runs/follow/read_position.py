@@ -19,46 +19,46 @@ if TYPE_CHECKING:
 SHOWN = ".shown.json"
 
 
-def shown(mirror: LocalCopy) -> dict[str, int] | None:
+def shown(local_copy: LocalCopy) -> dict[str, int] | None:
     """Return how many bytes of each file the user has seen; None if no other process follows, so that all was shown."""
-    if not mirror.files.exists(SHOWN):
+    if not local_copy.files.exists(SHOWN):
         return None
-    found = mirror.files.read_json(SHOWN)
+    found = local_copy.files.read_json(SHOWN)
     return {name: size for name, size in found.items() if isinstance(size, int) and size >= 0}
 
 
-def begin(mirror: LocalCopy) -> None:
+def begin(local_copy: LocalCopy) -> None:
     """Record that all output here was shown, before another process takes over. Raises OSError."""
-    if not mirror.files.exists(SHOWN):
-        _write(mirror, mirror.record.sizes())
+    if not local_copy.files.exists(SHOWN):
+        _write(local_copy, local_copy.record.sizes())
 
 
-def note(mirror: LocalCopy) -> None:
+def note(local_copy: LocalCopy) -> None:
     """Record that all output read so far was shown, if another process follows the run too.
 
     Raises OSError.
     """
-    if mirror.files.exists(SHOWN):
-        _write(mirror, mirror.sync.read_sizes())
+    if local_copy.files.exists(SHOWN):
+        _write(local_copy, local_copy.sync.read_sizes())
 
 
-def show_rest(mirror: LocalCopy, state: RunState, view: View) -> None:
+def show_rest(local_copy: LocalCopy, state: RunState, view: View) -> None:
     """Show the unseen output that another process fetched of an ended run. Raises RunError."""
-    before = shown(mirror)
+    before = shown(local_copy)
     if before is not None:
-        view.begin(mirror.run, mirror.record.plan(), mirror.sync.load(before))
-        show_more(mirror, state, view)
+        view.begin(local_copy.run, local_copy.record.plan(), local_copy.sync.load(before))
+        show_more(local_copy, state, view)
 
 
-def show_more(mirror: LocalCopy, state: RunState, view: View) -> None:
+def show_more(local_copy: LocalCopy, state: RunState, view: View) -> None:
     """Show the output that another process fetched of an ended run since it was read here.
 
     Raises RunError.
     """
-    view.news(News(state, *mirror.sync.catch_up(), is_all=True))
+    view.news(News(state, *local_copy.sync.catch_up(), is_all=True))
     with contextlib.suppress(OSError):  # the output is shown again
-        note(mirror)
+        note(local_copy)
 
 
-def _write(mirror: LocalCopy, sizes: dict[str, int]) -> None:
-    mirror.files.write(SHOWN, f"{json.dumps(sizes)}\n".encode())
+def _write(local_copy: LocalCopy, sizes: dict[str, int]) -> None:
+    local_copy.files.write(SHOWN, f"{json.dumps(sizes)}\n".encode())

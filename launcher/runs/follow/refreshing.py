@@ -15,15 +15,15 @@ MOST_ROUNDS = 20
 """The maximum number of answers that are not full. An ended run needs fewer."""
 
 
-def refresh(desk: HostClient, mirror: LocalCopy, most: float = math.inf) -> None:
+def refresh(client: HostClient, local_copy: LocalCopy, most: float = math.inf) -> None:
     """Fetch the present output of a run, up to `most` bytes, without waiting for more.
 
     Output that a live run writes during the fetch is left: over a slow link the fetch might never finish.
     """
-    mirror.sync.load_cursors()
+    local_copy.sync.load_cursors()
     size = rounds = 0
     while rounds < MOST_ROUNDS and size < most:
-        news = mirror.sync.apply(desk.runs.read(mirror.run, mirror.sync.request()))
+        news = local_copy.sync.apply(client.runs.read(local_copy.run, local_copy.sync.request()))
         size += news.size
         rounds += not news.is_full
         if news.is_all or (goes_on(news.state) and not news.is_full):

@@ -10,7 +10,7 @@ from launcher.errors import BadFileError, UnreachableError
 from launcher.runs.follow.following import Watch, follow, no_watch, pause
 from launcher.runs.follow.view import View
 from launcher.runs.resume.recovering import RecoveryOutcome, recover_to_follow
-from launcher.runs.run_desk import Opening, open_desk
+from launcher.runs.run_desk import Opening, open_client
 from launcher.transport.client.desk import HostClient
 from launcher.values.host import Host
 from launcher.values.record import Reason, RunState, State
@@ -20,9 +20,9 @@ ANOTHER_S = 1.0
 
 def follow_sessions(
     host: Host,
-    mirror: LocalCopy,
+    local_copy: LocalCopy,
     view: View,
-    desk: HostClient | None = None,
+    client: HostClient | None = None,
     *,
     pulls: bool = True,
     watch: Watch = no_watch,
@@ -31,16 +31,18 @@ def follow_sessions(
 ) -> RunState:
     """Follow a run as `follow` does, and recover it each time that its session has ended at the service's limit."""
     while True:
-        state = follow(host, mirror, view, desk, pulls=pulls, watch=watch, opening=opening, is_seen=is_seen)
-        if not _has_a_next(mirror, state):
+        state = follow(
+            host, local_copy, view, client, pulls=pulls, watch=watch, opening=opening, is_seen=is_seen
+        )
+        if not _has_a_next(local_copy, state):
             return state
-        desk = _with_next_session(host, mirror, view, opening)
-        if desk is None:
+        client = _with_next_session(host, local_copy, view, opening)
+        if client is None:
             return state
 
 
 def _with_next_session(
-    host: Host, mirror: LocalCopy, view: View, opening: Opening | None
+    host: Host, local_copy: LocalCopy, view: View, opening: Opening | None
 ) -> HostClient | None:
     """Start the next session of a run; return the open host client, or `None` if the run waits.
 
@@ -49,38 +51,38 @@ def _with_next_session(
     tries = 0
     while True:
         try:
-            desk = open_desk(host, mirror, opening)
+            client = open_client(host, local_copy, opening)
             try:
-                outcome = recover_to_follow(desk, mirror, view)
+                outcome = recover_to_follow(client, local_copy, view)
             except BaseException:
-                desk.close()
+                client.close()
                 raise
         except UnreachableError as error:
             tries += 1
             pause(view, error, tries)
             continue
         if outcome == RecoveryOutcome.WAITING:
-            desk.close()
+            client.close()
             return None
         words = "its session has ended at its limit"
         if outcome == RecoveryOutcome.RECOVERED:
-            view.note(f"{mirror.run}: {words}, and the next one is on its way")
+            view.note(f"{local_copy.run}: {words}, and the next one is on its way")
         elif outcome == RecoveryOutcome.FAILED:
-            view.note(f"{mirror.run}: {words}, and it cannot continue in another one")
+            view.note(f"{local_copy.run}: {words}, and it cannot continue in another one")
         else:  # another client has recovered it, or is about to
             time.sleep(ANOTHER_S)
-        return desk
+        return client
 
 
-def _has_a_next(mirror: LocalCopy, state: RunState) -> bool:
+def _has_a_next(local_copy: LocalCopy, state: RunState) -> bool:
     """Return whether a run was interrupted only by the end of its session."""
     is_interrupted = state.state == State.INTERRUPTED and state.reason == Reason.SESSION_LIMIT
-    return is_interrupted and has_sessions(mirror)
+    return is_interrupted and has_sessions(local_copy)
 
 
-def has_sessions(mirror: LocalCopy) -> bool:
+def has_sessions(local_copy: LocalCopy) -> bool:
     """Return whether the run's runtime has limited sessions, after which a client recovers it; False without its plan."""
     try:
-        return load(mirror.whole_plan().runtime).has_sessions
+        return load(local_copy.whole_plan().runtime).has_sessions
     except BadFileError:
         return False

@@ -29,12 +29,12 @@ def suggestion(plan: Plan) -> tuple[Finding, ...]:
     )
 
 
-def mending_command(mirror: LocalCopy, state: RunState) -> str | None:
+def mending_command(local_copy: LocalCopy, state: RunState) -> str | None:
     """Return the command that launches a run's script with the plan's precision, if that fixes its failure."""
     if state.state != State.FAILED or state.reason not in PRECISION_FAILURES:
         return None
     with contextlib.suppress(LaunchError):
-        plan = mirror.whole_plan()
+        plan = local_copy.whole_plan()
         if not plan.hands_out("precision") and starts_python(plan.command):
             return adapted_command(plan)
     return None

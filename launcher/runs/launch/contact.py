@@ -32,7 +32,7 @@ class ConnectedHost(NamedTuple):
     """
 
     host: Host
-    desk: HostClient
+    client: HostClient
     job: Job
     facts: Facts
     view: View
@@ -43,7 +43,7 @@ class ConnectedHost(NamedTuple):
 
     def probed_again(self) -> ConnectedHost:
         """Return the contact with new facts."""
-        return self._replace(facts=backend_of(self.host).probing.probe(self.desk, self.host, self.job))
+        return self._replace(facts=backend_of(self.host).probing.probe(self.client, self.host, self.job))
 
 
 def pass_gate(contact: ConnectedHost, plan: Plan) -> None:

@@ -89,8 +89,8 @@ def preview(
         try:
             if silence is not None:
                 raise silence
-            with connect(host) as desk:
-                facts = backend.probing.probe(desk, host, resolved.job, resolved.machine)
+            with connect(host) as client:
+                facts = backend.probing.probe(client, host, resolved.job, resolved.machine)
         except HostError as error:
             if not profiles:
                 raise
@@ -166,8 +166,8 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
         resolved = resolved._replace(profiles=(rental.first.profile,))
     elif facts is None and (not is_clear or backend.planning.needs_probe):
         try:
-            with connect(resolved.host) as desk:
-                facts = backend.probing.probe(desk, resolved.host, resolved.job)
+            with connect(resolved.host) as client:
+                facts = backend.probing.probe(client, resolved.host, resolved.job)
         except HostError:
             if not is_clear:
                 raise

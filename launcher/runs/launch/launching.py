@@ -63,8 +63,8 @@ class Started(NamedTuple):
     """A run that has begun, and its open host client, which `follow` takes over."""
 
     host: Host
-    mirror: LocalCopy
-    desk: HostClient
+    local_copy: LocalCopy
+    client: HostClient
     interrupts: Interrupts
     """Held-back Ctrl-C and SIGTERM, for the caller to release: they do not end the run from here on."""
     lease: Lease | None = None
@@ -157,10 +157,10 @@ def _launch_on(
     """
     host, (request, secrets, loaded, before, opening, hold, batch) = resolved.host, ready
     with view.stage("connect") as stage:
-        desk = connect(host, opening)
-        stage.text = desk.about
+        client = connect(host, opening)
+        stage.text = client.about
     try:
-        facts, profile = _look(desk, resolved, view)
+        facts, profile = _look(client, resolved, view)
         from launcher.planning.model_gate import unknown_model
         from launcher.runs.launch.planned import plan_of
 
@@ -178,38 +178,38 @@ def _launch_on(
         )
         deadline = time.monotonic() + request.wait_s
         contact = ConnectedHost(
-            host, desk, resolved.job, facts, view, resolved.gpus, deadline, shown is not None, batch
+            host, client, resolved.job, facts, view, resolved.gpus, deadline, shown is not None, batch
         )
         contact = pass_gate_when_free(contact, plan)
         if (note := backend_of(host).running.first_note()) is not None:
             view.note(f"{host.name}: {note}")
         build = build_settings.read(host, os.environ)
-        with open_for_plan(desk, host, plan, contact.facts, build) as runtime:
+        with open_for_plan(client, host, plan, contact.facts, build) as runtime:
             shipments: list[Shipment] = []
-            fill = functools.partial(_ship, desk, loaded, before, shipments)
+            fill = functools.partial(_ship, client, loaded, before, shipments)
             started = begin(contact, runtime, plan, secrets, UploadStage("ship", fill), run_id, hold)
         # On a full disk here, only an explanation, `rerun` and `recover --abandon` are lost.
         with contextlib.suppress(OSError):
-            excluded_files.remember(started.mirror.files, loaded.cargo)
-            remember(started.mirror, request)
+            excluded_files.remember(started.local_copy.files, loaded.cargo)
+            remember(started.local_copy, request)
             for shipment in shipments:
-                upload_record.write(started.mirror, upload_record.sent(loaded.tree, shipment.manifest))
+                upload_record.write(started.local_copy, upload_record.sent(loaded.tree, shipment.manifest))
         return started
     except BaseException:
-        desk.close()
+        client.close()
         raise
 
 
 def _ship(
-    desk: HostClient,
+    client: HostClient,
     loaded: Load,
     before: UploadHistory,
     shipments: list[Shipment],
-    mirror: LocalCopy,
+    local_copy: LocalCopy,
     stage: Stage,
 ) -> str:
     """Send a load for a run; append the shipment to the list."""
-    shipments.append(ship(desk, loaded, before, mirror, stage))
+    shipments.append(ship(client, loaded, before, local_copy, stage))
     return shipments[-1].words
 
 
@@ -269,26 +269,26 @@ def begin(
     wait_s = contact.deadline - time.monotonic()
     create = functools.partial(_create, runtime, plan, look, run_id, queues=wait_s > 0)
     run, gpus = cards.waiting_for(create, wait_s, view)
-    mirror = LocalCopy(run, runs_folder())
+    local_copy = LocalCopy(run, runs_folder())
     with view.stage(filling.stage) as stage:
-        stage.text = filling.fill(mirror, stage)
+        stage.text = filling.fill(local_copy, stage)
     if needed := runtime.needs(plan):
         with view.stage(needed) as stage:
             stage.text = runtime.provide(plan, stage.progress)
     with view.stage("start") as stage:
         if secrets:
-            runtime.entrust(mirror.run, secrets)
+            runtime.entrust(local_copy.run, secrets)
         interrupts = hold()  # once the run is bound, its rental ends only if it provably never began
         try:
-            mirror.bind(contact.host, runtime.desk.root_id, plan, contact.batch)
-            job_id = _start(runtime, mirror)
+            local_copy.bind(contact.host, runtime.client.root_id, plan, contact.batch)
+            job_id = _start(runtime, local_copy)
         except BaseException:
             interrupts.release()
             raise
         where = [look().title(gpus)] if gpus else []
         batch = [plan.split.title] if plan.hands_out("split") else []
-        stage.text = ", ".join([f"run {mirror.run}", runtime.start_words(job_id), *where, *batch])
-    return Started(contact.host, mirror, runtime.desk, interrupts, job_id=job_id)
+        stage.text = ", ".join([f"run {local_copy.run}", runtime.start_words(job_id), *where, *batch])
+    return Started(contact.host, local_copy, runtime.client, interrupts, job_id=job_id)
 
 
 def build_image(request: Request, view: View) -> None:
@@ -299,15 +299,15 @@ def build_image(request: Request, view: View) -> None:
     build = build_settings.read(host, os.environ)
     with contextlib.ExitStack() as stack:
         with view.stage("connect") as stage:
-            desk = stack.enter_context(connect(host))
-            stage.text = desk.about
-        facts, profile = _look(desk, resolved, view)
+            client = stack.enter_context(connect(host))
+            stage.text = client.about
+        facts, profile = _look(client, resolved, view)
         from launcher.runs.launch.planned import plan_of
 
         plan = plan_of(profile, resolved, facts)
         with contextlib.suppress(CardBusyError):  # a build needs no card
-            pass_gate(ConnectedHost(host, desk, resolved.job, facts, view), plan)
-        runtime = stack.enter_context(open_for_plan(desk, host, plan, facts, build))
+            pass_gate(ConnectedHost(host, client, resolved.job, facts, view), plan)
+        runtime = stack.enter_context(open_for_plan(client, host, plan, facts, build))
         with view.stage("image") as stage:
             stage.text = runtime.provide(plan, stage.progress)
 
@@ -325,52 +325,54 @@ def _with_images(host: Host) -> Host:
     return host
 
 
-def _look(desk: HostClient, resolved: Resolved, view: View) -> tuple[Facts, Profile]:
+def _look(client: HostClient, resolved: Resolved, view: View) -> tuple[Facts, Profile]:
     """Probe a host; return its facts and the resulting profile. Raises HostError or UnknownNameError."""
     with view.stage("probe") as stage:
         probing = backend_of(resolved.host).probing
-        facts = probing.probe(desk, resolved.host, resolved.job, resolved.machine)
+        facts = probing.probe(client, resolved.host, resolved.job, resolved.machine)
         facts, profile, why = there(resolved, facts)
         words = f"{'' if resolved.machine is None else 'expected: '}{probing.describe(facts)}"
         stage.text = "; ".join(filter(None, (words, why)))
     return facts, profile
 
 
-def _start(runtime: Runtime, mirror: LocalCopy) -> str | None:
+def _start(runtime: Runtime, local_copy: LocalCopy) -> str | None:
     """Start the run; return the id of its job on a cluster.
 
     If it could not begin and its host removes it, the local copy is removed too; otherwise it may have begun.
     Raises RefusedError, with the scheduler's message, for a job that the host's scheduler rejects.
     """
     try:
-        return runtime.start(mirror.run)
+        return runtime.start(local_copy.run)
     except ConnectionLostError as error:
-        words = f"{error}\n  the run may have begun   launch attach {mirror.short}"
+        words = f"{error}\n  the run may have begun   launch attach {local_copy.short}"
         raise ConnectionLostError(error.host, words) from error
     except (AgentError, EngineError, ServiceError) as error:
         is_taken = False
         with contextlib.suppress(HostError):
-            is_taken = runtime.desk.preparation.take_back(mirror.run)
+            is_taken = runtime.client.preparation.take_back(local_copy.run)
         if is_taken:
             with contextlib.suppress(OSError):
-                mirror.remove()
+                local_copy.remove()
             if isinstance(error, AgentError) and (look := runtime.after_refusal(error)) is not None:
                 raise RefusedError(f"{error}\n  {look}") from error
             raise
-        words = f"{error}\n  the run may have begun   launch attach {mirror.short}"
+        words = f"{error}\n  the run may have begun   launch attach {local_copy.short}"
         if isinstance(error, ServiceError):
             raise type(error)(error.host, error.reason, words, error.retry_s) from error
         if isinstance(error, EngineError):
             raise EngineError(error.host, words) from error
         if error.code == UNSETTLED:
-            words = f"{error}\n  look   launch ps     end it, if it has begun   launch stop {mirror.short}"
+            words = (
+                f"{error}\n  look   launch ps     end it, if it has begun   launch stop {local_copy.short}"
+            )
         raise AgentError(error.host, error.code, words, error.values) from error
 
 
 def _sweep(runtime: Runtime, view: View) -> None:
     """Remove leftovers of dead runs on the host, which may hold the card."""
     with view.stage("sweep") as stage:
-        items = sweeping.sweep(runtime.desk, [runtime], dry_run=False, kept_s=sweeping.KEPT_S)
+        items = sweeping.sweep(runtime.client, [runtime], dry_run=False, kept_s=sweeping.KEPT_S)
         stage.text = sweeping.summary(items)
     for item in items:
         if item.did == "left":

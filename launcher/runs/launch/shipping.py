@@ -33,12 +33,14 @@ class Shipment(NamedTuple):
     words: str
 
 
-def ship(desk: HostClient, load: Load, before: UploadHistory, mirror: LocalCopy, stage: Stage) -> Shipment:
+def ship(
+    client: HostClient, load: Load, before: UploadHistory, local_copy: LocalCopy, stage: Stage
+) -> Shipment:
     """Put a load in place on the host for a run."""
     manifest = tree.manifest(load.tree, load.digests, stage.moved)
     load.digests.save()
     try:
-        sent = _send(desk, mirror.run, load.tree, manifest, stage)
+        sent = _send(client, local_copy.run, load.tree, manifest, stage)
     except ConnectionLostError as error:
         words = f"{error}\n  no run was begun   the same command again sends only the files that have not arrived complete"
         raise ConnectionLostError(error.host, words) from error
@@ -58,7 +60,7 @@ def _sent(cargo: UploadSelection, sent: dict[str, int]) -> str:
 
 
 def _send(
-    desk: HostClient,
+    client: HostClient,
     run: str,
     collected: tree.CodeTree,
     manifest: Mapping[str, tree.PathRecord],
@@ -71,7 +73,7 @@ def _send(
     """
     sent: dict[str, int] = {}
     sources: dict[str, tree.SizedFile] = {}
-    missing = desk.preparation.offer(run, manifest)
+    missing = client.preparation.offer(run, manifest)
     for _ in range(TRIES):
         if not missing:
             return sent
@@ -79,14 +81,14 @@ def _send(
         try:
             requested = [sources[sha256] for sha256 in missing]
         except KeyError as error:
-            raise RunError(f"{desk.host} asks for a file that was not offered") from error
+            raise RunError(f"{client.host} asks for a file that was not offered") from error
         sizes = [file.size for file in requested]
         sent.update(zip(missing, sizes, strict=True))
         meter = Meter(sum(sizes), stage.moved)
-        missing = desk.preparation.ship(
+        missing = client.preparation.ship(
             run, missing, functools.partial(tree.write_files, requested, meter=meter)
         )
-    raise RunError(f"{desk.host} cannot store the files that it receives; check its disk")
+    raise RunError(f"{client.host} cannot store the files that it receives; check its disk")
 
 
 def _sources(collected: tree.CodeTree, manifest: Mapping[str, tree.PathRecord]) -> dict[str, tree.SizedFile]:

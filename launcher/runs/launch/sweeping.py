@@ -18,7 +18,7 @@ LEAVING_S = 60.0
 
 
 def sweep(
-    desk: HostClient, runtimes: Sequence[Runtime], *, dry_run: bool, kept_s: float = 0.0
+    client: HostClient, runtimes: Sequence[Runtime], *, dry_run: bool, kept_s: float = 0.0
 ) -> list[CleanupResult]:
     """Sweep a host and these runtimes' data on it; return the items found. With `dry_run` nothing is changed.
 
@@ -26,7 +26,7 @@ def sweep(
     """
     # Look at the runtimes before listing the runs: items that appear in between belong to a new run.
     holdings = [(runtime, holding) for runtime in runtimes for holding in runtime.holdings()]
-    found = desk.upkeep.sweep({holding.run for _, holding in holdings if holding.run}, dry_run=dry_run)
+    found = client.upkeep.sweep({holding.run for _, holding in holdings if holding.run}, dry_run=dry_run)
     dead = [(runtime, holding) for runtime, holding in holdings if _is_dead(holding, found, kept_s)]
     if not dry_run:
         for runtime, holding in dead:

@@ -16,12 +16,12 @@ def unverifiable(plan: Plan) -> tuple[Finding, ...]:
     return (Finding(level="refuse", code="not-verifiable", message=message, mend=mend),)
 
 
-def refuse_verification(plan: Plan, mirror: LocalCopy) -> None:
+def refuse_verification(plan: Plan, local_copy: LocalCopy) -> None:
     """Raise UsageError for a verification: it has no training to resume or run again."""
     if plan.verification is not None:
         card = "" if plan.profile.is_derived else f"--profile {plan.profile.name} "
         raise UsageError(
-            f"{mirror.run} is a verification: it trained nothing\n"
+            f"{local_copy.run} is a verification: it trained nothing\n"
             f"  again    launch verify --host {plan.host} {card}--job {plan.job}\n"
-            f"  or       launch rm --here {mirror.short}"
+            f"  or       launch rm --here {local_copy.short}"
         )

@@ -23,46 +23,46 @@ if TYPE_CHECKING:
     from launcher.values.host import Host
 
 
-def preview_move(mirror: LocalCopy, request: MoveRequest, view: View) -> Recovery:
+def preview_move(local_copy: LocalCopy, request: MoveRequest, view: View) -> Recovery:
     """Return the preview of a run's move and show its plan.
 
     No run is stopped, and no machine is rented or sent files. Raises the errors of the move up to its stop or
     rental: UsageError, RefusedError, RunError and HostError.
     """
     target, request = resolve.host(request.host), request._replace(is_sure=True, wait_s=0.0)
-    move_records.check_readable(mirror)
-    if (earlier := move_records.intention_of(mirror)) is not None:
-        if (elsewhere := move_records.elsewhere(mirror)) is not None:
+    move_records.check_readable(local_copy)
+    if (earlier := move_records.intention_of(local_copy)) is not None:
+        if (elsewhere := move_records.elsewhere(local_copy)) is not None:
             raise UsageError(elsewhere)
         return _planned(
-            mirror, target, f"takes up its move to {earlier.host} as {earlier.run}, which broke off"
+            local_copy, target, f"takes up its move to {earlier.host} as {earlier.run}, which broke off"
         )
     if backend_of(target).running.rental(target) is not None:
-        return _rented(mirror, target, request, view)
+        return _rented(local_copy, target, request, view)
     with connected(view, functools.partial(connect, target)) as new:
-        if new.root_id == root_of(mirror):
-            return recover_on(new, mirror, RecoverRequest(is_dry=True), view)
-        sender = check_move(mirror, target, request, view, gives_up=False)
-        arrival(new, mirror, target, sender, request, Successor(), view)
+        if new.root_id == root_of(local_copy):
+            return recover_on(new, local_copy, RecoverRequest(is_dry=True), view)
+        sender = check_move(local_copy, target, request, view, gives_up=False)
+        arrival(new, local_copy, target, sender, request, Successor(), view)
     return _planned(
-        mirror, target, "continues from its last checkpoint; the checks pass, and nothing was sent"
+        local_copy, target, "continues from its last checkpoint; the checks pass, and nothing was sent"
     )
 
 
-def _rented(mirror: LocalCopy, target: Host, request: MoveRequest, view: View) -> Recovery:
+def _rented(local_copy: LocalCopy, target: Host, request: MoveRequest, view: View) -> Recovery:
     check_limited(target)
-    sender = check_move(mirror, target, request, view, gives_up=False)
-    before = mirror.whole_plan()
-    consented(mirror, before, target, sender, request, view)
+    sender = check_move(local_copy, target, request, view, gives_up=False)
+    before = local_copy.whole_plan()
+    consented(local_copy, before, target, sender, request, view)
     choice, _ = agree(wanted_like(before, target, request), view)
     if (asked := choice.cost.question) is not None:
         view.finding(asked)
     words = "continues from its last checkpoint; the checks pass, and nothing was rented or sent"
-    return _planned(mirror, target, words)._replace(rental=choice)
+    return _planned(local_copy, target, words)._replace(rental=choice)
 
 
-def _planned(mirror: LocalCopy, target: Host, words: str) -> Recovery:
-    state = mirror.state()
+def _planned(local_copy: LocalCopy, target: Host, words: str) -> Recovery:
+    state = local_copy.state()
     return Recovery(
-        mirror.run, target.name, RecoveryOutcome.PLANNED, state.state if state is not None else "", words
+        local_copy.run, target.name, RecoveryOutcome.PLANNED, state.state if state is not None else "", words
     )

@@ -88,7 +88,7 @@ class Successor(NamedTuple):
 class MoveTarget(NamedTuple):
     """A new host for a run: the gate has accepted its plan, and its secrets are available."""
 
-    mirror: LocalCopy
+    local_copy: LocalCopy
     contact: ConnectedHost
     plan: Plan
     secrets: Mapping[str, str]
@@ -97,25 +97,23 @@ class MoveTarget(NamedTuple):
 def connected(view: View, dial: Callable[[], HostClient]) -> HostClient:
     """Open a host client, shown as a stage."""
     with view.stage("connect") as stage:
-        desk = dial()
-        stage.text = f"{desk.host}, {desk.about}"
-    return desk
+        client = dial()
+        stage.text = f"{client.host}, {client.about}"
+    return client
 
 
-def refuse_succeeded(state: str | None, mirror: LocalCopy, host: str) -> None:
+def refuse_succeeded(state: str | None, local_copy: LocalCopy, host: str) -> None:
     """Raise UsageError for a run that has succeeded."""
     if state == State.SUCCEEDED:
-        words = f"{mirror.run} has succeeded: there is nothing left to move"
-        raise UsageError(f"{words}\n  again there   launch rerun {mirror.short} --host {host}")
+        words = f"{local_copy.run} has succeeded: there is nothing left to move"
+        raise UsageError(f"{words}\n  again there   launch rerun {local_copy.short} --host {host}")
 
 
-def refuse_unresumable(*, resumes: bool, mirror: LocalCopy, host: str) -> None:
+def refuse_unresumable(*, resumes: bool, local_copy: LocalCopy, host: str) -> None:
     """Raise RunError for a run whose script would start at step 1 again."""
     if not resumes:
-        words = (
-            f"the script of {mirror.run} never called worker.resume_from(): it would start at step 1 again"
-        )
-        raise RunError(f"{words}\n  begin anew there   launch rerun {mirror.short} --host {host}")
+        words = f"the script of {local_copy.run} never called worker.resume_from(): it would start at step 1 again"
+        raise RunError(f"{words}\n  begin anew there   launch rerun {local_copy.short} --host {host}")
 
 
 class EarlierMove(NamedTuple):
@@ -126,40 +124,40 @@ class EarlierMove(NamedTuple):
 
 
 def taken_up(
-    new: HostClient, mirror: LocalCopy, moved: MovedTo, target: Host, request: MoveRequest, view: View
+    new: HostClient, local_copy: LocalCopy, moved: MovedTo, target: Host, request: MoveRequest, view: View
 ) -> EarlierMove:
     """Recover the successor of an earlier move; if it never began, make sure that it never will.
 
     In that case the move is made again, to this host or another. Raises UsageError if the successor may be on
     another host, and RunError if the old host's record does not name a run.
     """
-    check_successor(mirror, moved)
+    check_successor(local_copy, moved)
     short = moved.run.rpartition("-")[2]
     if moved.root != new.root_id:
-        return EarlierMove(given_up=give_up_elsewhere(mirror, moved, view))
+        return EarlierMove(given_up=give_up_elsewhere(local_copy, moved, view))
     if _give_up(new, moved, view):
         return EarlierMove(given_up=moved.run)
-    heir, child = own_copy(moved.run), known_summary(new, moved.run)
-    if child.parent is None or child.parent.run != mirror.run:
-        words = f"{mirror.host().name} says that {mirror.run} was moved to {new.host} as {moved.run}, but that run does not continue it"
-        raise RunError(f"{words}\n  begin anew there   launch rerun {mirror.short} --host {request.host}")
-    heir.bind_seen(target, new.root_id, child.time)
+    next_run, child = own_copy(moved.run), known_summary(new, moved.run)
+    if child.parent is None or child.parent.run != local_copy.run:
+        words = f"{local_copy.host().name} says that {local_copy.run} was moved to {new.host} as {moved.run}, but that run does not continue it"
+        raise RunError(f"{words}\n  begin anew there   launch rerun {local_copy.short} --host {request.host}")
+    next_run.bind_seen(target, new.root_id, child.time)
     if is_terminal(child.state):
-        words = f"{mirror.run} was moved to {new.host} as {moved.run}, which has {child.state}"
+        words = f"{local_copy.run} was moved to {new.host} as {moved.run}, which has {child.state}"
         raise UsageError(f"{words}\n  a new run from its last checkpoint   launch resume {short}")
-    return EarlierMove(recover_on(new, heir, RecoverRequest(request.env_files, request.is_sure), view))
+    return EarlierMove(recover_on(new, next_run, RecoverRequest(request.env_files, request.is_sure), view))
 
 
-def give_up_elsewhere(mirror: LocalCopy, moved: MovedTo, view: View) -> str:
+def give_up_elsewhere(local_copy: LocalCopy, moved: MovedTo, view: View) -> str:
     """Give up a successor on another host if it never began or is lost; return its id.
 
     Raises UsageError if it may continue.
     """
-    check_successor(mirror, moved)
-    if _is_known(mirror, moved) and _is_given_up(moved, view):
+    check_successor(local_copy, moved)
+    if _is_known(local_copy, moved) and _is_given_up(moved, view):
         return moved.run
     short = moved.run.rpartition("-")[2]
-    words = f"{mirror.run} was moved to {moved.host or 'another host'} as {moved.run}"
+    words = f"{local_copy.run} was moved to {moved.host or 'another host'} as {moved.run}"
     state = own_copy(moved.run).state()
     if state is not None and is_terminal(state.state):
         raise UsageError(f"{words}, which has {state.state}\n  that run   launch attach {short}")
@@ -168,18 +166,20 @@ def give_up_elsewhere(mirror: LocalCopy, moved: MovedTo, view: View) -> str:
     )
 
 
-def check_successor(mirror: LocalCopy, moved: MovedTo) -> None:
+def check_successor(local_copy: LocalCopy, moved: MovedTo) -> None:
     """Raise RunError unless a host's record of a successor is a run id, because it becomes a path here."""
     if not RUN_ID.fullmatch(moved.run):
-        raise RunError(f"{mirror.run}: its host says that it continues as {moved.run!r}, which is not a run")
+        raise RunError(
+            f"{local_copy.run}: its host says that it continues as {moved.run!r}, which is not a run"
+        )
 
 
-def _is_known(mirror: LocalCopy, moved: MovedTo) -> bool:
+def _is_known(local_copy: LocalCopy, moved: MovedTo) -> bool:
     """Return whether this client itself named a successor's host.
 
     Never connect to one that only an old host named.
     """
-    own = move_records.intention_of(mirror)
+    own = move_records.intention_of(local_copy)
     return moved.host in resolve.hosts() or (own is not None and own.to == moved)
 
 
@@ -209,27 +209,27 @@ def _is_lost(moved: MovedTo, view: View) -> bool:
     return True
 
 
-def _give_up(desk: HostClient, moved: MovedTo, view: View) -> bool:
+def _give_up(client: HostClient, moved: MovedTo, view: View) -> bool:
     """Give up a successor that its host does not have, or only half-made, or that never started; return whether it was."""
-    child = summary_of(desk, moved.run)
+    child = summary_of(client, moved.run)
     if child is not None and child.state == State.FAILED and child.reason == Reason.NEVER_STARTED:
-        view.note(f"{moved.run} never started on {desk.host}")
+        view.note(f"{moved.run} never started on {client.host}")
         return True
-    if child is not None and not desk.runs.outlook(moved.run).half_made:
+    if child is not None and not client.runs.outlook(moved.run).half_made:
         return False
-    return desk.preparation.forgo(moved.run)
+    return client.preparation.forgo(moved.run)
 
 
 def consented(
-    mirror: LocalCopy, before: Plan, target: Host, sender: str, request: MoveRequest, view: View
+    local_copy: LocalCopy, before: Plan, target: Host, sender: str, request: MoveRequest, view: View
 ) -> Mapping[str, str]:
     """Return the secrets of a run for another host, once the user agrees to send them.
 
     `sender` is the host that sent the run's plan, if this client did not make it.
     """
-    refuse_verification(before, mirror)
+    refuse_verification(before, local_copy)
     if not request.is_sure:
-        check_consent(before.secrets, mirror, sender, view, f"recover --host {target.name}")
+        check_consent(before.secrets, local_copy, sender, view, f"recover --host {target.name}")
     job = job_of(before)
     secrets = secret_values.values(job, env_file.read_all(request.env_files))
     if backend_of(target).running.rental(target) is not None or is_rented(target):
@@ -239,16 +239,16 @@ def consented(
 
 def arrival(
     new: HostClient,
-    mirror: LocalCopy,
+    local_copy: LocalCopy,
     target: Host,
     sender: str,
     request: MoveRequest,
-    heir: Successor,
+    next_run: Successor,
     view: View,
 ) -> MoveTarget:
     """Check whether a run can continue on a host. Raises the gate's errors, before the host is changed."""
-    before = heir.derived_from or mirror.whole_plan()
-    secrets = consented(mirror, before, target, sender, request, view)
+    before = next_run.derived_from or local_copy.whole_plan()
+    secrets = consented(local_copy, before, target, sender, request, view)
     job = job_of(before)
     with view.stage("probe") as stage:
         probing = backend_of(target).probing
@@ -258,14 +258,14 @@ def arrival(
     facts, profile, _ = there(resolved, facts)
     # Derived anew for the new card; global batch, seed and schedule are those of the job.
     plan = plan_with(profile, resolved, facts, before.script_use)
-    if heir.shown is None or plan.digest != heir.shown.digest:
+    if next_run.shown is None or plan.digest != next_run.shown.digest:
         view.head(plan)
     deadline = time.monotonic() + request.wait_s
-    is_rented = heir.shown is not None
+    is_rented = next_run.shown is not None
     contact = ConnectedHost(target, new, job_of(plan), facts, view, deadline=deadline, is_rented=is_rented)
     contact = pass_gate_when_free(contact, plan)
     new.preparation.check_sources(plan)
-    return MoveTarget(mirror, contact, plan, secrets)
+    return MoveTarget(local_copy, contact, plan, secrets)
 
 
 def resolved_there(before: Plan, target: Host, profile_name: str | None) -> Resolved:
@@ -297,17 +297,17 @@ def go_on(
     arrival: MoveTarget, run: str, home: LocalCheckpoint, fill: Callable[[LocalCopy, Stage], str]
 ) -> Recovery:
     """Begin the successor under its id, with the files from `fill`, and leave it running."""
-    mirror, new = arrival.mirror, arrival.contact.desk
+    local_copy, new = arrival.local_copy, arrival.contact.client
     try:
         started = begin_there(arrival, run, home, fill)
     except AgentError as error:
         if error.code not in ("run-exists", "forgone"):
             raise
-        words = f"{mirror.run} is being moved to {new.host} as {run} by another client"
-        again = f"launch recover {mirror.short} --host {arrival.contact.host.name}"
+        words = f"{local_copy.run} is being moved to {new.host} as {run} by another client"
+        again = f"launch recover {local_copy.short} --host {arrival.contact.host.name}"
         raise RunError(f"{words}\n  look again   {again}") from error
     started.interrupts.release()
-    words = f"from step {home.checkpoint.step} of {mirror.run}"
+    words = f"from step {home.checkpoint.step} of {local_copy.run}"
     return Recovery(run, new.host, RecoveryOutcome.RECOVERED, State.RUNNING, words)
 
 
@@ -315,29 +315,29 @@ def begin_there(
     arrival: MoveTarget, run: str, home: LocalCheckpoint, fill: Callable[[LocalCopy, Stage], str]
 ) -> Started:
     """Begin a run that continues another, under its id, with the files from `fill`."""
-    mirror, contact, plan, secrets = arrival
+    local_copy, contact, plan, secrets = arrival
     for passed in home.checkpoint.passed_over:
         contact.view.note(f"{passed.checkpoint} passed over: {passed.wrong}")
     build = build_settings.read(contact.host, os.environ)
-    with open_for_plan(contact.desk, contact.host, plan, contact.facts, build) as runtime:
+    with open_for_plan(contact.client, contact.host, plan, contact.facts, build) as runtime:
         started = begin(contact, runtime, plan, secrets, UploadStage("ship", fill), run)
     with contextlib.suppress(OSError):  # without it, only `recover --abandon` is refused
-        upload_record.copy(mirror, started.mirror)
+        upload_record.copy(local_copy, started.local_copy)
     return started
 
 
 def send_checkpoint(
-    new: HostClient, mirror: LocalCopy, home: LocalCheckpoint, child: LocalCopy, stage: Stage
+    new: HostClient, local_copy: LocalCopy, home: LocalCheckpoint, child: LocalCopy, stage: Stage
 ) -> int:
     """Send the local checkpoint, as its manifest describes it; return the bytes sent."""
     places = {
         content.sha256: (content.size, home.folder / content.path.split("/", 2)[2])
         for content in home.checkpoint.contents
     }
-    missing = new.preparation.offer_checkpoint(child.run, mirror.run, home.checkpoint)
+    missing = new.preparation.offer_checkpoint(child.run, local_copy.run, home.checkpoint)
     check_offered(new, missing, places)
     files = [
-        SizedFile(places[sha256][1].name, mirror.files.at(places[sha256][1]), places[sha256][0])
+        SizedFile(places[sha256][1].name, local_copy.files.at(places[sha256][1]), places[sha256][0])
         for sha256 in missing
     ]
     new.preparation.ship_checkpoint(child.run, missing, _writer(files, stage))

@@ -67,47 +67,47 @@ if TYPE_CHECKING:
     from launcher.transport.channel import Incoming
 
 
-def move(mirror: LocalCopy, request: MoveRequest, view: View) -> Recovery:
+def move(local_copy: LocalCopy, request: MoveRequest, view: View) -> Recovery:
     """Continue a run of this client on another host; if it is already there, recover it.
 
     All refusals come before the run is stopped, and before a machine is rented. Raises UsageError,
     RefusedError, RunError and HostError.
     """
     target = resolve.host(request.host)
-    move_records.check_readable(mirror)
+    move_records.check_readable(local_copy)
     if backend_of(target).running.rental(target) is None:
-        return move_to(mirror, target, request, Successor(), view)
-    with _rented(mirror, target, request, view) as (lease, heir):
-        agreed = request if heir.shown is None else request._replace(is_sure=True)
-        recovery = move_to(mirror, lease.host, agreed, heir, view)
+        return move_to(local_copy, target, request, Successor(), view)
+    with _rented(local_copy, target, request, view) as (lease, next_run):
+        agreed = request if next_run.shown is None else request._replace(is_sure=True)
+        recovery = move_to(local_copy, lease.host, agreed, next_run, view)
     hand_off(lease, view)
     return recovery
 
 
 @contextlib.contextmanager
 def _rented(
-    mirror: LocalCopy, target: Host, request: MoveRequest, view: View
+    local_copy: LocalCopy, target: Host, request: MoveRequest, view: View
 ) -> Iterator[tuple[Lease, Successor]]:
     """Yield the lease of a machine for a run's successor: that of a broken move, or a new one after the user agrees."""
-    if (lease := _lease_of_earlier(mirror, target)) is not None:
+    if (lease := _lease_of_earlier(local_copy, target)) is not None:
         with left_on_failure(lease, view):
             yield lease, Successor(expect=functools.partial(pass_on, lease))
         return
     check_limited(target)
-    sender = check_move(mirror, target, request, view)
-    before = mirror.whole_plan()
-    consented(mirror, before, target, sender, request, view)
+    sender = check_move(local_copy, target, request, view)
+    before = local_copy.whole_plan()
+    consented(local_copy, before, target, sender, request, view)
     with acquire(wanted_like(before, target, request), view) as machine:
         if machine.lease is not None:
             yield machine.lease, Successor(machine.run, machine.plan)
 
 
-def _lease_of_earlier(mirror: LocalCopy, target: Host) -> Lease | None:
+def _lease_of_earlier(local_copy: LocalCopy, target: Host) -> Lease | None:
     """Return the lease of the machine from an earlier broken move, if it is still rented; else None.
 
     Raises UsageError if another process holds it.
     """
-    earlier = move_records.intention_of(mirror)
+    earlier = move_records.intention_of(local_copy)
     found = None if earlier is None else records.rented_for(earlier.run)
     if earlier is None or found is None or found.record.machine.name != target.name:
         return None
@@ -115,12 +115,12 @@ def _lease_of_earlier(mirror: LocalCopy, target: Host) -> Lease | None:
         return None
     lease = take(found)
     if lease is None:
-        raise UsageError(move_records.moved_words(mirror, earlier.to))
+        raise UsageError(move_records.moved_words(local_copy, earlier.to))
     return lease
 
 
 def check_move(
-    mirror: LocalCopy, target: Host, request: MoveRequest, view: View, *, gives_up: bool = True
+    local_copy: LocalCopy, target: Host, request: MoveRequest, view: View, *, gives_up: bool = True
 ) -> str:
     """Check whether a run can move, by its old host's records; return that host's name, as the sender of the plan.
 
@@ -128,58 +128,64 @@ def check_move(
     to train, unless `gives_up` is false.
     """
     try:
-        desk = connected(view, functools.partial(reach, mirror.host(), mirror))
+        client = connected(view, functools.partial(reach, local_copy.host(), local_copy))
     except UnreachableError as error:
-        check_without(mirror, target, request, error, view)
-        return mirror.host().name
-    with desk as old:
-        refresh(old, mirror)
-        refuse_succeeded(known_summary(old, mirror.run).state, mirror, target.name)
-        outlook = old.runs.outlook(mirror.run)
-        departure = move_records.departure_of(mirror)
-        moved = outlook.moved or (departure.to if departure is not None else None)
+        check_without(local_copy, target, request, error, view)
+        return local_copy.host().name
+    with client as old:
+        refresh(old, local_copy)
+        refuse_succeeded(known_summary(old, local_copy.run).state, local_copy, target.name)
+        outlook = old.runs.outlook(local_copy.run)
+        recorded_move = move_records.recorded_move_of(local_copy)
+        moved = outlook.moved or (recorded_move.to if recorded_move is not None else None)
         if moved is not None and not gives_up:
-            raise UsageError(move_records.moved_words(mirror, moved))
+            raise UsageError(move_records.moved_words(local_copy, moved))
         if moved is not None:
-            give_up_elsewhere(mirror, moved, view)
-        refuse_unresumable(resumes=outlook.resumes, mirror=mirror, host=target.name)
-        check_checkpoint(old, mirror, target)
+            give_up_elsewhere(local_copy, moved, view)
+        refuse_unresumable(resumes=outlook.resumes, local_copy=local_copy, host=target.name)
+        check_checkpoint(old, local_copy, target)
         return old.host
 
 
-def move_to(mirror: LocalCopy, target: Host, request: MoveRequest, heir: Successor, view: View) -> Recovery:
+def move_to(
+    local_copy: LocalCopy, target: Host, request: MoveRequest, next_run: Successor, view: View
+) -> Recovery:
     """Move a run to a machine. If the run leaves a rented machine, that rental ends only after the move."""
-    with records.moving(mirror.run):
-        return _move_to(mirror, target, request, heir, view)
+    with records.moving(local_copy.run):
+        return _move_to(local_copy, target, request, next_run, view)
 
 
-def _move_to(mirror: LocalCopy, target: Host, request: MoveRequest, heir: Successor, view: View) -> Recovery:
+def _move_to(
+    local_copy: LocalCopy, target: Host, request: MoveRequest, next_run: Successor, view: View
+) -> Recovery:
     try:
-        desk = connected(view, functools.partial(reach, mirror.host(), mirror))
+        client = connected(view, functools.partial(reach, local_copy.host(), local_copy))
     except UnreachableError as error:
-        return go_on_without(mirror, target, request, error, heir, view)
-    with desk as old:
+        return go_on_without(local_copy, target, request, error, next_run, view)
+    with client as old:
         if request.abandons:
             view.note(f"{old.host} answers: this is an ordinary move, which stops the run there first")
-        summary = known_summary(old, mirror.run)
-        refuse_succeeded(summary.state, mirror, target.name)
-        outlook = old.runs.outlook(mirror.run)
-        departure = move_records.departure_of(mirror)
-        moved = outlook.moved or (departure.to if departure is not None else None)
+        summary = known_summary(old, local_copy.run)
+        refuse_succeeded(summary.state, local_copy, target.name)
+        outlook = old.runs.outlook(local_copy.run)
+        recorded_move = move_records.recorded_move_of(local_copy)
+        moved = outlook.moved or (recorded_move.to if recorded_move is not None else None)
         with connected(view, functools.partial(connect, target)) as new:
             if new.root_id == old.root_id:
-                return recover_on(new, mirror, RecoverRequest(request.env_files, request.is_sure), view)
+                return recover_on(new, local_copy, RecoverRequest(request.env_files, request.is_sure), view)
             earlier = (
-                taken_up(new, mirror, moved, target, request, view) if moved is not None else EarlierMove()
+                taken_up(new, local_copy, moved, target, request, view)
+                if moved is not None
+                else EarlierMove()
             )
             if earlier.recovery is not None:
-                end_rent_later(mirror, view)
+                end_rent_later(local_copy, view)
                 return earlier.recovery
-            refuse_unresumable(resumes=outlook.resumes, mirror=mirror, host=target.name)
+            refuse_unresumable(resumes=outlook.resumes, local_copy=local_copy, host=target.name)
             recovery = _move(
-                old, new, _MoveErrand(mirror, summary, target, request, heir, earlier.given_up), view
+                old, new, _MoveErrand(local_copy, summary, target, request, next_run, earlier.given_up), view
             )
-    end_rent_later(mirror, view)
+    end_rent_later(local_copy, view)
     return recovery
 
 
@@ -190,63 +196,65 @@ _TREE = TypeAdapter(_Tree, config=ConfigDict(defer_build=True))
 
 
 class _MoveErrand(NamedTuple):
-    mirror: LocalCopy
+    local_copy: LocalCopy
     summary: Summary
     target: Host
     request: MoveRequest
-    heir: Successor
+    next_run: Successor
     given_up: str | None
 
 
 def _move(old: HostClient, new: HostClient, errand: _MoveErrand, view: View) -> Recovery:
-    mirror, request, target = errand.mirror, errand.request, errand.target
-    refresh(old, mirror)
-    place = arrival(new, mirror, target, old.host, request, errand.heir, view)
-    check_checkpoint(old, mirror, target)
+    local_copy, request, target = errand.local_copy, errand.request, errand.target
+    refresh(old, local_copy)
+    place = arrival(new, local_copy, target, old.host, request, errand.next_run, view)
+    check_checkpoint(old, local_copy, target)
     # From here on the run does not continue on its old host.
     if not is_terminal(errand.summary.state):
         with view.stage("stop") as stage:
-            row = stop(old, mirror.run, now=False, grace_s=mirror.record.plan().stop_grace_s)
+            row = stop(old, local_copy.run, now=False, grace_s=local_copy.record.plan().stop_grace_s)
             if row.problem is not None:
                 raise RunError(
-                    f"{mirror.run} was stopped on {old.host}, but not all of it is gone: {row.problem}"
+                    f"{local_copy.run} was stopped on {old.host}, but not all of it is gone: {row.problem}"
                 )
             stage.text = f"{row.summary.state} on {old.host}, step {row.summary.step or '-'}"
-        refuse_succeeded(row.summary.state, mirror, target.name)  # it ended before it was stopped
-    refresh(old, mirror)  # its last steps, for the curve
-    with view.stage("pull") as stage, _explained(old, mirror, target):
-        home = pull_checkpoint(old, mirror, WHOLE, stage)
+        refuse_succeeded(row.summary.state, local_copy, target.name)  # it ended before it was stopped
+    refresh(old, local_copy)  # its last steps, for the curve
+    with view.stage("pull") as stage, _explained(old, local_copy, target):
+        home = pull_checkpoint(old, local_copy, WHOLE, stage)
         stage.text = home.words
-    successor = MovedTo(run=errand.heir.id_of(place.plan.job), host=target.name, root=new.root_id)
-    departure = move_records.intend(mirror, successor, errand.given_up)
-    moved = old.runs.move(mirror.run, departure.to, departure.given_up)
-    check_successor(mirror, moved)
+    successor = MovedTo(run=errand.next_run.id_of(place.plan.job), host=target.name, root=new.root_id)
+    recorded_move = move_records.intend(local_copy, successor, errand.given_up)
+    moved = old.runs.move(local_copy.run, recorded_move.to, recorded_move.given_up)
+    check_successor(local_copy, moved)
     if moved.root != new.root_id:
-        raise RunError(f"{mirror.run} has just been moved to {moved.host} as {moved.run} by another client")
-    move_records.note(mirror, run=moved.run)  # the host may have recorded another command's successor
-    recovery = go_on(place, moved.run, home, functools.partial(fill_from_old, old, new, mirror, home))
-    move_records.note(mirror, settled=time.time())
+        raise RunError(
+            f"{local_copy.run} has just been moved to {moved.host} as {moved.run} by another client"
+        )
+    move_records.note(local_copy, run=moved.run)  # the host may have recorded another command's successor
+    recovery = go_on(place, moved.run, home, functools.partial(fill_from_old, old, new, local_copy, home))
+    move_records.note(local_copy, settled=time.time())
     return recovery
 
 
-def check_checkpoint(old: HostClient, mirror: LocalCopy, target: Host) -> None:
+def check_checkpoint(old: HostClient, local_copy: LocalCopy, target: Host) -> None:
     """Raise RunError if the run has no checkpoint yet."""
-    with _explained(old, mirror, target):
-        old.runs.checkpoint(mirror.run, LAST)
+    with _explained(old, local_copy, target):
+        old.runs.checkpoint(local_copy.run, LAST)
 
 
 @contextlib.contextmanager
-def _explained(old: HostClient, mirror: LocalCopy, target: Host) -> Iterator[None]:
+def _explained(old: HostClient, local_copy: LocalCopy, target: Host) -> Iterator[None]:
     """Explain a missing checkpoint on the host, with the commands to use."""
     try:
         yield
     except AgentError as error:
         if error.code != "no-checkpoint":
             raise
-        words = f"{mirror.run} has no whole checkpoint on {old.host}"
-        again = f"begin anew there   launch rerun {mirror.short} --host {target.name}"
+        words = f"{local_copy.run} has no whole checkpoint on {old.host}"
+        again = f"begin anew there   launch rerun {local_copy.short} --host {target.name}"
         raise RunError(
-            f"{words}\n  once it has one   launch recover {mirror.short} --host {target.name}\n  {again}"
+            f"{words}\n  once it has one   launch recover {local_copy.short} --host {target.name}\n  {again}"
         ) from error
 
 
@@ -254,50 +262,58 @@ def _explained(old: HostClient, mirror: LocalCopy, target: Host) -> Iterator[Non
 
 
 def fill_from_old(
-    old: HostClient, new: HostClient, mirror: LocalCopy, home: LocalCheckpoint, child: LocalCopy, stage: Stage
+    old: HostClient,
+    new: HostClient,
+    local_copy: LocalCopy,
+    home: LocalCheckpoint,
+    child: LocalCopy,
+    stage: Stage,
 ) -> str:
     """Put the checkpoint, and the code and data sent to the old host, in place for a run; return a summary.
 
     The code comes last: a run without code never began, so that no run continues without the checkpoint.
     """
     try:
-        size = send_checkpoint(new, mirror, home, child, stage)
-        size += _send_tree(old, new, mirror, child, stage)
+        size = send_checkpoint(new, local_copy, home, child, stage)
+        size += _send_tree(old, new, local_copy, child, stage)
     finally:
         with contextlib.suppress(OSError):
-            mirror.files.remove_tree(SPOOL)
-    return f"{home.checkpoint.name}, code and data of {mirror.short}; {decimal(size)} sent"
+            local_copy.files.remove_tree(SPOOL)
+    return f"{home.checkpoint.name}, code and data of {local_copy.short}; {decimal(size)} sent"
 
 
-def _send_tree(old: HostClient, new: HostClient, mirror: LocalCopy, child: LocalCopy, stage: Stage) -> int:
+def _send_tree(
+    old: HostClient, new: HostClient, local_copy: LocalCopy, child: LocalCopy, stage: Stage
+) -> int:
     """Relay code and data between hosts: files that the new host lacks are fetched, checked here, and sent on."""
-    manifest, sizes = _manifest(old, mirror)
+    manifest, sizes = _manifest(old, local_copy)
     missing = new.preparation.offer(child.run, manifest)
     check_offered(new, missing, sizes)
     if missing:
-        with mirror.disk_errors(mirror.folder / SPOOL):
-            mirror.files.make_folder(SPOOL)
-            take = functools.partial(_spool, missing, sizes, mirror.files, old.host)
-            old.runs.contents(mirror.run, missing, take)
+        with local_copy.disk_errors(local_copy.folder / SPOOL):
+            local_copy.files.make_folder(SPOOL)
+            take = functools.partial(_spool, missing, sizes, local_copy.files, old.host)
+            old.runs.contents(local_copy.run, missing, take)
         files = [
-            SizedFile(sha256[:12], mirror.files.at(f"{SPOOL}/{sha256}"), sizes[sha256]) for sha256 in missing
+            SizedFile(sha256[:12], local_copy.files.at(f"{SPOOL}/{sha256}"), sizes[sha256])
+            for sha256 in missing
         ]
         send_files(new, child, missing, files, stage)
     return sum(sizes[sha256] for sha256 in missing)
 
 
-def _manifest(old: HostClient, mirror: LocalCopy) -> tuple[_Tree, dict[str, int]]:
+def _manifest(old: HostClient, local_copy: LocalCopy) -> tuple[_Tree, dict[str, int]]:
     """Return the files sent to a run, as its host lists them, and the size of each content by its SHA-256.
 
     This is another machine's data. The new host checks the paths; here each content is named by its digest.
     """
     try:
-        manifest = _TREE.validate_json(old.runs.tree(mirror.run))
+        manifest = _TREE.validate_json(old.runs.tree(local_copy.run))
         files = [
             SealedFile.model_validate(entry, strict=True) for entry in manifest.values() if "sha256" in entry
         ]
     except ValueError as error:
-        raise RunError(f"{old.host} sent no list of the files of {mirror.run}") from error
+        raise RunError(f"{old.host} sent no list of the files of {local_copy.run}") from error
     return manifest, {file.sha256: file.size for file in files}
 
 

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher.copy import index, move_records
-from launcher.copy.mirror import mirror_of
+from launcher.copy.mirror import local_copy_of
 from launcher.errors import LaunchError
 from launcher.runs.follow.summaries import summary_of
 from launcher.runs.run_stopping import stop
@@ -29,46 +29,46 @@ said: list[str] = []
 """Messages about the runs that this command has ended, shown to the user when the command ends."""
 
 
-def deliver(desk: HostClient, pending: Sequence[str]) -> None:
+def deliver(client: HostClient, pending: Sequence[str]) -> None:
     """Tell a host which of these runs to end. Failures are tried again at the next contact."""
     for run in pending:
-        mirror = mirror_of(run, index.copies_of(run))
-        departure = move_records.departure_of(mirror)
-        if departure is None or not departure.is_open:
+        local_copy = local_copy_of(run, index.copies_of(run))
+        recorded_move = move_records.recorded_move_of(local_copy)
+        if recorded_move is None or not recorded_move.is_open:
             with contextlib.suppress(LaunchError):
-                move_records.forget(mirror)
-        elif root_of(mirror) == desk.root_id:
+                move_records.forget(local_copy)
+        elif root_of(local_copy) == client.root_id:
             with contextlib.suppress(LaunchError):
-                _settle(desk, mirror, departure)
+                _settle(client, local_copy, recorded_move)
 
 
-def root_of(mirror: LocalCopy) -> str | None:
+def root_of(local_copy: LocalCopy) -> str | None:
     """Return the id of the root that a run was launched in; None if unknown to this client."""
-    entry = mirror.entry
+    entry = local_copy.entry
     return None if entry is None else entry.root
 
 
-def _settle(desk: HostClient, mirror: LocalCopy, departure: MoveRecord) -> None:
+def _settle(client: HostClient, local_copy: LocalCopy, recorded_move: MoveRecord) -> None:
     """End a run, verify that it is dead, and have its host record the successor.
 
     Its end is awaited only the first time.
     """
-    summary = summary_of(desk, mirror.run)
+    summary = summary_of(client, local_copy.run)
     if summary is not None and not is_terminal(summary.state):
-        if departure.told is not None:
-            desk.runs.wish(mirror.run, "cancel", force=True)
+        if recorded_move.told is not None:
+            client.runs.wish(local_copy.run, "cancel", force=True)
         else:
-            desk.runs.wish(mirror.run, "cancel")
-            departure = move_records.note(mirror, told=time.time())
-            ended = stop(desk, mirror.run, now=True, grace_s=0.0).summary
+            client.runs.wish(local_copy.run, "cancel")
+            recorded_move = move_records.note(local_copy, told=time.time())
+            ended = stop(client, local_copy.run, now=True, grace_s=0.0).summary
             said.append(
-                f"{mirror.run} on {desk.host} was ended, at step {ended.step or '-'}: you abandoned it, and it continues as {departure.run}"
+                f"{local_copy.run} on {client.host} was ended, at step {ended.step or '-'}: you abandoned it, and it continues as {recorded_move.run}"
             )
     also = None
     if summary is not None:
-        known = desk.runs.move(
-            mirror.run, departure.to, departure.given_up
+        known = client.runs.move(
+            local_copy.run, recorded_move.to, recorded_move.given_up
         )  # refused while any part of the run lives
-        also = known.run if known != departure.to else None
+        also = known.run if known != recorded_move.to else None
     now = time.time()
-    move_records.note(mirror, told=departure.told or now, settled=now, also=also)
+    move_records.note(local_copy, told=recorded_move.told or now, settled=now, also=also)

@@ -16,7 +16,7 @@ from launcher.copy.mirror import LocalCopy
 from launcher.errors import AgentError, LaunchError
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.runs.pull.transfer import ChangedError, Transfer, until_stable
-from launcher.runs.run_desk import open_desk
+from launcher.runs.run_desk import open_client
 from launcher.values.reported.checkpoint import MANIFEST, SealedCheckpoint
 
 if TYPE_CHECKING:
@@ -53,16 +53,16 @@ class LocalCheckpoint(NamedTuple):
         return f"{self.checkpoint.name}, step {self.checkpoint.step}: {came}"
 
 
-def pull_checkpoint(desk: HostClient, mirror: LocalCopy, which: str, stage: Stage) -> LocalCheckpoint:
+def pull_checkpoint(client: HostClient, local_copy: LocalCopy, which: str, stage: Stage) -> LocalCheckpoint:
     """Pull the `best`, the `last`, a numbered or the newest `whole` checkpoint of a run to its place here.
 
     Its manifest is put in place last, so that a folder with a manifest is whole. A broken transfer continues
     by file. One client at a time. Raises AgentError `no-checkpoint`, and RunError if it does not fit here or
     this disk refuses.
     """
-    with mirror.alone("pull"), mirror.disk_errors(mirror.folder):
-        copies = LocalCopies(mirror)
-        transfer = Transfer(desk, mirror, copies, stage)
+    with local_copy.alone("pull"), local_copy.disk_errors(local_copy.folder):
+        copies = LocalCopies(local_copy)
+        transfer = Transfer(client, local_copy, copies, stage)
         fetched: list[Content] = []
         yours: list[Path] = []
 
@@ -73,41 +73,41 @@ def pull_checkpoint(desk: HostClient, mirror: LocalCopy, which: str, stage: Stag
                 yours.append(moved)
 
         def fetch() -> SealedCheckpoint:
-            sealed = desk.runs.checkpoint(mirror.run, which)
+            sealed = client.runs.checkpoint(local_copy.run, which)
             contents, before = sealed.contents, len(fetched)
             try:
                 transfer.fetch([content for content in contents[:-1] if not copies.has(content)], put)
                 transfer.fetch([content for content in contents[-1:] if not copies.has(content)], put)
             except (AgentError, ChangedError) as error:
                 if not isinstance(error, AgentError) or error.code == "changed":
-                    _drop(mirror, copies, sealed, fetched[before:])
+                    _drop(local_copy, copies, sealed, fetched[before:])
                     del fetched[before:]
                 raise
             return sealed
 
         try:
-            sealed = until_stable(fetch, f"launch pull {mirror.short} --checkpoint {which}")
+            sealed = until_stable(fetch, f"launch pull {local_copy.short} --checkpoint {which}")
         finally:
-            mirror.files.sync_names(mirror.place(content.path) for content in fetched)
+            local_copy.files.sync_names(local_copy.place(content.path) for content in fetched)
         copies.save_digests()
         came = {content.path for content in fetched}
         present = sum(content.path not in came for content in sealed.contents)
-        return LocalCheckpoint(sealed, mirror.checkpoints / sealed.name, fetched, present, yours)
+        return LocalCheckpoint(sealed, local_copy.checkpoints / sealed.name, fetched, present, yours)
 
 
 def _drop(
-    mirror: LocalCopy, copies: LocalCopies, sealed: SealedCheckpoint, fetched: Sequence[Content]
+    local_copy: LocalCopy, copies: LocalCopies, sealed: SealedCheckpoint, fetched: Sequence[Content]
 ) -> None:
     """Remove the fetched part of a checkpoint that the host has deleted, e.g. by rotation: the rest will never arrive."""
     for content in sealed.contents:
-        mirror.files.remove(copies.part_of(content))
-    top = mirror.checkpoints / sealed.name
+        local_copy.files.remove(copies.part_of(content))
+    top = local_copy.checkpoints / sealed.name
     for content in fetched:
-        place = mirror.place(content.path)
-        mirror.files.remove(place)
+        place = local_copy.place(content.path)
+        local_copy.files.remove(place)
         for folder in (one for one in place.parents if one.is_relative_to(top)):
             with contextlib.suppress(OSError):  # other files in it stay
-                mirror.files.remove_empty(folder)
+                local_copy.files.remove_empty(folder)
 
 
 class KeptCheckpoint(NamedTuple):
@@ -122,13 +122,13 @@ class KeptCheckpoint(NamedTuple):
     is_asked: bool = False
 
 
-def kept_checkpoint(mirror: LocalCopy) -> KeptCheckpoint | None:
+def kept_checkpoint(local_copy: LocalCopy) -> KeptCheckpoint | None:
     """Return the checkpoint that a follower keeps in a local copy; None if it keeps none, or the user has removed it."""
-    record = mirror.files.read_json(KEPT)
+    record = local_copy.files.read_json(KEPT)
     name, step, came = record.get("name"), record.get("step"), record.get("time")
     if not isinstance(name, str) or not isinstance(step, int) or not isinstance(came, int | float):
         return None
-    is_here = mirror.files.is_file(f"checkpoints/{name}/{MANIFEST}")
+    is_here = local_copy.files.is_file(f"checkpoints/{name}/{MANIFEST}")
     return (
         KeptCheckpoint(name, step, float(max(0, min(came, 1e12))), record.get("is_asked") is True)
         if is_here
@@ -136,16 +136,16 @@ def kept_checkpoint(mirror: LocalCopy) -> KeptCheckpoint | None:
     )
 
 
-def note_asked(mirror: LocalCopy, name: str) -> None:
+def note_asked(local_copy: LocalCopy, name: str) -> None:
     """Record that the user pulled a checkpoint by name."""
-    kept = kept_checkpoint(mirror)
+    kept = kept_checkpoint(local_copy)
     if kept is not None and kept.name == name:
-        _write_kept(mirror, kept._replace(is_asked=True))
+        _write_kept(local_copy, kept._replace(is_asked=True))
 
 
-def _write_kept(mirror: LocalCopy, kept: KeptCheckpoint) -> None:
-    with mirror.disk_errors(mirror.folder):
-        mirror.files.write(KEPT, (json.dumps(kept._asdict()) + "\n").encode())
+def _write_kept(local_copy: LocalCopy, kept: KeptCheckpoint) -> None:
+    with local_copy.disk_errors(local_copy.folder):
+        local_copy.files.write(KEPT, (json.dumps(kept._asdict()) + "\n").encode())
 
 
 class CheckpointKeeper:
@@ -154,9 +154,9 @@ class CheckpointKeeper:
     A failure becomes a note, once for each cause: the run continues.
     """
 
-    def __init__(self, host: Host, mirror: LocalCopy, opening: Opening | None = None) -> None:
+    def __init__(self, host: Host, local_copy: LocalCopy, opening: Opening | None = None) -> None:
         """Create the keeper without a thread; the first checkpoint starts one."""
-        self._host, self._mirror, self._opening = host, mirror, opening
+        self._host, self._local_copy, self._opening = host, local_copy, opening
         self._wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._said: set[str] = set()
@@ -184,8 +184,8 @@ class CheckpointKeeper:
     def _work(self) -> None:
         while self._next():
             try:
-                with open_desk(self._host, self._mirror, self._opening) as desk:
-                    keep_newest(desk, self._mirror)
+                with open_client(self._host, self._local_copy, self._opening) as client:
+                    keep_newest(client, self._local_copy)
             except LaunchError as error:
                 words = str(error).splitlines()[0]
                 if words not in self._said:
@@ -206,36 +206,36 @@ class CheckpointKeeper:
         return wish
 
 
-def keep_newest(desk: HostClient, mirror: LocalCopy) -> KeptCheckpoint:
+def keep_newest(client: HostClient, local_copy: LocalCopy) -> KeptCheckpoint:
     """Pull the newest checkpoint, and remove the one kept before. Raises LaunchError."""
     from launcher.runs.follow.view import NullStage
 
-    before = kept_checkpoint(mirror)
-    home = pull_checkpoint(desk, mirror, LAST, NullStage())
+    before = kept_checkpoint(local_copy)
+    home = pull_checkpoint(client, local_copy, LAST, NullStage())
     kept = KeptCheckpoint(home.checkpoint.name, home.checkpoint.step, time.time())
     if before is not None and before.name == kept.name:
         return before
-    _write_kept(mirror, kept)
-    if before is not None and not before.is_asked and _is_as_it_came(mirror, before.name):
+    _write_kept(local_copy, kept)
+    if before is not None and not before.is_asked and _is_as_it_came(local_copy, before.name):
         with contextlib.suppress(OSError):
-            mirror.files.remove_tree(f"checkpoints/{before.name}")
+            local_copy.files.remove_tree(f"checkpoints/{before.name}")
     return kept
 
 
-def _is_as_it_came(mirror: LocalCopy, name: str) -> bool:
+def _is_as_it_came(local_copy: LocalCopy, name: str) -> bool:
     """Return whether a local checkpoint has exactly the files of its manifest.
 
     Files that a user added or changed stay.
     """
     folder = f"checkpoints/{name}"
-    listed = mirror.files.read_json(f"{folder}/{MANIFEST}").get("files")
+    listed = local_copy.files.read_json(f"{folder}/{MANIFEST}").get("files")
     if not isinstance(listed, dict):
         return False
-    here = {path.removeprefix(f"{folder}/") for path, _ in mirror.files.walk(folder)}
+    here = {path.removeprefix(f"{folder}/") for path, _ in local_copy.files.walk(folder)}
     here.discard(MANIFEST)
     if here != listed.keys():
         return False
-    copies = LocalCopies(mirror)
+    copies = LocalCopies(local_copy)
 
     def digest(path: str) -> str | None:
         return copies.read(f"checkpoints/{name}/{path}", lambda _count: None)

@@ -23,18 +23,20 @@ class Here(NamedTuple):
     passed_over: list[RejectedCheckpoint]
 
 
-def newest_whole(mirror: LocalCopy) -> Here:
+def newest_whole(local_copy: LocalCopy) -> Here:
     """Return the newest local checkpoint from which the run can continue. All its files are read.
 
     Its manifest must have come from the host, and its files must match the manifest. A checkpoint from after
     the first bad step of a failure does not count.
     """
-    copies, bad_steps = LocalCopies(mirror), _bad_steps(mirror)
+    copies, bad_steps = LocalCopies(local_copy), _bad_steps(local_copy)
     passed_over = []
-    records = {name: mirror.files.read_json(f"checkpoints/{name}/{MANIFEST}") for name in _named(mirror)}
+    records = {
+        name: local_copy.files.read_json(f"checkpoints/{name}/{MANIFEST}") for name in _named(local_copy)
+    }
     for name in sorted(records, key=lambda name: _step(records[name]), reverse=True):
         try:
-            sealed = _read(mirror, name)
+            sealed = _read(local_copy, name)
             wrong = _what_is_wrong(sealed, copies) or _spoilt(records[name], sealed.step, bad_steps)
         except (OSError, ValueError) as error:
             wrong = error.words if isinstance(error, UnreadableError) else str(error).splitlines()[0]
@@ -42,16 +44,16 @@ def newest_whole(mirror: LocalCopy) -> Here:
             continue
         if wrong is None:
             present = len(sealed.contents)
-            return Here(LocalCheckpoint(sealed, mirror.checkpoints / name, [], present, []), passed_over)
+            return Here(LocalCheckpoint(sealed, local_copy.checkpoints / name, [], present, []), passed_over)
         passed_over.append(RejectedCheckpoint(checkpoint=name, wrong=wrong))
     return Here(None, passed_over)
 
 
-def resumes(mirror: LocalCopy) -> bool:
+def resumes(local_copy: LocalCopy) -> bool:
     """Return whether the script has taken its checkpoint from the worker, according to the fetched record."""
     consumed: set[Any] = set()
-    for number in mirror.files.numbered():
-        consumed.update(_list(mirror.files.read_json(f"{number}/state.json").get("consumed")))
+    for number in local_copy.files.numbered():
+        consumed.update(_list(local_copy.files.read_json(f"{number}/state.json").get("consumed")))
     return "resume" in consumed and "held resume" not in consumed
 
 
@@ -59,10 +61,12 @@ def _list(value: object) -> list[Any]:
     return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
 
 
-def _named(mirror: LocalCopy) -> list[str]:
+def _named(local_copy: LocalCopy) -> list[str]:
     """Return the names of the checkpoint folders that have a manifest."""
-    names = mirror.files.names("checkpoints")
-    return [one for one in names if one[0] != "." and mirror.files.exists(f"checkpoints/{one}/{MANIFEST}")]
+    names = local_copy.files.names("checkpoints")
+    return [
+        one for one in names if one[0] != "." and local_copy.files.exists(f"checkpoints/{one}/{MANIFEST}")
+    ]
 
 
 def _step(manifest: Mapping[str, Any]) -> float:
@@ -70,8 +74,8 @@ def _step(manifest: Mapping[str, Any]) -> float:
     return step if isinstance(step, int) else -math.inf
 
 
-def _read(mirror: LocalCopy, name: str) -> SealedCheckpoint:
-    manifest = mirror.files.read(f"checkpoints/{name}/{MANIFEST}", MOST_JSON)
+def _read(local_copy: LocalCopy, name: str) -> SealedCheckpoint:
+    manifest = local_copy.files.read(f"checkpoints/{name}/{MANIFEST}", MOST_JSON)
     return sealed_checkpoint(name, manifest, hashlib.sha256(manifest).hexdigest(), {})
 
 
@@ -85,11 +89,11 @@ def _what_is_wrong(sealed: SealedCheckpoint, copies: LocalCopies) -> str | None:
     return None
 
 
-def _bad_steps(mirror: LocalCopy) -> list[tuple[int, int]]:
+def _bad_steps(local_copy: LocalCopy) -> list[tuple[int, int]]:
     """Return (number of the folder, first bad step) of each failure that spoilt checkpoints."""
     found = []
-    for number in mirror.files.numbered():
-        failure = mirror.files.read_json(f"{number}/state.json").get("failure")
+    for number in local_copy.files.numbered():
+        failure = local_copy.files.read_json(f"{number}/state.json").get("failure")
         since = failure.get("since") if isinstance(failure, dict) else None
         if isinstance(since, int):
             found.append((int(number), since))

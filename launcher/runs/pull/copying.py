@@ -28,8 +28,8 @@ class Copied(NamedTuple):
 
 
 def copy(
-    desk: HostClient,
-    mirror: LocalCopy,
+    client: HostClient,
+    local_copy: LocalCopy,
     path: str,
     destination: str,
     may_replace: Callable[[Sequence[Path]], bool],
@@ -40,48 +40,48 @@ def copy(
     If the destination is a folder, or ends with a slash, the file or folder is copied into it. Raises
     UsageError for a destination that cannot take it, and RunError if the run wrote no file of that name.
     """
-    listed = desk.runs.outputs(mirror.run, lambda _count: None, every_file=True)
-    files = named_by(path, listed.files, mirror.short)
-    top, places = _free_places(files, mirror, path, destination, may_replace)
-    with mirror.alone("pull"), mirror.disk_errors(top), open_stage() as stage:
-        copies = LocalCopies(mirror)
-        transfer = Transfer(desk, mirror, copies, stage)
+    listed = client.runs.outputs(local_copy.run, lambda _count: None, every_file=True)
+    files = named_by(path, listed.files, local_copy.short)
+    top, places = _free_places(files, local_copy, path, destination, may_replace)
+    with local_copy.alone("pull"), local_copy.disk_errors(top), open_stage() as stage:
+        copies = LocalCopies(local_copy)
+        transfer = Transfer(client, local_copy, copies, stage)
         until_stable(
-            lambda: _bring(transfer, copies, mirror, files, places),
-            f"launch cp {mirror.short}:{path} {destination}",
+            lambda: _bring(transfer, copies, local_copy, files, places),
+            f"launch cp {local_copy.short}:{path} {destination}",
         )
         sync_folders(places.values(), top.parent)
     return Copied(len(files), sum(file.size for file in files), top)
 
 
 def copy_from_here(
-    mirror: LocalCopy, path: str, destination: str, may_replace: Callable[[Sequence[Path]], bool]
+    local_copy: LocalCopy, path: str, destination: str, may_replace: Callable[[Sequence[Path]], bool]
 ) -> Copied:
     """Copy downloaded files of a run without asking its host.
 
     Raises the errors of `copy`, and RunError if they are not here.
     """
-    files = named_by(path, LocalCopies(mirror).outputs(), mirror.short)
-    top, places = _free_places(files, mirror, path, destination, may_replace)
-    with mirror.disk_errors(top):
+    files = named_by(path, LocalCopies(local_copy).outputs(), local_copy.short)
+    top, places = _free_places(files, local_copy, path, destination, may_replace)
+    with local_copy.disk_errors(top):
         for file in files:
-            _copy_whole(mirror, mirror.place(file.path), places[file.path])
+            _copy_whole(local_copy, local_copy.place(file.path), places[file.path])
         sync_folders(places.values(), top.parent)
     return Copied(len(files), sum(file.size for file in files), top)
 
 
-def are_here(mirror: LocalCopy, paths: Sequence[str]) -> bool:
+def are_here(local_copy: LocalCopy, paths: Sequence[str]) -> bool:
     """Return whether each of these paths has downloaded files here."""
-    files = LocalCopies(mirror).outputs()
+    files = LocalCopies(local_copy).outputs()
     try:
-        return all(named_by(path, files, mirror.short) for path in paths)
+        return all(named_by(path, files, local_copy.short) for path in paths)
     except RunError:
         return False
 
 
 def _free_places(
     files: Sequence[RunOutput],
-    mirror: LocalCopy,
+    local_copy: LocalCopy,
     path: str,
     destination: str,
     may_replace: Callable[[Sequence[Path]], bool],
@@ -94,7 +94,7 @@ def _free_places(
     existing = [place for place in places.values() if os.path.lexists(place)]
     if existing and not may_replace(existing):
         more = f" and {len(existing) - 1} more" if len(existing) > 1 else ""
-        again = f"launch cp --force {mirror.short}:{path} {destination}"
+        again = f"launch cp --force {local_copy.short}:{path} {destination}"
         raise UsageError(f"{existing[0]}{more} exists\n  replace   {again}")
     return top, places
 
@@ -102,7 +102,7 @@ def _free_places(
 def _bring(
     transfer: Transfer,
     copies: LocalCopies,
-    mirror: LocalCopy,
+    local_copy: LocalCopy,
     files: Sequence[RunOutput],
     places: dict[str, Path],
 ) -> None:
@@ -112,22 +112,22 @@ def _bring(
         raise RunError(f"{path} cannot be read on its host: {why}")
     here = [content for content in manifest.files if copies.has(content)]
     for content in here:
-        _copy_whole(mirror, mirror.place(content.path), places[content.path])
+        _copy_whole(local_copy, local_copy.place(content.path), places[content.path])
     others = [content for content in manifest.files if content not in here]
-    transfer.fetch(others, lambda content, part: _put(mirror, content, part, places))
+    transfer.fetch(others, lambda content, part: _put(local_copy, content, part, places))
 
 
-def _put(mirror: LocalCopy, content: Content, part: Path, places: dict[str, Path]) -> None:
-    _copy_whole(mirror, part, places[content.path])  # it may be on another disk
-    mirror.files.remove(part)
+def _put(local_copy: LocalCopy, content: Content, part: Path, places: dict[str, Path]) -> None:
+    _copy_whole(local_copy, part, places[content.path])  # it may be on another disk
+    local_copy.files.remove(part)
 
 
-def _copy_whole(mirror: LocalCopy, source: Path, place: Path) -> None:
+def _copy_whole(local_copy: LocalCopy, source: Path, place: Path) -> None:
     """Copy a file of a run atomically: its place has the whole old or new file at any moment."""
     place.parent.mkdir(parents=True, exist_ok=True)
     hidden = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:
-        with mirror.files.open(source) as file, hidden.open("wb") as copy:
+        with local_copy.files.open(source) as file, hidden.open("wb") as copy:
             shutil.copyfileobj(file, copy, PIECE)
             copy.flush()
             os.fsync(copy.fileno())

@@ -12,7 +12,7 @@ from launcher.errors import RunError, UnreachableError
 from launcher.runs.follow.view import Stage
 from launcher.runs.pull.local_copies import Here, LocalCopies
 from launcher.runs.pull.pulling import named_by, shown_path
-from launcher.runs.run_desk import open_desk
+from launcher.runs.run_desk import open_client
 from launcher.values.host import Host
 from launcher.values.public_result import public
 
@@ -38,32 +38,36 @@ class Listing(NamedTuple):
     unreached: UnreachableError | None = None
 
 
-def list_files(host: Host | None, mirror: LocalCopy, path: str | None, stage: Stage) -> Listing:
+def list_files(host: Host | None, local_copy: LocalCopy, path: str | None, stage: Stage) -> Listing:
     """Return a run's files, or those at a path; without a host, the local files.
 
     Raises RunError if the path has no files.
     """
-    if host is None or mirror.is_freed:
-        return Listing(_rows_here(mirror, path), {})
+    if host is None or local_copy.is_freed:
+        return Listing(_rows_here(local_copy, path), {})
     try:
-        with open_desk(host, mirror) as desk:
-            listed = desk.runs.outputs(
-                mirror.run, lambda read: stage.progress(f"{decimal(read)} compared"), every_file=True
+        with open_client(host, local_copy) as client:
+            listed = client.runs.outputs(
+                local_copy.run, lambda read: stage.progress(f"{decimal(read)} compared"), every_file=True
             )
     except UnreachableError as error:
-        return Listing(_rows_here(mirror, path), {}, error)
-    copies = LocalCopies(mirror)
-    files = listed.files if path is None else named_by(path, listed.files, mirror.short)
+        return Listing(_rows_here(local_copy, path), {}, error)
+    copies = LocalCopies(local_copy)
+    files = listed.files if path is None else named_by(path, listed.files, local_copy.short)
     rows = [FileRow(shown_path(file.path), file.size, file.kind, copies.status(file)) for file in files]
     return Listing(rows, listed.left_out)
 
 
-def _rows_here(mirror: LocalCopy, path: str | None) -> list[FileRow]:
-    kinds = {mirror.artifacts: "artifact", mirror.outputs: "output", mirror.checkpoints: "checkpoint"}
-    files = LocalCopies(mirror).files()
+def _rows_here(local_copy: LocalCopy, path: str | None) -> list[FileRow]:
+    kinds = {
+        local_copy.artifacts: "artifact",
+        local_copy.outputs: "output",
+        local_copy.checkpoints: "checkpoint",
+    }
+    files = LocalCopies(local_copy).files()
     rows = []
     for folder, kind in kinds.items():
-        base = mirror.outputs if kind == "output" else mirror.folder
+        base = local_copy.outputs if kind == "output" else local_copy.folder
         inside = [file for file in files if file.is_relative_to(folder)]
         rows += [
             FileRow(file.relative_to(base).as_posix(), files[file].st_size, kind, "yes") for file in inside
@@ -72,8 +76,8 @@ def _rows_here(mirror: LocalCopy, path: str | None) -> list[FileRow]:
         plain = os.path.normpath(path)
         rows = [row for row in rows if row.path == plain or row.path.startswith(f"{plain}/")]
         if not rows:
-            why = "was freed" if mirror.is_freed else "does not answer"
+            why = "was freed" if local_copy.is_freed else "does not answer"
             raise RunError(
-                f"no {path} of {mirror.short} is here, and its host {why}   launch ls {mirror.short}"
+                f"no {path} of {local_copy.short} is here, and its host {why}   launch ls {local_copy.short}"
             )
     return rows

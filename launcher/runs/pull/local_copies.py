@@ -36,13 +36,13 @@ Here = Literal["yes", "older", "no"]
 class LocalCopies:
     """The local files of one run."""
 
-    def __init__(self, mirror: LocalCopy) -> None:
+    def __init__(self, local_copy: LocalCopy) -> None:
         """Read the record of the versions that were put here."""
-        self._mirror, self._files = mirror, mirror.files
+        self._local_copy, self._files = local_copy, local_copy.files
         self._pulled: dict[str, dict[str, int]] = {}
-        self._digests = Digests(mirror.folder)
-        with mirror.disk_errors(mirror.folder):
-            for content in _logged(mirror.records):
+        self._digests = Digests(local_copy.folder)
+        with local_copy.disk_errors(local_copy.folder):
+            for content in _logged(local_copy.records):
                 self._remember(content)
 
     # the places of files
@@ -69,7 +69,7 @@ class LocalCopies:
 
         A file that is unchanged since the last reading is not read again.
         """
-        place = self._mirror.place(content.path)
+        place = self._local_copy.place(content.path)
         status = self._files.status(place)
         if status is None or not stat.S_ISREG(status.st_mode) or status.st_size != content.size:
             return False
@@ -91,7 +91,7 @@ class LocalCopies:
 
     def status(self, output: RunOutput) -> Here:
         """Return `yes`, `older` or `no`: whether a file that the host lists is here, by its size and time only."""
-        place = self._mirror.place(output.path)
+        place = self._local_copy.place(output.path)
         if not self._files.is_file(place):
             return "no"
         is_same = output.changed_ns in self._pulled.get(output.path, {}).values()
@@ -102,7 +102,7 @@ class LocalCopies:
 
         Raises OSError.
         """
-        place = self._mirror.place(path)
+        place = self._local_copy.place(path)
         if not self._files.is_file(place):
             return None
         digest = hashlib.sha256()
@@ -115,7 +115,7 @@ class LocalCopies:
 
     def files(self) -> dict[Path, os.stat_result]:
         """Return every local file that the run may have written, with its status; links are listed, but not followed."""
-        folders = (self._mirror.artifacts, self._mirror.outputs, self._mirror.checkpoints)
+        folders = (self._local_copy.artifacts, self._local_copy.outputs, self._local_copy.checkpoints)
         found = {
             self._files.folder / path: status for one in folders for path, status in self._files.walk(one)
         }
@@ -124,11 +124,11 @@ class LocalCopies:
     def outputs(self) -> list[RunOutput]:
         """Return the same files as their host would list them."""
         kinds: dict[Path, tuple[str, Kind]] = {
-            self._mirror.artifacts: ("artifacts", "artifact"),
-            self._mirror.outputs / "HOME": ("home", "output"),
-            self._mirror.outputs / "WORK": ("work", "output"),
-            self._mirror.outputs: ("code", "output"),
-            self._mirror.checkpoints: ("checkpoints", "checkpoint"),
+            self._local_copy.artifacts: ("artifacts", "artifact"),
+            self._local_copy.outputs / "HOME": ("home", "output"),
+            self._local_copy.outputs / "WORK": ("work", "output"),
+            self._local_copy.outputs: ("code", "output"),
+            self._local_copy.checkpoints: ("checkpoints", "checkpoint"),
         }
         found = []
         for path, about in self.files().items():
@@ -147,7 +147,7 @@ class LocalCopies:
 
         A kill at any moment leaves the old or the new file whole. Raises OSError.
         """
-        place = self._mirror.place(content.path)
+        place = self._local_copy.place(content.path)
         moved = self._make_way(place, content.path)
         self._files.make_folder(place.parent)
         self._write_down(content)
@@ -156,9 +156,9 @@ class LocalCopies:
 
     def _make_way(self, place: Path, path: str) -> Path | None:
         """Rename the user's file if it is in the place of a file, or of one of its folders."""
-        for folder in reversed(place.relative_to(self._mirror.folder).parents[:-1]):
+        for folder in reversed(place.relative_to(self._local_copy.folder).parents[:-1]):
             if self._files.exists(str(folder)) and not self._files.is_folder(str(folder)):
-                return self._move_aside(self._mirror.folder / folder)
+                return self._move_aside(self._local_copy.folder / folder)
         if not self._files.exists(place):
             return None
         if self._files.is_file(place):
@@ -176,8 +176,8 @@ class LocalCopies:
         return aside
 
     def _write_down(self, content: Content) -> None:
-        self._mirror.records.folder.mkdir(parents=True, exist_ok=True)
-        with self._mirror.records.open(LOG, "ab") as file:
+        self._local_copy.records.folder.mkdir(parents=True, exist_ok=True)
+        with self._local_copy.records.open(LOG, "ab") as file:
             file.write(f"{json.dumps(content)}\n".encode())
         self._remember(content)
 

@@ -57,31 +57,33 @@ class Pulled(NamedTuple):
     yours: list[Path]
 
 
-def pull(desk: HostClient, mirror: LocalCopy, choice: Choice, stage: Stage) -> Pulled:
+def pull(client: HostClient, local_copy: LocalCopy, choice: Choice, stage: Stage) -> Pulled:
     """Pull a run's files to their places here; return the fetched files and those that stayed.
 
     One client at a time; another waits. Raises RunError if they do not fit here, if this disk refuses, or if
     files keep changing while they are read.
     """
-    with mirror.alone("pull"), mirror.disk_errors(mirror.folder):
-        work = _Pull(desk, mirror, stage)
-        return until_stable(lambda: work.run(choice), f"launch pull {mirror.short}")
+    with local_copy.alone("pull"), local_copy.disk_errors(local_copy.folder):
+        work = _Pull(client, local_copy, stage)
+        return until_stable(lambda: work.run(choice), f"launch pull {local_copy.short}")
 
 
 class _Pull:
     """A pull of one run. Running it again fetches the files that are still missing."""
 
-    def __init__(self, desk: HostClient, mirror: LocalCopy, stage: Stage) -> None:
-        self._desk, self._mirror = desk, mirror
-        self._copies = LocalCopies(mirror)
-        self._transfer = Transfer(desk, mirror, self._copies, stage)
+    def __init__(self, client: HostClient, local_copy: LocalCopy, stage: Stage) -> None:
+        self._client, self._local_copy = client, local_copy
+        self._copies = LocalCopies(local_copy)
+        self._transfer = Transfer(client, local_copy, self._copies, stage)
         self._fetched: list[Content] = []
         self._yours: list[Path] = []
 
     def run(self, choice: Choice) -> Pulled:
         every_file = choice.everything or bool(choice.paths)
-        listed = self._desk.runs.outputs(self._mirror.run, self._transfer.heard(), every_file=every_file)
-        selected = select(listed, choice, self._mirror.short)
+        listed = self._client.runs.outputs(
+            self._local_copy.run, self._transfer.heard(), every_file=every_file
+        )
+        selected = select(listed, choice, self._local_copy.short)
         left_out = {**listed.left_out, **self._clashes(selected.chosen)}
         chosen = [file for file in selected.chosen if file.path not in left_out]
         manifest = self._transfer.digests(chosen)
@@ -95,7 +97,9 @@ class _Pull:
         try:
             self._transfer.fetch(missing, self._put)
         finally:
-            self._mirror.files.sync_names(self._mirror.place(content.path) for content in self._fetched)
+            self._local_copy.files.sync_names(
+                self._local_copy.place(content.path) for content in self._fetched
+            )
         self._copies.save_digests()
         if not choice.paths:  # the parts may belong to a larger pull that broke
             self._copies.drop_parts()
@@ -114,11 +118,11 @@ class _Pull:
 
     def _clashes(self, chosen: Sequence[RunOutput]) -> dict[str, str]:
         """Return the files that would share a local place with another, because this disk does not distinguish their names."""
-        fold = _folding_of(self._mirror.folder)
+        fold = _folding_of(self._local_copy.folder)
         places: dict[str, str] = {}
         clashes = {}
         for file in chosen:
-            place = fold(str(self._mirror.place(file.path)))
+            place = fold(str(self._local_copy.place(file.path)))
             if place in places:
                 clashes[file.path] = f"its name is that of {places[place]} on this disk"
             places.setdefault(place, file.path)

@@ -53,8 +53,8 @@ def until_stable(work: Callable[[], Value], again: str) -> Value:
 class Transfer:
     """The transfer of files of one run over one host client."""
 
-    def __init__(self, desk: HostClient, mirror: LocalCopy, copies: LocalCopies, stage: Stage) -> None:
-        self._desk, self._mirror, self._copies, self._stage = desk, mirror, copies, stage
+    def __init__(self, client: HostClient, local_copy: LocalCopy, copies: LocalCopies, stage: Stage) -> None:
+        self._client, self._local_copy, self._copies, self._stage = client, local_copy, copies, stage
 
     def heard(self, total: int = 0) -> Callable[[int], None]:
         """Return a function that shows how many bytes the host has read so far."""
@@ -62,7 +62,7 @@ class Transfer:
 
         def show(read: int) -> None:
             nonlocal before
-            meter.advance(read - before, f"on {self._desk.host}")
+            meter.advance(read - before, f"on {self._client.host}")
             before = read
 
         return show
@@ -72,7 +72,9 @@ class Transfer:
         if not files:
             return Manifest([], {})
         total = sum(file.size for file in files)
-        return self._desk.runs.manifest(self._mirror.run, [file.path for file in files], self.heard(total))
+        return self._client.runs.manifest(
+            self._local_copy.run, [file.path for file in files], self.heard(total)
+        )
 
     def fetch(self, contents: Sequence[Content], put: Put) -> None:
         """Fetch files and put each into its place once it is whole, verified and synced.
@@ -99,15 +101,15 @@ class Transfer:
                 put(content, part)
 
         if starts:
-            self._mirror.files.make_folder(PARTS)
+            self._local_copy.files.make_folder(PARTS)
             requests = [(content.path, start, content.size) for content, start in starts]
-            self._desk.runs.send(self._mirror.run, requests, take)
+            self._client.runs.send(self._local_copy.run, requests, take)
         if changed:
             raise ChangedError(f"{changed[0]} changed while it was sent")
 
     def fitting(self, contents: Sequence[Content]) -> tuple[list[Content], dict[str, str]]:
         """Return the files that fit here, the smallest first, and the reasons for the others."""
-        free = shutil.disk_usage(self._mirror.folder).free - RESERVE
+        free = shutil.disk_usage(self._local_copy.folder).free - RESERVE
         chosen, others = list[Content](), dict[str, str]()
         for content in sorted(contents, key=lambda one: one.size):
             needed = content.size - self._copies.bytes_of_part(content)
@@ -120,7 +122,7 @@ class Transfer:
 
     def _check_room(self, contents: Sequence[Content]) -> None:
         needed = sum(content.size - self._copies.bytes_of_part(content) for content in contents)
-        folder, short = self._mirror.folder, self._mirror.short
+        folder, short = self._local_copy.folder, self._local_copy.short
         free = shutil.disk_usage(folder).free
         if needed > free:
             raise RunError(
@@ -133,13 +135,13 @@ class Transfer:
         """Append the announced bytes of a file to its part; return whether the part matches the announced digest."""
         part = self._copies.part_of(content)
         digest, left = hashlib.sha256(), content.size - start
-        with self._mirror.files.open(part, "r+b" if start else "wb", buffering=0) as file:
+        with self._local_copy.files.open(part, "r+b" if start else "wb", buffering=0) as file:
             while piece := file.read(PIECE) if start else b"":
                 digest.update(piece)
             while left:
                 piece = stream.read(min(left, PIECE))
                 if not piece:
-                    host = self._desk.host
+                    host = self._client.host
                     raise MalformedAnswerError(host, f"{host}: less was sent than was announced")
                 left -= len(piece)
                 digest.update(piece)
@@ -147,13 +149,13 @@ class Transfer:
                 meter.advance(len(piece), content.path)
             os.fsync(file.fileno())
         if digest.hexdigest() != content.sha256:
-            self._mirror.files.remove(part)
+            self._local_copy.files.remove(part)
             return False
         return True
 
     def _put_copy(self, part: Path, twin: Content, put: Put) -> None:
         """Put a copy of a file into the place of another file with the same content."""
-        copy, files = part.with_name(f"{part.name}.twin"), self._mirror.files
+        copy, files = part.with_name(f"{part.name}.twin"), self._local_copy.files
         with files.open(part) as source, files.open(copy, "wb", buffering=0) as file:
             shutil.copyfileobj(source, file, PIECE)
             os.fsync(file.fileno())

@@ -21,8 +21,8 @@ from launcher.runs.follow.summaries import known_summary
 from launcher.runs.pull.checkpoint_pulling import WHOLE, pull_checkpoint
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.runs.pull.pulling import Choice, by_number, came, checkpoint_of, pull, shown_path
-from launcher.runs.rented.rented_runs import mirror_of
-from launcher.runs.run_desk import open_desk
+from launcher.runs.rented.rented_runs import local_copy_of
+from launcher.runs.run_desk import open_client
 from launcher.transport.client.desk import HostClient
 from launcher.values.record import State, is_terminal
 from launcher.values.reported.output import RunOutput
@@ -48,19 +48,19 @@ REMOVED = "its run was removed there"
 class RunOnMachine(NamedTuple):
     """A run on its rented machine, as its lease needs it; the view shows the downloads."""
 
-    mirror: LocalCopy
+    local_copy: LocalCopy
     machine: Host
     view: View
 
     @property
     def is_known(self) -> bool:
         """Whether a state of the run was fetched, which proves that it has begun."""
-        return self.mirror.state() is not None
+        return self.local_copy.state() is not None
 
     @property
     def is_stopped_by_limit(self) -> bool:
         """Whether it was stopped because its machine's time is up, according to the local copy."""
-        state = self.mirror.state()
+        state = self.local_copy.state()
         return state is not None and of_rent(state.evidence)
 
     def has_ended(self, opening: Opening) -> str | None:
@@ -68,12 +68,12 @@ class RunOnMachine(NamedTuple):
 
         Raises NoRunError, HostError.
         """
-        with open_desk(self.machine, self.mirror, opening) as desk:
-            state = known_summary(desk, self.mirror.run).state
+        with open_client(self.machine, self.local_copy, opening) as client:
+            state = known_summary(client, self.local_copy.run).state
         is_over = is_terminal(state) or state in (State.WAITING, State.INTERRUPTED)
         return state if is_over else None
 
-    def bring_home(self, lease: Lease, *, is_last: bool) -> None:
+    def download_files(self, lease: Lease, *, is_last: bool) -> None:
         """Download the run's files, each verified by its hash. A lost link is reopened a few times.
 
         The last try stops only when the machine is gone or the download time is over. Raises RunError if a
@@ -82,8 +82,8 @@ class RunOnMachine(NamedTuple):
         losses = 0
         while True:
             try:
-                with open_desk(self.machine, self.mirror, lease.opening) as desk:
-                    bring_home(desk, self.mirror, self.view, lambda: lease.left_s)
+                with open_client(self.machine, self.local_copy, lease.opening) as client:
+                    download_files(client, self.local_copy, self.view, lambda: lease.left_s)
                     return
             except UnreachableError as error:
                 losses += 1
@@ -98,8 +98,8 @@ class RunOnMachine(NamedTuple):
     def missing(self, opening: Opening) -> str:
         """Ask the machine which of its files are not here, and return them in words; empty if all are here."""
         try:
-            with open_desk(self.machine, self.mirror, opening) as desk:
-                return missing(desk, self.mirror)
+            with open_client(self.machine, self.local_copy, opening) as client:
+                return missing(client, self.local_copy)
         except (LaunchError, OSError):
             return "its machine did not list its files"
 
@@ -108,11 +108,11 @@ class RunOnMachine(NamedTuple):
 
         None if the run has begun, or its machine is kept. Raises HostError.
         """
-        found = records.rented_for(self.mirror.run)
+        found = records.rented_for(self.local_copy.run)
         if found is not None and found.record.keeps and self.is_known:
             return None
-        with open_desk(self.machine, self.mirror, opening) as desk:
-            is_forgone = desk.preparation.forgo(self.mirror.run)
+        with open_client(self.machine, self.local_copy, opening) as client:
+            is_forgone = client.preparation.forgo(self.local_copy.run)
         if not is_forgone:
             return None
         return REMOVED if self.is_known else NEVER_BEGUN
@@ -120,15 +120,15 @@ class RunOnMachine(NamedTuple):
 
 def run_of(record: RentalRecord, view: View) -> RunOnMachine | None:
     """Return the run of a rental; None if it never began."""
-    mirror = mirror_of(record)
-    return None if mirror is None else RunOnMachine(mirror, record.machine, view)
+    local_copy = local_copy_of(record)
+    return None if local_copy is None else RunOnMachine(local_copy, record.machine, view)
 
 
 class _TimedStage:
     """A stage that notes once if a transfer cannot finish in the remaining time."""
 
-    def __init__(self, stage: Stage, mirror: LocalCopy, view: View, left_s: Callable[[], float]) -> None:
-        self._stage, self._mirror, self._view, self._left_s = stage, mirror, view, left_s
+    def __init__(self, stage: Stage, local_copy: LocalCopy, view: View, left_s: Callable[[], float]) -> None:
+        self._stage, self._local_copy, self._view, self._left_s = stage, local_copy, view, left_s
         self._began, self._is_said = time.monotonic(), False
         self.text: str | None = None
 
@@ -146,14 +146,14 @@ class _TimedStage:
             self._is_said = True
             hours = max(0.1, round((takes_s - left_s) / 3600 + 0.1, 1))
             self._view.note(
-                f"{self._mirror.run}: the download will not finish before the limit: {decimal(moved.total - moved.done)} at {decimal(int(moved.bytes_per_s))}/s"
+                f"{self._local_copy.run}: the download will not finish before the limit: {decimal(moved.total - moved.done)} at {decimal(int(moved.bytes_per_s))}/s"
                 f" take {minutes_text(takes_s / 60)}, and {minutes_text(max(0.0, left_s) / 60)} are left"
-                f"   more time   launch extend {self._mirror.short} --hours {hours:g}"
+                f"   more time   launch extend {self._local_copy.short} --hours {hours:g}"
             )
 
 
-def bring_home(
-    desk: HostClient, mirror: LocalCopy, view: View, left_s: Callable[[], float] | None = None
+def download_files(
+    client: HostClient, local_copy: LocalCopy, view: View, left_s: Callable[[], float] | None = None
 ) -> None:
     """Download all files of a run from a machine that will be terminated, verified by the host's digests.
 
@@ -162,29 +162,29 @@ def bring_home(
     note appears as soon as a transfer is known not to finish in it. Raises RunError if a file cannot be sent
     or does not fit here, and HostError; all other files have been fetched then.
     """
-    refresh(desk, mirror)
+    refresh(client, local_copy)
     with view.stage("home") as shown:
-        stage = shown if left_s is None else _TimedStage(shown, mirror, view, left_s)
-        pulled = pull(desk, mirror, Choice(NO_LIMIT, fits=True), stage)
+        stage = shown if left_s is None else _TimedStage(shown, local_copy, view, left_s)
+        pulled = pull(client, local_copy, Choice(NO_LIMIT, fits=True), stage)
         words, failed = [came(pulled)], {**pulled.left_out}
         folders = own_checkpoints(pulled.checkpoints)
         try:
-            words.append(pull_checkpoint(desk, mirror, WHOLE, stage).words)
+            words.append(pull_checkpoint(client, local_copy, WHOLE, stage).words)
         except AgentError as error:
             if error.code != "no-checkpoint":
                 raise
         except RunError as error:  # other files may fit
             failed["checkpoints"] = str(error).splitlines()[0]
         if folders:
-            saved = pull(desk, mirror, Choice(NO_LIMIT, paths=(*folders,), fits=True), stage)
+            saved = pull(client, local_copy, Choice(NO_LIMIT, paths=(*folders,), fits=True), stage)
             words.append(f"{_few(folders)}: {came(saved)}")
             failed |= saved.left_out
         if failed:
             path, why = min(failed.items())
             more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
-            raise RunError(f"{mirror.run}: {shown_path(path)} cannot be downloaded: {why}{more}")
+            raise RunError(f"{local_copy.run}: {shown_path(path)} cannot be downloaded: {why}{more}")
         shown.text = "; ".join([*words, "each as its machine has it"])
-    if older := checkpoints_left(pulled, mirror):
+    if older := checkpoints_left(pulled, local_copy):
         names = sorted({checkpoint_of(file.path) for file in older}, key=by_number)
         size = decimal(sum(file.size for file in older))
         view.note(f"older checkpoints are lost with the machine: {_few(names)} ({size})")
@@ -223,13 +223,13 @@ def own_checkpoints(files: Iterable[RunOutput]) -> list[str]:
     return sorted(chosen, key=by_number)
 
 
-def missing(desk: HostClient, mirror: LocalCopy) -> str:
+def missing(client: HostClient, local_copy: LocalCopy) -> str:
     """Return in words which files of a run's machine are not here; empty if all are.
 
     Raises HostError, OSError.
     """
-    listed = desk.runs.outputs(mirror.run, lambda _read: None, every_file=False)
-    copies = LocalCopies(mirror)
+    listed = client.runs.outputs(local_copy.run, lambda _read: None, every_file=False)
+    copies = LocalCopies(local_copy)
     files = [file for file in listed.files if copies.status(file) != "yes"]
     sizes: dict[str, int] = {}
     for file in files:

@@ -9,7 +9,7 @@ from launcher.errors import BadFileError, HostError, HostKeyError, MachineGoneEr
 from launcher.rental.records import RentedMachine, rented_for
 from launcher.rental.renting import Rental
 from launcher.runs.rented.machine_gone import check_rented
-from launcher.runs.run_desk import open_desk
+from launcher.runs.run_desk import open_client
 
 if TYPE_CHECKING:
     from launcher.copy.mirror import LocalCopy
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from launcher.values.host import Host
 
 
-def reach(host: Host, mirror: LocalCopy) -> HostClient:
+def reach(host: Host, local_copy: LocalCopy) -> HostClient:
     """Open the host client of a run.
 
     If its rented machine does not answer, ask the provider whether it is gone. Raises MachineGoneError with
-    the cost if it is gone, and the errors of `open_desk`.
+    the cost if it is gone, and the errors of `open_client`.
     """
     try:
-        return open_desk(host, mirror)
+        return open_client(host, local_copy)
     except MachineGoneError:
         raise
     except (UnreachableError, HostKeyError):  # the address may belong to another customer by now
-        if (found := rented_for(mirror.run)) is not None:
+        if (found := rented_for(local_copy.run)) is not None:
             look_for(found)
-        check_rented(mirror)
+        check_rented(local_copy)
         raise
 
 

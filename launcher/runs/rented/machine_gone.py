@@ -14,23 +14,24 @@ if TYPE_CHECKING:
     from launcher.copy.mirror import LocalCopy
 
 
-def gone(mirror: LocalCopy) -> str | None:
+def gone(local_copy: LocalCopy) -> str | None:
     """Return the outcome of a run's terminated machine, its cost, and the next commands; None if it is not terminated."""
-    found = records.rented_for(mirror.run)
+    found = records.rented_for(local_copy.run)
     if found is None or not found.is_gone:
         return None
-    mend = _after_gone(mirror, found.record)
-    return f"{mirror.run}: {found.why_gone(records.ledger().rentals())}\n  {mend}"
+    mend = _after_gone(local_copy, found.record)
+    return f"{local_copy.run}: {found.why_gone(records.ledger().rentals())}\n  {mend}"
 
 
-def _after_gone(mirror: LocalCopy, record: records.RentalRecord) -> str:
+def _after_gone(local_copy: LocalCopy, record: records.RentalRecord) -> str:
     """Return the next command for a run whose rented machine is gone: where it continues, or how it can."""
-    if (moved := move_records.elsewhere(mirror)) is not None:
+    if (moved := move_records.elsewhere(local_copy)) is not None:
         return moved
-    short, state, host = mirror.short, mirror.state(), record.machine.name
+    short, state, host = local_copy.short, local_copy.state(), record.machine.name
     look = f"downloaded files   launch ls {short}     "
     if not any(
-        mirror.files.is_file(f"checkpoints/{name}/{MANIFEST}") for name in mirror.files.names("checkpoints")
+        local_copy.files.is_file(f"checkpoints/{name}/{MANIFEST}")
+        for name in local_copy.files.names("checkpoints")
     ):
         return f"{look}{records.NO_CHECKPOINT}   launch rerun {short} --host {host}"
     has_ended = state is not None and is_terminal(state.state)
@@ -40,7 +41,7 @@ def _after_gone(mirror: LocalCopy, record: records.RentalRecord) -> str:
     return f"{look}continue elsewhere   launch {verb} {short} --host {host}{more}"
 
 
-def check_rented(mirror: LocalCopy) -> None:
+def check_rented(local_copy: LocalCopy) -> None:
     """Raise MachineGoneError for a run whose rental has ended: the machine's address may belong to another customer."""
-    if (words := gone(mirror)) is not None:
-        raise MachineGoneError(mirror.host().name, words)
+    if (words := gone(local_copy)) is not None:
+        raise MachineGoneError(local_copy.host().name, words)

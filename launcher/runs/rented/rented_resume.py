@@ -38,9 +38,9 @@ from launcher.runs.pull import checkpoints_here
 from launcher.runs.pull.checkpoint_pulling import WHOLE, LocalCheckpoint, pull_checkpoint
 from launcher.runs.rented.acquire import acquire
 from launcher.runs.rented.lost_machines import reach
-from launcher.runs.rented.rented_runs import mirror_of, pass_on
+from launcher.runs.rented.rented_runs import local_copy_of, pass_on
 from launcher.runs.resume.resumed_plan import changed_plan, check_ended, check_settings, refuse_moved
-from launcher.runs.run_desk import connect, open_desk
+from launcher.runs.run_desk import connect, open_client
 from launcher.values.record import is_terminal
 
 if TYPE_CHECKING:
@@ -78,22 +78,22 @@ def resume_on_rented(parent: LocalCopy, target: Host, request: ResumeRequest, vi
     asked = MoveRequest(target.name, request.profile, request.env_files, request.is_sure, request.wait_s)
     consented(parent, plan, target, source.host, asked, view)
     with acquire(wanted_like(plan, target, asked), view) as machine:
-        heir = Successor(machine.run, machine.plan, plan)
-        started = _begin(parent, machine.host, source, asked._replace(is_sure=True), heir, view)
+        next_run = Successor(machine.run, machine.plan, plan)
+        started = _begin(parent, machine.host, source, asked._replace(is_sure=True), next_run, view)
     return started._replace(lease=machine.lease)
 
 
 def _source(parent: LocalCopy, target: Host, request: ResumeRequest, view: View) -> _Source:
     """Gather a run's files from its host, or from here. Raises the errors of `resume`."""
     try:
-        desk = connected(view, functools.partial(reach, parent.host(), parent))
+        client = connected(view, functools.partial(reach, parent.host(), parent))
     except MachineGoneError as error:
         return _source_here(parent, target, request, error)
-    with desk as old:
+    with client as old:
         check_ended(known_summary(old, parent.run), parent, request)
         refuse_moved(old, parent)
         refresh(old, parent)
-        refuse_unresumable(resumes=old.runs.outlook(parent.run).resumes, mirror=parent, host=target.name)
+        refuse_unresumable(resumes=old.runs.outlook(parent.run).resumes, local_copy=parent, host=target.name)
         check_checkpoint(old, parent, target)
         with view.stage("pull") as stage:
             home = pull_checkpoint(old, parent, WHOLE, stage)
@@ -110,7 +110,7 @@ def _source_here(parent: LocalCopy, target: Host, request: ResumeRequest, why: M
         raise why
     check_ended(summary, parent, request)
     sent, home = sent_from_here(parent, target), newest_here(parent, target)
-    refuse_unresumable(resumes=checkpoints_here.resumes(parent), mirror=parent, host=target.name)
+    refuse_unresumable(resumes=checkpoints_here.resumes(parent), local_copy=parent, host=target.name)
     return _Source(
         parent.host().name,
         home,
@@ -121,8 +121,8 @@ def _source_here(parent: LocalCopy, target: Host, request: ResumeRequest, why: M
 def _fill_from_host(
     parent: LocalCopy, home: LocalCheckpoint, place: MoveTarget, child: LocalCopy, stage: Stage
 ) -> str:
-    with open_desk(parent.host(), parent) as old:
-        return fill_from_old(old, place.contact.desk, parent, home, child, stage)
+    with open_client(parent.host(), parent) as old:
+        return fill_from_old(old, place.contact.client, parent, home, child, stage)
 
 
 def _check_steps(plan: Plan, home: LocalCheckpoint, parent: LocalCopy) -> None:
@@ -134,16 +134,16 @@ def _check_steps(plan: Plan, home: LocalCheckpoint, parent: LocalCopy) -> None:
 
 
 def _begin(
-    parent: LocalCopy, machine: Host, source: _Source, asked: MoveRequest, heir: Successor, view: View
+    parent: LocalCopy, machine: Host, source: _Source, asked: MoveRequest, next_run: Successor, view: View
 ) -> Started:
     """Start the run on the machine that was rented for it."""
-    desk = connected(view, functools.partial(connect, machine))
+    client = connected(view, functools.partial(connect, machine))
     try:
-        place = arrival(desk, parent, machine, source.host, asked, heir, view)
+        place = arrival(client, parent, machine, source.host, asked, next_run, view)
         fill = functools.partial(source.fill, place)
-        return begin_there(place, heir.id_of(place.plan.job), source.home, fill)
+        return begin_there(place, next_run.id_of(place.plan.job), source.home, fill)
     except BaseException:
-        desk.close()
+        client.close()
         raise
 
 
@@ -166,7 +166,7 @@ def resume_on_kept(found: RentedMachine, parent: LocalCopy, start: Callable[[Lea
     try:
         started = start(lease)
     except BaseException:
-        if (mirror := mirror_of(lease.record)) is not None and mirror.run != former:
+        if (local_copy := local_copy_of(lease.record)) is not None and local_copy.run != former:
             hand_over(lease)  # it may have begun
         else:
             with contextlib.suppress(RefusedError):  # its files are here by now
@@ -191,7 +191,7 @@ def _refuse_without_checkpoint(found: RentedMachine, parent: LocalCopy) -> None:
 
 def _keep(lease: Lease) -> None:
     """Leave a kept machine to a background process again, until its limit."""
-    if mirror_of(lease.record) is not None:
+    if local_copy_of(lease.record) is not None:
         hand_over(lease)
     else:
         lease.release()

@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from launcher.runs.follow.view import View
 
 
-def mirror_of(record: RentalRecord) -> LocalCopy | None:
+def local_copy_of(record: RentalRecord) -> LocalCopy | None:
     """Return the local copy of a rental's run; None if its folder is gone, or the run never began."""
-    mirror = LocalCopy(record.run, Path(record.runs))
-    return mirror if index.knows(record.run) and mirror.files.is_folder() else None
+    local_copy = LocalCopy(record.run, Path(record.runs))
+    return local_copy if index.knows(record.run) and local_copy.files.is_folder() else None
 
 
-def lease_for(mirror: LocalCopy, view: View) -> Lease | None:
+def lease_for(local_copy: LocalCopy, view: View) -> Lease | None:
     """Take the lease of a run's rented machine; None if it has none, or another process holds it.
 
     Raises BadFileError or ServiceAuthError without a key for its account.
     """
-    found = _rented_here(mirror)
+    found = _rented_here(local_copy)
     if found is None:
         return None
     from launcher.rental.lease.handoff import keeper_log, take_over  # few runs are on a rented machine
@@ -41,17 +41,17 @@ def lease_for(mirror: LocalCopy, view: View) -> Lease | None:
         log = keeper_log(found.rental.nonce)
         said = f"   {log}" if log is not None else ""
         view.note(
-            f"{mirror.run}: another process on this computer downloads its files and ends the rental{said}"
+            f"{local_copy.run}: another process on this computer downloads its files and ends the rental{said}"
         )
     return lease
 
 
-def leave_to_keeper(mirror: LocalCopy) -> None:
+def leave_to_keeper(local_copy: LocalCopy) -> None:
     """Have a background process end the rental of a run's machine, unless one already does, or it is not rented.
 
     Raises BadFileError or ServiceAuthError without a key for its account.
     """
-    found = _rented_here(mirror)
+    found = _rented_here(local_copy)
     if found is None:
         return
     from launcher.rental.lease.handoff import hand_over, take  # few runs are on a rented machine
@@ -60,22 +60,22 @@ def leave_to_keeper(mirror: LocalCopy) -> None:
         hand_over(lease)
 
 
-def end_rent_later(mirror: LocalCopy, view: View) -> None:
+def end_rent_later(local_copy: LocalCopy, view: View) -> None:
     """Have a background process end the rental of an ended run's machine. A failure is only noted."""
     try:
-        leave_to_keeper(mirror)
+        leave_to_keeper(local_copy)
     except (HostError, LaunchError, OSError) as error:
         view.note(
-            f"{str(error).splitlines()[0]}: the machine of {mirror.run} is still rented   launch reconcile"
+            f"{str(error).splitlines()[0]}: the machine of {local_copy.run} is still rented   launch reconcile"
         )
 
 
-def _rented_here(mirror: LocalCopy) -> RentedMachine | None:
+def _rented_here(local_copy: LocalCopy) -> RentedMachine | None:
     """Return the machine that is rented for a run; the local copy may have been moved since."""
-    found = records.open_for(mirror.run)
+    found = records.open_for(local_copy.run)
     if found is None:
         return None
-    return found._replace(record=found.record.model_copy(update={"runs": str(mirror.folder.parent)}))
+    return found._replace(record=found.record.model_copy(update={"runs": str(local_copy.folder.parent)}))
 
 
 def pass_on(lease: Lease, run: str) -> None:
@@ -91,7 +91,7 @@ def pass_on(lease: Lease, run: str) -> None:
 
 def leave(lease: Lease, view: View) -> None:
     """End the rental of a failed launch; if its run may have begun, leave it to a background process."""
-    if mirror_of(lease.record) is None:
+    if local_copy_of(lease.record) is None:
         lease.give_up(view)
         return
     from launcher.rental.lease.handoff import hand_over
@@ -107,22 +107,22 @@ def unattended(runs: Collection[str]) -> list[LocalCopy]:
     own = (
         one for one in records.rented() if one.rental.is_open and one.record.run in runs and not one.is_held
     )
-    return [mirror for one in own if (mirror := mirror_of(one.record)) is not None]
+    return [local_copy for one in own if (local_copy := local_copy_of(one.record)) is not None]
 
 
-def still_rented(mirror: LocalCopy) -> str | None:
+def still_rented(local_copy: LocalCopy) -> str | None:
     """Return the cost of a run's machine that is still rented, and the command that ends it; None if none is."""
-    found, cost = records.open_for(mirror.run), records.rent_cost(mirror.run)
+    found, cost = records.open_for(local_copy.run), records.rent_cost(local_copy.run)
     if found is None or cost is None or found.rental.instance is None:
         return None
-    loses = "" if mirror.is_freed else " --force"
-    what = "to end it" if mirror.is_freed else "terminate it, and lose the files that are only on it"
+    loses = "" if local_copy.is_freed else " --force"
+    what = "to end it" if local_copy.is_freed else "terminate it, and lose the files that are only on it"
     return f"its machine is still rented: {cost.words}; {what}   launch reconcile --adopt {found.rental.instance}{loses}"
 
 
-def is_ending(mirror: LocalCopy) -> bool:
+def is_ending(local_copy: LocalCopy) -> bool:
     """Return whether a run has ended and its rented machine is being terminated, so that it no longer answers."""
-    found, state = records.rented_for(mirror.run), mirror.state()
+    found, state = records.rented_for(local_copy.run), local_copy.state()
     is_over = state is not None and is_terminal(state.state)
     return is_over and found is not None and found.rental.state is RentalState.ENDING
 
@@ -131,21 +131,21 @@ def kept_idle(host_name: str) -> list[str]:
     """Return notes about a host's machines that are kept after their runs' end, before another one is rented."""
     found = []
     for one in records.rented():
-        mirror = mirror_of(one.record) if one.record.keeps and one.rental.is_open else None
-        state = mirror.state() if mirror is not None else None
-        if one.record.machine.name == host_name and mirror and state and is_terminal(state.state):
-            found.append(_kept_words(one, mirror, has_checkpoint=state.checkpoint is not None))
+        local_copy = local_copy_of(one.record) if one.record.keeps and one.rental.is_open else None
+        state = local_copy.state() if local_copy is not None else None
+        if one.record.machine.name == host_name and local_copy and state and is_terminal(state.state):
+            found.append(_kept_words(one, local_copy, has_checkpoint=state.checkpoint is not None))
     return found
 
 
-def _kept_words(found: RentedMachine, mirror: LocalCopy, *, has_checkpoint: bool) -> str:
+def _kept_words(found: RentedMachine, local_copy: LocalCopy, *, has_checkpoint: bool) -> str:
     short = found.record.short
     use = (
         f"train on there   launch resume {short} --set steps=…"
         if has_checkpoint
         else f"by hand there   launch exec {short} -- …"
     )
-    use = "" if mirror.is_freed else f"   {use}  "
+    use = "" if local_copy.is_freed else f"   {use}  "
     return (
         f"{found.record.machine.name}: the machine of {found.record.run} is kept, at {found.rental.price}, and this rents another one"
         f"{use}   end it   launch reconcile --adopt {found.rental.instance}"

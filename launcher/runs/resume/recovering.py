@@ -83,16 +83,16 @@ def recover(word: str, host_name: str | None, request: RecoverRequest, view: Vie
 
     Raises UsageError for a run that has ended or a secret that is not set here, HostError, and RunError.
     """
-    host, mirror = locate(word, host_name)
-    if words := move_records.elsewhere(mirror):
+    host, local_copy = locate(word, host_name)
+    if words := move_records.elsewhere(local_copy):
         raise UsageError(words)
-    if mirror.is_freed:
+    if local_copy.is_freed:
         raise UsageError(
-            f"{mirror.run} was removed from {host.name}: nothing on it can continue\n"
-            f"  from its start   launch rerun {mirror.short}     its local copy   launch ls {mirror.short}"
+            f"{local_copy.run} was removed from {host.name}: nothing on it can continue\n"
+            f"  from its start   launch rerun {local_copy.short}     its local copy   launch ls {local_copy.short}"
         )
-    with reach(host, mirror) as desk:
-        return recover_on(desk, mirror, request, view)
+    with reach(host, local_copy) as client:
+        return recover_on(client, local_copy, request, view)
 
 
 def _is_rented(host: str) -> bool:
@@ -129,54 +129,56 @@ def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> l
     return found
 
 
-def recover_to_follow(desk: HostClient, mirror: LocalCopy, view: View) -> RecoveryOutcome:
+def recover_to_follow(client: HostClient, local_copy: LocalCopy, view: View) -> RecoveryOutcome:
     """Recover a run that is about to be followed, if necessary; return the outcome."""
-    return _recover_to_follow(desk, mirror, known_summary(desk, mirror.run), view)
+    return _recover_to_follow(client, local_copy, known_summary(client, local_copy.run), view)
 
 
-def show_and_recover(desk: HostClient, mirror: LocalCopy, view: View) -> RecoveryOutcome:
+def show_and_recover(client: HostClient, local_copy: LocalCopy, view: View) -> RecoveryOutcome:
     """Recover a run that is not shown yet, if necessary.
 
     A live run's present state is shown before its history is read.
     """
-    summary = known_summary(desk, mirror.run)
+    summary = known_summary(client, local_copy.run)
     if summary.state not in TO_RECOVER and not is_terminal(summary.state):
-        view.ahead(summary, mirror.record.plan())
-    return _recover_to_follow(desk, mirror, summary, view)
+        view.ahead(summary, local_copy.record.plan())
+    return _recover_to_follow(client, local_copy, summary, view)
 
 
-def _recover_to_follow(desk: HostClient, mirror: LocalCopy, summary: Summary, view: View) -> RecoveryOutcome:
+def _recover_to_follow(
+    client: HostClient, local_copy: LocalCopy, summary: Summary, view: View
+) -> RecoveryOutcome:
     if summary.state not in TO_RECOVER:
         return RecoveryOutcome.NOTHING_TO_DO
-    return _recover(desk, mirror, summary, RecoverRequest(), view).outcome
+    return _recover(client, local_copy, summary, RecoverRequest(), view).outcome
 
 
-def recover_on(desk: HostClient, mirror: LocalCopy, request: RecoverRequest, view: View) -> Recovery:
+def recover_on(client: HostClient, local_copy: LocalCopy, request: RecoverRequest, view: View) -> Recovery:
     """Recover one run over an open host client. Raises the errors of `recover`."""
-    summary = known_summary(desk, mirror.run)
-    run, host = mirror.run, desk.host
+    summary = known_summary(client, local_copy.run)
+    run, host = local_copy.run, client.host
     if is_terminal(summary.state):
-        if elsewhere := move_records.elsewhere(mirror):
+        if elsewhere := move_records.elsewhere(local_copy):
             raise UsageError(elsewhere)
         words = f"{run} has {summary.state}: only a run that has not ended can be recovered"
-        raise UsageError(f"{words}\n  {_new_run(desk, mirror)}")
+        raise UsageError(f"{words}\n  {_new_run(client, local_copy)}")
     if summary.state not in TO_RECOVER:
         _note_unread(run, request, view)
         return Recovery(run, host, RecoveryOutcome.NOTHING_TO_DO, summary.state)
     if request.is_dry:
         words = f"it continues: it is {summary.state}{f' ({summary.reason})' if summary.reason else ''}; nothing was sent"
         return Recovery(run, host, RecoveryOutcome.PLANNED, summary.state, words)
-    return _recover(desk, mirror, summary, request, view)
+    return _recover(client, local_copy, summary, request, view)
 
 
-def _new_run(desk: HostClient, mirror: LocalCopy) -> str:
+def _new_run(client: HostClient, local_copy: LocalCopy) -> str:
     """Return the command for a new run after an ended one: from its last checkpoint, if it has any."""
-    refresh(desk, mirror)
-    if any(event.kind == "checkpoint" for event in mirror.record.events()):
-        return f"a new run from its last checkpoint   launch resume {mirror.short}"
+    refresh(client, local_copy)
+    if any(event.kind == "checkpoint" for event in local_copy.record.events()):
+        return f"a new run from its last checkpoint   launch resume {local_copy.short}"
     from launcher.copy.request import new_launch  # it loads planning, and few commands need this
 
-    return f"it left no checkpoint: a new run from its start   {new_launch(mirror)}"
+    return f"it left no checkpoint: a new run from its start   {new_launch(local_copy)}"
 
 
 def _note_unread(run: str, request: RecoverRequest, view: View) -> None:
@@ -186,29 +188,29 @@ def _note_unread(run: str, request: RecoverRequest, view: View) -> None:
 
 
 def _recover(
-    desk: HostClient, mirror: LocalCopy, summary: Summary, request: RecoverRequest, view: View
+    client: HostClient, local_copy: LocalCopy, summary: Summary, request: RecoverRequest, view: View
 ) -> Recovery:
     """Continue a waiting or interrupted run; return the outcome."""
-    run, host = mirror.run, desk.host
-    resumed = _resume(desk, mirror, summary, request, view)
+    run, host = local_copy.run, client.host
+    resumed = _resume(client, local_copy, summary, request, view)
     if resumed.state in TO_RECOVER and resumed.is_ours:
-        return Recovery(run, host, RecoveryOutcome.WAITING, resumed.state, _needs(summary_of(desk, run)))
+        return Recovery(run, host, RecoveryOutcome.WAITING, resumed.state, _needs(summary_of(client, run)))
     if not resumed.is_ours:
         by = f"by {resumed.by}" if resumed.by is not None else ""
         return Recovery(run, host, RecoveryOutcome.BY_ANOTHER, resumed.state, by)
     if resumed.state in (State.FAILED, State.STOPPED):  # it cannot continue, and has ended in this state
-        return Recovery(run, host, RecoveryOutcome.FAILED, resumed.state, _why_ended(summary_of(desk, run)))
+        return Recovery(run, host, RecoveryOutcome.FAILED, resumed.state, _why_ended(summary_of(client, run)))
     return Recovery(run, host, RecoveryOutcome.RECOVERED, resumed.state)
 
 
 def _resume(
-    desk: HostClient, mirror: LocalCopy, summary: Summary, request: RecoverRequest, view: View
+    client: HostClient, local_copy: LocalCopy, summary: Summary, request: RecoverRequest, view: View
 ) -> ResumedRun:
     """Have the host continue a run. Slow steps, an image or the proof of a death, are shown as stages."""
 
     def plan() -> Plan:
-        refresh(desk, mirror)
-        return mirror.whole_plan()
+        refresh(client, local_copy)
+        return local_copy.whole_plan()
 
     is_asked = False
 
@@ -219,16 +221,16 @@ def _resume(
         is_asked = True
         job = job_of(plan())
         if not request.is_sure:  # consent covers all secrets, whichever the host says that it lacks
-            check_consent(job.secrets, mirror, desk.host, view, "recover")
+            check_consent(job.secrets, local_copy, client.host, view, "recover")
         values = secret_values.values(job, env_file.read_all(request.env_files))
-        if records.rented_for(mirror.run) is not None:
-            check_key_is_not_sent(desk.host, job, values)
+        if records.rented_for(local_copy.run) is not None:
+            check_key_is_not_sent(client.host, job, values)
         return values
 
     def build() -> BuildOptions:
-        return build_settings.read(mirror.host(), os.environ)
+        return build_settings.read(local_copy.host(), os.environ)
 
-    with contextlib.ExitStack() as shown, open_for_run(desk, summary) as runtime:
+    with contextlib.ExitStack() as shown, open_for_run(client, summary) as runtime:
         stages: dict[str, Stage] = {}
 
         def stage(name: str) -> Stage:
@@ -237,7 +239,7 @@ def _resume(
             return stages[name]
 
         def say(step: str) -> None:
-            image = mirror.whole_plan().image
+            image = local_copy.whole_plan().image
             stage("image").text = image.name if image else None
             stage("image").progress(step)
 
@@ -246,9 +248,9 @@ def _resume(
             stage("wait").progress(step)
 
         needs = ResumeInputs((summary.attempt or 1) + 1, plan, build, secrets, say, wait, _client())
-        resumed = runtime.resume(mirror.run, needs)
+        resumed = runtime.resume(local_copy.run, needs)
     if not is_asked:
-        _note_unread(mirror.run, request, view)
+        _note_unread(local_copy.run, request, view)
     return resumed
 
 

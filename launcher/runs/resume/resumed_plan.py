@@ -138,9 +138,9 @@ def check_ended(summary: Summary, parent: LocalCopy, request: ResumeRequest) -> 
         )
 
 
-def refuse_moved(desk: HostClient, parent: LocalCopy) -> None:
+def refuse_moved(client: HostClient, parent: LocalCopy) -> None:
     """Raise UsageError for a run that continues elsewhere: a resume would train it twice."""
     if words := move_records.elsewhere(parent):
         raise UsageError(words)
-    if (moved := desk.runs.outlook(parent.run).moved) is not None:
+    if (moved := client.runs.outlook(parent.run).moved) is not None:
         raise UsageError(move_records.moved_words(parent, moved))

@@ -42,7 +42,7 @@ from launcher.runs.resume.resumed_plan import (
     refuse_moved,
 )
 from launcher.runs.resume.secret_consent import check_consent
-from launcher.runs.run_desk import open_desk
+from launcher.runs.run_desk import open_client
 from launcher.transport.client.desk import HostClient
 from launcher.upload import upload_record
 from launcher.values.host import Host
@@ -93,17 +93,19 @@ def _resume(
     name = None if request.name is None else resolve.checked_name(request.name)
     given = env_file.read_all(request.env_files)
     with view.stage("connect") as stage:
-        desk = open_desk(host, parent)
-        stage.text = desk.about
+        client = open_client(host, parent)
+        stage.text = client.about
     try:
-        summary = known_summary(desk, parent.run)
+        summary = known_summary(client, parent.run)
         check_ended(summary, parent, request)
-        refuse_moved(desk, parent)
-        refresh(desk, parent)
+        refuse_moved(client, parent)
+        refresh(client, parent)
         if lease is not None:
-            from launcher.runs.rented.bringing_home import bring_home  # few runs are on a rented machine
+            from launcher.runs.rented.bringing_home import download_files  # few runs are on a rented machine
 
-            bring_home(desk, parent, view)  # the process that later ends the rental serves only the new run
+            download_files(
+                client, parent, view
+            )  # the process that later ends the rental serves only the new run
         before = parent.whole_plan()
         refuse_verification(before, parent)
         plan = changed_plan(before, request.settings, name, host)
@@ -117,17 +119,17 @@ def _resume(
         there = host.model_copy(update={"environment": plan.host_environment})
         with view.stage("probe") as stage:
             probing = backend_of(there).probing
-            facts = probing.probe_again(desk, there, plan)
+            facts = probing.probe_again(client, there, plan)
             stage.text = probing.describe(facts)
         view.head(plan)
         deadline = time.monotonic() + request.wait_s
-        contact = ConnectedHost(there, desk, job_of(plan), facts, view, deadline=deadline)
+        contact = ConnectedHost(there, client, job_of(plan), facts, view, deadline=deadline)
         contact = pass_gate_when_free(contact, plan)
         build_options = build_settings.read(host, os.environ)
         # The parent's own runtime: it has the image.
-        with open_for_run(desk, summary, build_options, contact.facts) as runtime:
+        with open_for_run(client, summary, build_options, contact.facts) as runtime:
             keys = sorted({key for setting in request.settings for key in keys_of(setting)})
-            inherit = functools.partial(_inherit, desk, parent, host, view, keys)
+            inherit = functools.partial(_inherit, client, parent, host, view, keys)
             contact = contact._replace(host=host)
             filling = UploadStage("resume", lambda child, _stage: inherit(child))
             run = None
@@ -136,22 +138,22 @@ def _resume(
                 pass_on(lease, run)
             started = begin(contact, runtime, plan, secrets, filling, run)
         with contextlib.suppress(OSError):  # without it, only `recover --abandon` is refused
-            upload_record.copy(parent, started.mirror)
+            upload_record.copy(parent, started.local_copy)
         return started
     except BaseException:
-        desk.close()
+        client.close()
         raise
 
 
 def _inherit(
-    desk: HostClient, parent: LocalCopy, host: Host, view: View, keys: Sequence[str], child: LocalCopy
+    client: HostClient, parent: LocalCopy, host: Host, view: View, keys: Sequence[str], child: LocalCopy
 ) -> str:
     """Have the host give a run its parent's files and state; return a summary.
 
     `keys` are those that were set.
     """
     try:
-        inheritance = desk.preparation.inherit(child.run, parent.run, keys)
+        inheritance = client.preparation.inherit(child.run, parent.run, keys)
     except AgentError as error:
         raise _explained(error, parent) from error
     except ConnectionLostError as error:

@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from launcher.runs.follow.view import View
 
 
-def check_consent(names: Sequence[str], mirror: LocalCopy, host: str, view: View, verb: str) -> None:
+def check_consent(names: Sequence[str], local_copy: LocalCopy, host: str, view: View, verb: str) -> None:
     """Ask whether to send this user's variables to a host that sent the run's plan, unless this client made the plan.
 
     Raises RefusedError without consent, or without a terminal.
     """
-    if mirror.has_own_plan or not names:
+    if local_copy.has_own_plan or not names:
         return
-    words = f"{mirror.run} was not launched from here; its plan, as {host} sent it, asks for your {', '.join(names)}"
+    words = f"{local_copy.run} was not launched from here; its plan, as {host} sent it, asks for your {', '.join(names)}"
     answer = view.agrees(words)
     if answer is None:
         raise RefusedError(
-            f"{words}\n  to send them   launch {verb} --yes {mirror.short}     it is in   {mirror.folder}/plan.json"
+            f"{words}\n  to send them   launch {verb} --yes {local_copy.short}     it is in   {local_copy.folder}/plan.json"
         )
     if not answer:
         raise RefusedError("nothing was sent, as you answered")

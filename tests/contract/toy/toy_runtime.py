@@ -33,13 +33,13 @@ class Toy(Runtime):
 
     def start(self, run: str) -> str | None:
         """Hand the run over to the spooler; return when its agent has begun the first attempt."""
-        self.desk.preparation.hand_over(run)
+        self.client.preparation.hand_over(run)
         self._spool(run)
         return None
 
     def resume(self, run: str, needs: ResumeInputs) -> bool:
         """Have an interrupted run resumed by a new spooler."""
-        self.desk.runs.resume(run)
+        self.client.runs.resume(run)
         self._spool(run)
         return True
 
@@ -49,12 +49,12 @@ class Toy(Runtime):
             path.unlink()
 
     def _spool(self, run: str) -> None:
-        location, job = self.desk.runs.location(run), SPOOL / run
+        location, job = self.client.runs.location(run), SPOOL / run
         SPOOL.mkdir(exist_ok=True)
         words = ["sh", "-c", SPOOLER, "sh", str(job), sys.executable, location.agent, location.path]
         nothing = subprocess.DEVNULL
         subprocess.Popen(words, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True)
-        if not self.desk.runs.await_agent(run, BEGINS_S):
+        if not self.client.runs.await_agent(run, BEGINS_S):
             raise RunError(f"{run} did not begin: {job.with_suffix('.log').read_text()}")
 
 

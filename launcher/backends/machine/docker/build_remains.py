@@ -50,16 +50,16 @@ def lock_of(name: str) -> str:
     return "image-" + re.sub(r"[^a-z0-9]+", "-", name.lower())[-60:].strip("-")
 
 
-def remains(desk: HostClient, engine: DockerEngine, root: str | None = None) -> list[SharedResource]:
+def remains(client: HostClient, engine: DockerEngine, root: str | None = None) -> list[SharedResource]:
     """Return the leftovers of builds of one root, or of all.
 
     Those of an image that this root is building count as used.
     """
-    own_root = desk.upkeep.root_label()
+    own_root = client.upkeep.root_label()
     users = Counter(container.image for container in engine.containers())
     found = []
     for image, name, its_root in _remnants(engine, root):
-        count = users[image.id] + (its_root == own_root and _is_held(desk, lock_of(name)))
+        count = users[image.id] + (its_root == own_root and _is_held(client, lock_of(name)))
         title = f"{name} (without a name)"
         found.append(
             SharedResource("image", title, image.bytes, image.created, count, image.id, lock_of(name))
@@ -67,20 +67,20 @@ def remains(desk: HostClient, engine: DockerEngine, root: str | None = None) -> 
     return found
 
 
-def discard_remains(desk: HostClient, engine: DockerEngine, supply: SharedResource) -> bool:
+def discard_remains(client: HostClient, engine: DockerEngine, supply: SharedResource) -> bool:
     """Remove a build's leftover, unless its image is being built. Return whether it is gone.
 
     Raises EngineError.
     """
-    if not desk.making.hold(supply.lock).held:
+    if not client.making.hold(supply.lock).held:
         return False
     try:
         return engine.remove_image(supply.id)
     finally:
-        desk.making.let_go(supply.lock)
+        client.making.let_go(supply.lock)
 
 
-def clear_remains(desk: HostClient, engine: DockerEngine, name: str, root: str) -> None:
+def clear_remains(client: HostClient, engine: DockerEngine, name: str, root: str) -> None:
     """Remove the leftovers of a root's builds.
 
     The build of `name` has ended or was cancelled, and its lock is held by this client. Raises HostError.
@@ -95,7 +95,7 @@ def clear_remains(desk: HostClient, engine: DockerEngine, name: str, root: str) 
         else:
             others.append(remnant)
     for image, other, _ in others:
-        discard_remains(desk, engine, SharedResource("image", other, 0, 0.0, 0, image.id, lock_of(other)))
+        discard_remains(client, engine, SharedResource("image", other, 0, 0.0, 0, image.id, lock_of(other)))
 
 
 def _remnants(engine: DockerEngine, root: str | None) -> Iterator[LeftoverImage]:
@@ -124,9 +124,9 @@ def _has_containers(engine: DockerEngine, step: str) -> bool:
     return any((container.labels or {}).get(LABEL_STEP) == step for container in engine.containers())
 
 
-def _is_held(desk: HostClient, lock: str) -> bool:
+def _is_held(client: HostClient, lock: str) -> bool:
     """Return whether another client holds a lock."""
-    is_free = desk.making.hold(lock).held
+    is_free = client.making.hold(lock).held
     if is_free:
-        desk.making.let_go(lock)
+        client.making.let_go(lock)
     return not is_free

@@ -59,11 +59,11 @@ class DockerEngine:
     Every failure is an EngineError with the next step.
     """
 
-    def __init__(self, desk: HostClient, way: EngineAccess) -> None:
+    def __init__(self, client: HostClient, way: EngineAccess) -> None:
         """Connect by the first way that works, and agree on the API version. Raises EngineError."""
-        self.host = desk.host
+        self.host = client.host
         self.way = way
-        self._desk = desk
+        self._client = client
         self._dial = self._chosen_dial()
         self.api = _Client(self._dial)
         with self._errors():
@@ -95,11 +95,11 @@ class DockerEngine:
         if way.socket is not None and not way.sudo:
             path = way.socket
             try:
-                kept = [self._desk.open_socket(path)]
+                kept = [self._client.open_socket(path)]
             except RefusedStreamError as error:
                 refusal = f"\n  {error}"
             else:
-                return lambda: kept.pop() if kept else self._desk.open_socket(path)
+                return lambda: kept.pop() if kept else self._client.open_socket(path)
         if way.program is None:
             words = f"{way.name}'s socket cannot be reached, and no program {way.name} was found there"
             mend = f"install it on the host, or   launch --host {self.host} --runtime native"
@@ -109,7 +109,7 @@ class DockerEngine:
             *(["env", f"DOCKER_HOST=unix://{way.socket}"] if way.socket else []),
             *(way.program, "system", "dial-stdio"),
         ]
-        return lambda: self._desk.open_program(program)
+        return lambda: self._client.open_program(program)
 
     def facts(self) -> EngineFacts:
         """Return the engine's facts."""
@@ -383,7 +383,7 @@ class DockerEngine:
         """Return a command line that the user can type to ask this engine."""
         settings = ["env", f"DOCKER_HOST=unix://{self.way.socket}"] if self.way.socket not in USUAL else []
         sudo = ["sudo"] if self.way.sudo else []
-        return self._desk.by_hand(shlex.join([*sudo, *settings, self.way.name, *words]))
+        return self._client.by_hand(shlex.join([*sudo, *settings, self.way.name, *words]))
 
     def _said(self, error: docker.errors.APIError) -> str:
         return f"{self.host}: its {self.way.name} says: {printable(str(error.explanation or error))[:1000]}"

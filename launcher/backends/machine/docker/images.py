@@ -59,7 +59,7 @@ class Provided(NamedTuple):
 
 
 def provide_image(
-    desk: HostClient, engine: DockerEngine, plan: Plan, build: BuildOptions, say: Say
+    client: HostClient, engine: DockerEngine, plan: Plan, build: BuildOptions, say: Say
 ) -> Provided:
     """Provide the plan's image on the engine, checked, with the agent compiled.
 
@@ -70,48 +70,48 @@ def provide_image(
     if image is None:
         raise ValueError("the plan has no image")
     if (image_id := engine.image_id(image.name)) is not None:
-        code = _check(desk, engine, plan, build, image_id, say)
+        code = _check(client, engine, plan, build, image_id, say)
         return Provided(f"{image.name}, there", code)
-    with alone(desk, lock_of(image.name), image.name, say) as held:
+    with alone(client, lock_of(image.name), image.name, say) as held:
         if (image_id := engine.image_id(image.name)) is not None:
-            code = _check(desk, engine, plan, build, image_id, say)
+            code = _check(client, engine, plan, build, image_id, say)
             return Provided(f"{image.name}, made by another launch", code)
         began = time.monotonic()
         if image.dockerfile is None:
             _pull(engine, image, say)
             made = f"pulled in {time.monotonic() - began:.0f} s"
         else:
-            builder = _build(desk, engine, image, build, held.root, say)
+            builder = _build(client, engine, image, build, held.root, say)
             made = f"built in {time.monotonic() - began:.0f} s ({builder})"
         image_id = engine.image_id(image.name)
         if image_id is None:
             raise EngineError(engine.host, f"{engine.host}: {image.name} was {made}, and is gone")
-        code = _check(desk, engine, plan, build, image_id, say)
+        code = _check(client, engine, plan, build, image_id, say)
         return Provided(f"{image.name}, {made}", code)
 
 
 def _check(
-    desk: HostClient, engine: DockerEngine, plan: Plan, build: BuildOptions, image_id: str, say: Say
+    client: HostClient, engine: DockerEngine, plan: Plan, build: BuildOptions, image_id: str, say: Say
 ) -> str | None:
     """Check an image's packages and have it compile the agent. Return the folder of the compiled agent.
 
     Raises RefusedError, EngineError.
     """
-    known = desk.making.known_of(image_id)
-    _check_packages(desk, engine, plan, build, image_id, known.packages, say)
+    known = client.making.known_of(image_id)
+    _check_packages(client, engine, plan, build, image_id, known.packages, say)
     if known.code is None:
         return None
     if not known.code.there:
         say(f"{plan.image.name if plan.image else image_id}: compiling the agent")
         words = ["python3", "-I", known.code.agent, "compile"]
-        labels = {LABEL_CHECK: desk.upkeep.root_label()}
+        labels = {LABEL_CHECK: client.upkeep.root_label()}
         with contextlib.suppress(EngineError):  # without it, each start compiles the agent
             engine.ask(image_id, words, labels, compiling(known.code, engine.facts()))
     return known.code.folder
 
 
 def _check_packages(
-    desk: HostClient,
+    client: HostClient,
     engine: DockerEngine,
     plan: Plan,
     build: BuildOptions,
@@ -128,10 +128,10 @@ def _check_packages(
     assert image is not None  # noqa: S101 - the caller has made or found it
     if packages is None:
         say(f"{image.name}: is it sound?")
-        packages = _packages_in(engine, image, desk.upkeep.root_label())
+        packages = _packages_in(engine, image, client.upkeep.root_label())
         if packages is None:  # no Python, nothing to check; the start reports what is missing
             return
-        desk.making.record_packages(image_id, packages.model_dump_json().encode())
+        client.making.record_packages(image_id, packages.model_dump_json().encode())
     chosen = verifiable_torch(image.torch, build)
     problems = unfit(packages, None if plan.rehearsed else plan.profile, chosen, image.requirements)
     if not problems:
@@ -166,7 +166,7 @@ def _packages_in(engine: DockerEngine, image: Image, root: str) -> InstalledPack
         raise EngineError(engine.host, f"{engine.host}: {image.name} did not report its packages") from error
 
 
-def check_image(desk: HostClient, engine: DockerEngine, plan: Plan, build: BuildOptions) -> None:
+def check_image(client: HostClient, engine: DockerEngine, plan: Plan, build: BuildOptions) -> None:
     """Check that the plan's image exists or can be made.
 
     Raises RefusedError for a build that needs credentials on an engine without BuildKit.
@@ -174,7 +174,7 @@ def check_image(desk: HostClient, engine: DockerEngine, plan: Plan, build: Build
     image = plan.image
     if image is None or image.dockerfile is None or engine.image_id(image.name) is not None:
         return
-    if not desk.making.has_buildkit(engine.way):
+    if not client.making.has_buildkit(engine.way):
         classic(image, build)
 
 
@@ -201,7 +201,7 @@ def _is_ours(name: str, image: ListedImage) -> bool:
 
 
 def _build(
-    desk: HostClient, engine: DockerEngine, image: Image, build: BuildOptions, root: str, say: Say
+    client: HostClient, engine: DockerEngine, image: Image, build: BuildOptions, root: str, say: Say
 ) -> str:
     """Build an image on the host and return the builder's name.
 
@@ -209,19 +209,19 @@ def _build(
     or interruption.
     """
     try:
-        if desk.making.has_buildkit(engine.way):
+        if client.making.has_buildkit(engine.way):
             labels = {LABEL_ROOT: root, LABEL_NAME: image.name}
-            _build_with_buildkit(desk, engine, image, build, labels, say)
+            _build_with_buildkit(client, engine, image, build, labels, say)
             return "BuildKit"
         _build_classic(engine, image, build, root, say)
         return "classic builder"
     finally:
         with contextlib.suppress(HostError):  # the next build, `gc` or `image prune` finds leftovers
-            clear_remains(desk, engine, image.name, root)
+            clear_remains(client, engine, image.name, root)
 
 
 def _build_with_buildkit(
-    desk: HostClient,
+    client: HostClient,
     engine: DockerEngine,
     image: Image,
     build: BuildOptions,
@@ -231,7 +231,7 @@ def _build_with_buildkit(
     recipe = buildkit(image, build)
     payload = {"files": encoded(recipe.files), "secrets": encoded(recipe.secrets)}
     lines = OutputLines(say, _step, KEPT_LINES)
-    end = desk.making.build_image(
+    end = client.making.build_image(
         engine.way,
         image.name,
         json.dumps(payload).encode(),

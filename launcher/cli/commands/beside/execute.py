@@ -65,13 +65,13 @@ def execute(
     from launcher.backends.registry import backend_of
     from launcher.runs.commands_beside import execute as run_there
     from launcher.runs.locating import locate
-    from launcher.runs.run_desk import open_desk
+    from launcher.runs.run_desk import open_client
 
-    place, mirror = locate(run, host)
-    backend_of(place).check_has(place, "exec", mirror.short)
+    place, local_copy = locate(run, host)
+    backend_of(place).check_has(place, "exec", local_copy.short)
     try:
-        with open_desk(place, mirror) as desk, shown_output() as show:
-            code = run_there(desk, mirror.run, words, show)
+        with open_client(place, local_copy) as client, shown_output() as show:
+            code = run_there(client, local_copy.run, words, show)
     except AgentError as error:
         code = code_of(error)
     raise typer.Exit(code)

@@ -52,28 +52,28 @@ def forward(
     from launcher.runs.forwarding import LOOPBACK, PortForward, forwarded
     from launcher.runs.locating import locate
 
-    place, mirror = locate(run, host)
-    backend_of(place).check_has(place, "forward", mirror.short)
+    place, local_copy = locate(run, host)
+    backend_of(place).check_has(place, "forward", local_copy.short)
     words: list[str] = ctx.obj or []
     code = 0
     with (
-        contextlib.closing(PortForward(place, mirror, there)) as door,
+        contextlib.closing(PortForward(place, local_copy, there)) as door,
         forwarded(door, here, complain) as local,
     ):
         if not (words or local.is_answered):
             complain(f"no process listens on port {there} of the run yet")
-        run_there = f"port {there} of {mirror.short} on {place.name}"
+        run_there = f"port {there} of {local_copy.short} on {place.name}"
         complain(f"{run_there}   Ctrl-C ends it; the run is not affected" if local.is_carried else run_there)
         if as_json:
             from launcher.cli.json_output.file_shapes import Forwarding
             from launcher.cli.output.answer import answer
 
-            answer(Forwarding(run=mirror.run, address=LOOPBACK, port=local.port, to=there))
+            answer(Forwarding(run=local_copy.run, address=LOOPBACK, port=local.port, to=there))
         else:
             say(f"http://{LOOPBACK}:{local.port}")
         if words:
             with shown_output() as show:
-                code = execute(door.desk, mirror.run, words, show)
+                code = execute(door.client, local_copy.run, words, show)
         elif local.is_carried:
             with contextlib.suppress(KeyboardInterrupt):
                 threading.Event().wait()

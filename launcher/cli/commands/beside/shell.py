@@ -37,16 +37,16 @@ def shell(
     from launcher.cli.output.say import complain
     from launcher.runs.commands_beside import interact
     from launcher.runs.locating import locate
-    from launcher.runs.run_desk import open_desk
+    from launcher.runs.run_desk import open_client
 
-    place, mirror = locate(run, host)
-    backend_of(place).check_has(place, "shell", mirror.short)
+    place, local_copy = locate(run, host)
+    backend_of(place).check_has(place, "shell", local_copy.short)
     keyboard = LocalKeyboard()
-    with open_desk(place, mirror) as desk:
-        complain(f"{mirror.short} on {place.name}   exit or Ctrl-D leaves; the run is not affected")
+    with open_client(place, local_copy) as client:
+        complain(f"{local_copy.short} on {place.name}   exit or Ctrl-D leaves; the run is not affected")
         try:
             with keyboard.raw():
-                code = interact(desk, mirror.run, ctx.obj or [], keyboard.show, keyboard)
+                code = interact(client, local_copy.run, ctx.obj or [], keyboard.show, keyboard)
         except AgentError as error:
             code = code_of(error)
     raise typer.Exit(code)

@@ -37,9 +37,9 @@ def gc(
     from launcher.runs.run_desk import connect
 
     place = resolve.host(host)
-    with connect(place) as desk, make_stage("reading") as stage:
+    with connect(place) as client, make_stage("reading") as stage:
         items, unreadable = collect_garbage(
-            desk, place, lambda runs: stage.progress(f"{runs} runs"), dry_run=dry_run
+            client, place, lambda runs: stage.progress(f"{runs} runs"), dry_run=dry_run
         )
     total = sum(item.bytes for item in items)
     if as_json:

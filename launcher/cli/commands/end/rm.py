@@ -48,15 +48,15 @@ def rm(
     from launcher.runs.locating import locate
 
     found = [(word, *locate(word, host)) for word in runs]  # resolve every name before the first removal
-    for word, _, mirror in found:
-        check_last(word, mirror, "rm", yes=yes)
+    for word, _, local_copy in found:
+        check_last(word, local_copy, "rm", yes=yes)
         if here:
-            check_here(mirror, force=force)
-    for _, place, mirror in found:
-        _remove(place, mirror, force=force, here=here, as_json=as_json)
+            check_here(local_copy, force=force)
+    for _, place, local_copy in found:
+        _remove(place, local_copy, force=force, here=here, as_json=as_json)
 
 
-def _remove(place: Host, mirror: LocalCopy, *, force: bool, here: bool, as_json: bool) -> None:
+def _remove(place: Host, local_copy: LocalCopy, *, force: bool, here: bool, as_json: bool) -> None:
     from launcher.cli.output.figures import size_text
     from launcher.cli.output.say import complain, say
     from launcher.rental.records import ends_with
@@ -65,13 +65,13 @@ def _remove(place: Host, mirror: LocalCopy, *, force: bool, here: bool, as_json:
     from launcher.runs.rented.machine_gone import gone
     from launcher.runs.rented.rented_runs import still_rented
 
-    subject = f"{mirror.short} on {place.name}"
+    subject = f"{local_copy.short} on {place.name}"
     freeing, silence = None, ""
-    is_gone = gone(mirror) is not None
+    is_gone = gone(local_copy) is not None
     if is_gone:
-        mirror.mark_freed()  # the host's files are lost with the machine
+        local_copy.mark_freed()  # the host's files are lost with the machine
     try:
-        freeing = None if mirror.is_freed else _free(place, mirror, force=force)
+        freeing = None if local_copy.is_freed else _free(place, local_copy, force=force)
     except (UnreachableError, OtherRootError) as error:
         if not (here and force):
             raise
@@ -86,10 +86,10 @@ def _remove(place: Host, mirror: LocalCopy, *, force: bool, here: bool, as_json:
         what = f"{place.name} has no such run any more"
     else:
         what = f"{size_text(freeing.bytes)} freed there"
-    count = len(LocalCopies(mirror).files())
-    rent = None if ends_with(mirror.run) else still_rented(mirror)
+    count = len(LocalCopies(local_copy).files())
+    rent = None if ends_with(local_copy.run) else still_rented(local_copy)
     if here:
-        remove_here(mirror, force=force)
+        remove_here(local_copy, force=force)
     if as_json:
         from launcher.cli.json_output.end_shapes import RemovedRun
         from launcher.cli.output.answer import answer
@@ -97,12 +97,12 @@ def _remove(place: Host, mirror: LocalCopy, *, force: bool, here: bool, as_json:
         problem = silence or (freeing.problem if freeing is not None else None)
         freed = freeing.bytes if freeing is not None else None
         found = {"bytes": freed, "files": count, "here": here, "problem": problem}
-        answer(RemovedRun(run=mirror.run, host=place.name, **found))
+        answer(RemovedRun(run=local_copy.run, host=place.name, **found))
     elif here:
         say(f"{subject}: {what}; its {_files(count)}record here removed")
     else:
         verb, them, loss = ("stay", "them", " --force") if count else ("stays", "it", "")
-        mend = f"launch rm --here{loss} {mirror.short} removes {them}"
+        mend = f"launch rm --here{loss} {local_copy.short} removes {them}"
         say(f"{subject}: {what}; its {_files(count)}record {verb} here ({mend})")
     if rent is not None and not as_json:
         say(f"  {rent}")
@@ -116,20 +116,20 @@ def _files(count: int) -> str:
     return f"{files_text(count)} and " if count else ""
 
 
-def _free(place: Host, mirror: LocalCopy, *, force: bool) -> Freeing:
+def _free(place: Host, local_copy: LocalCopy, *, force: bool) -> Freeing:
     from launcher.cli.follow.screens import make_stage
     from launcher.errors import LastCopyError
     from launcher.runs.cleaning import free
-    from launcher.runs.run_desk import open_desk
+    from launcher.runs.run_desk import open_client
 
-    with open_desk(place, mirror) as desk, make_stage("comparing") as stage:
+    with open_client(place, local_copy) as client, make_stage("comparing") as stage:
         try:
-            return free(desk, mirror, "all" if force else "nothing", stage)
+            return free(client, local_copy, "all" if force else "nothing", stage)
         except LastCopyError as error:
             if not error.only_checkpoints:
                 raise
             problem = error
     if not agrees(f"{problem}\nonly checkpoints would be lost"):
         raise problem
-    with open_desk(place, mirror) as desk, make_stage("comparing") as stage:
-        return free(desk, mirror, "checkpoints", stage)
+    with open_client(place, local_copy) as client, make_stage("comparing") as stage:
+        return free(client, local_copy, "checkpoints", stage)

@@ -40,62 +40,62 @@ def stop(
     from launcher.runs.follow.summaries import has_live_session, summary_of
     from launcher.runs.locating import locate_live
     from launcher.runs.rented.rented_runs import leave_to_keeper, still_rented
-    from launcher.runs.run_desk import open_desk
+    from launcher.runs.run_desk import open_client
     from launcher.runs.run_stopping import stop as ask
     from launcher.values.record import Reason, is_terminal
 
-    place, mirror = locate_live(run, host, "stop")
-    check_last(run, mirror, "stop", yes=yes)
-    if _is_over(mirror, as_json=as_json):
+    place, local_copy = locate_live(run, host, "stop")
+    check_last(run, local_copy, "stop", yes=yes)
+    if _is_over(local_copy, as_json=as_json):
         return
-    if mirror.is_freed:
+    if local_copy.is_freed:
         raise RunError(
-            f"{mirror.short} has ended, and was removed from {place.name}\n  its record   launch logs {mirror.short}"
+            f"{local_copy.short} has ended, and was removed from {place.name}\n  its record   launch logs {local_copy.short}"
         )
 
-    grace_s = mirror.record.plan().stop_grace_s
+    grace_s = local_copy.record.plan().stop_grace_s
     try:
-        opened = open_desk(place, mirror)
+        opened = open_client(place, local_copy)
     except UnreachableError as error:
-        if _is_over(mirror, as_json=as_json):  # its rented machine was released since the check above
+        if _is_over(local_copy, as_json=as_json):  # its rented machine was released since the check above
             return
-        if (rent := still_rented(mirror)) is not None:
+        if (rent := still_rented(local_copy)) is not None:
             raise UnreachableError(error.host, f"{error}\n  {rent}") from error
         raise
-    with opened as desk:
+    with opened as client:
         loss = backend_of(place).running.stop_loses
-        if loss is not None and not now and has_live_session(desk, mirror.run):
-            check_loss(mirror, loss)
+        if loss is not None and not now and has_live_session(client, local_copy.run):
+            check_loss(local_copy, loss)
         try:
-            with waiting(f"stopping {mirror.run} on {place.name}"):
-                before = summary_of(desk, mirror.run)
-                row = ask(desk, mirror.run, now=now, grace_s=grace_s)
+            with waiting(f"stopping {local_copy.run} on {place.name}"):
+                before = summary_of(client, local_copy.run)
+                row = ask(client, local_copy.run, now=now, grace_s=grace_s)
         except (KeyboardInterrupt, Terminated):
             complain(
-                f"no longer waiting for the end of {mirror.run}; if {place.name} has the request, the run still ends\n"
-                f"  look   launch ps     again   launch stop {mirror.short}"
+                f"no longer waiting for the end of {local_copy.run}; if {place.name} has the request, the run still ends\n"
+                f"  look   launch ps     again   launch stop {local_copy.short}"
             )
             raise
         except ConnectionLostError as error:
-            if (rent := still_rented(mirror)) is not None:
+            if (rent := still_rented(local_copy)) is not None:
                 raise ConnectionLostError(error.host, f"{error}\n  {rent}") from error
             raise
     ended = row.summary
-    leave_to_keeper(mirror)
-    rented, cost = open_for(mirror.run), rent_cost(mirror.run)
+    leave_to_keeper(local_copy)
+    rented, cost = open_for(local_copy.run), rent_cost(local_copy.run)
     if as_json:
         from launcher.cli.json_output.end_shapes import StopShown
         from launcher.cli.output.answer import answer
 
         values = {"state": ended.state, "reason": ended.reason, "rehearsed": ended.rehearsed}
         cents = cost.cents if cost is not None else None
-        answer(StopShown(run=mirror.run, **values, problem=row.problem, rent_cents=cents))
+        answer(StopShown(run=local_copy.run, **values, problem=row.problem, rent_cents=cents))
         return
     reason = f": {ended.reason}" if ended.reason else ""  # missing if a full disk did not take the run's end
     became = f"{ended.state}{reason}, step {ended.step or '-'}"
     if before is not None and is_terminal(before.state):
         became = f"had ended already ({became}): nothing was stopped"
-    say(f"{mirror.run} {became}")
+    say(f"{local_copy.run} {became}")
     if cost is not None and rented is None:
         say(f"  its rented machine was given back: {cost.words}")
     elif cost is not None and rented is not None and rented.record.keeps:
@@ -110,18 +110,18 @@ def stop(
         say(f"  its container is removed once the engine answers again   launch gc --host {place.name}")
 
 
-def _is_over(mirror: LocalCopy, *, as_json: bool) -> bool:
+def _is_over(local_copy: LocalCopy, *, as_json: bool) -> bool:
     """Print the end of a run that has ended and whose rented machine is gone or being terminated. Return False for any other run."""
     from launcher.rental.records import rent_cost
     from launcher.runs.rented.machine_gone import gone
     from launcher.runs.rented.rented_runs import is_ending
     from launcher.values.record import is_terminal
 
-    state, cost = mirror.state(), rent_cost(mirror.run)
+    state, cost = local_copy.state(), rent_cost(local_copy.run)
     if (
         state is None
         or not is_terminal(state.state)
-        or (not (goes_back := is_ending(mirror)) and gone(mirror) is None)
+        or (not (goes_back := is_ending(local_copy)) and gone(local_copy) is None)
     ):
         return False
     if as_json:
@@ -130,7 +130,7 @@ def _is_over(mirror: LocalCopy, *, as_json: bool) -> bool:
 
         answer(
             StopShown(
-                run=mirror.run,
+                run=local_copy.run,
                 state=state.state,
                 reason=state.reason,
                 rehearsed=state.rehearsed,
@@ -141,5 +141,5 @@ def _is_over(mirror: LocalCopy, *, as_json: bool) -> bool:
         return True
     paid = "" if cost is None else f"; rent {cost.words}"
     became = "its rented machine is being given back" if goes_back else "its rented machine was given back"
-    say(f"{mirror.run} has {state.state}, and {became}{paid}")
+    say(f"{local_copy.run} has {state.state}, and {became}{paid}")
     return True

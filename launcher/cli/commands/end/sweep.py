@@ -40,9 +40,9 @@ def sweep(
 
     place = resolve.host(host)
     backend_of(place).check_has(place, "sweep")
-    with connect(place) as desk, open_runtimes(desk, place) as runtimes:
-        ours = clean(desk, runtimes, dry_run=dry_run)
-        facts = backend_of(place).probing.probe(desk, place, NO_JOB)
+    with connect(place) as client, open_runtimes(client, place) as runtimes:
+        ours = clean(client, runtimes, dry_run=dry_run)
+        facts = backend_of(place).probing.probe(client, place, NO_JOB)
     items = [*ours, *strangers(facts)]
     if as_json:
         from launcher.cli.json_output.end_shapes import Leftovers

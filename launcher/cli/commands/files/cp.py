@@ -45,33 +45,35 @@ def cp(
     from launcher.runs.locating import locate
     from launcher.runs.pull.copying import copy, copy_from_here
     from launcher.runs.rented.machine_gone import gone
-    from launcher.runs.run_desk import open_desk
+    from launcher.runs.run_desk import open_client
 
     run, colon, path = source.partition(":")
     if not run or not colon or not path:
         raise UsageError(f"{source}: expected RUN:PATH\n  example   launch cp last:out/model.pt .")
-    place, mirror = locate(run, host)
-    if mirror.is_freed:
-        raise RunError(f"{mirror.short} was removed from {place.name}\n  its local copy   {mirror.folder}")
+    place, local_copy = locate(run, host)
+    if local_copy.is_freed:
+        raise RunError(
+            f"{local_copy.short} was removed from {place.name}\n  its local copy   {local_copy.folder}"
+        )
 
     def may_replace(existing: Sequence[Path]) -> bool:
         names = "\n".join(f"  {path}" for path in existing[:5])
         verb = "exists" if len(existing) == 1 else "exist"
         return force or agrees(f"{files_text(len(existing))} {verb} and would be replaced:\n{names}") is True
 
-    if (words := gone(mirror)) is not None:
+    if (words := gone(local_copy)) is not None:
         try:
-            copied = copy_from_here(mirror, path, destination, may_replace)
+            copied = copy_from_here(local_copy, path, destination, may_replace)
         except RunError as error:
             raise MachineGoneError(place.name, words) from error
     else:
-        with open_desk(place, mirror) as desk:
-            copied = copy(desk, mirror, path, destination, may_replace, lambda: make_stage("cp"))
+        with open_client(place, local_copy) as client:
+            copied = copy(client, local_copy, path, destination, may_replace, lambda: make_stage("cp"))
     if as_json:
         from launcher.cli.json_output.file_shapes import CopiedFiles
         from launcher.cli.output.answer import answer
 
         counted = {"files": copied.files, "bytes": copied.bytes}
-        answer(CopiedFiles(run=mirror.run, path=path, **counted, here=str(copied.place.absolute())))
+        answer(CopiedFiles(run=local_copy.run, path=path, **counted, here=str(copied.place.absolute())))
     else:
         say(f"{files_text(copied.files)}, {size_text(copied.bytes)}   {copied.place}")

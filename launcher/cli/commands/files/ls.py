@@ -31,30 +31,30 @@ def ls(
     from launcher.runs.locating import locate_to_read
     from launcher.runs.pull.file_listing import list_files
 
-    place, mirror = locate_to_read(run, host)
+    place, local_copy = locate_to_read(run, host)
     if place is None:
-        complain_not_asked(mirror)
+        complain_not_asked(local_copy)
     with make_stage(f"listing on {place.name if place else 'this machine'}") as stage:
-        listing = list_files(place, mirror, path, stage)
+        listing = list_files(place, local_copy, path, stage)
     if listing.unreached is not None:
-        complain_unreached(listing.unreached, mirror)
+        complain_unreached(listing.unreached, local_copy)
     if as_json:
         from launcher.cli.json_output.file_shapes import Files
         from launcher.cli.output.answer import answer
 
-        answer(Files(run=mirror.run, files=listing.rows, left_out=listing.left_out))
+        answer(Files(run=local_copy.run, files=listing.rows, left_out=listing.left_out))
         return
     from launcher.base.text import files_text
     from launcher.cli.output.figures import size_text
     from launcher.cli.output.say import complain, say
 
     for name, why in sorted(listing.left_out.items())[:10]:
-        complain(f"{place.name if place else mirror.short} cannot read {name}: {why}")
+        complain(f"{place.name if place else local_copy.short} cannot read {name}: {why}")
     if not listing.rows:
         say(
-            f"{mirror.short} wrote no files"
+            f"{local_copy.short} wrote no files"
             if listing.unreached is None
-            else f"no files of {mirror.short} are here"
+            else f"no files of {local_copy.short} are here"
         )
         return
     from launcher.cli.output.columns import Column, print_columns
@@ -63,8 +63,6 @@ def ls(
     print_columns(columns, [(size_text(row.size), row.kind, row.here, row.path) for row in listing.rows])
     total, absent = sum(row.size for row in listing.rows), [row for row in listing.rows if row.here != "yes"]
     words = f"{files_text(len(listing.rows))}, {size_text(total)}"
-    if absent and not mirror.is_freed:
-        words += (
-            f"; {size_text(sum(row.size for row in absent))} not here   launch pull {mirror.short} PATH|--all"
-        )
+    if absent and not local_copy.is_freed:
+        words += f"; {size_text(sum(row.size for row in absent))} not here   launch pull {local_copy.short} PATH|--all"
     say(words)

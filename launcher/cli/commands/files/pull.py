@@ -56,70 +56,74 @@ def pull(
     from launcher.runs.pull.pulling import Choice, Pulled
     from launcher.runs.rented.machine_gone import gone
 
-    place, mirror = locate(run, host)
-    if mirror.is_freed:
+    place, local_copy = locate(run, host)
+    if local_copy.is_freed:
         raise RunError(
-            f"{mirror.short} was removed from {place.name}: the files downloaded before are in {mirror.folder}\n"
-            f"  look   launch ls {mirror.short}"
+            f"{local_copy.short} was removed from {place.name}: the files downloaded before are in {local_copy.folder}\n"
+            f"  look   launch ls {local_copy.short}"
         )
     view = make_view(as_json)
-    if (words := gone(mirror)) is not None:
-        if checkpoint is not None or not are_here(mirror, paths or ()):
+    if (words := gone(local_copy)) is not None:
+        if checkpoint is not None or not are_here(local_copy, paths or ()):
             raise MachineGoneError(place.name, words)
-        view.note(f"{words.splitlines()[0]}; the downloaded files are in {mirror.folder}")
+        view.note(f"{words.splitlines()[0]}; the downloaded files are in {local_copy.folder}")
         if as_json:
             from launcher.cli.output.answer import answer
 
-            answer(_shape(Pulled([], 0, [], [], {}, []), mirror))
+            answer(_shape(Pulled([], 0, [], [], {}, []), local_copy))
         return
     if checkpoint is not None:
         if paths or everything or follow:
             raise UsageError("pull: --checkpoint stands alone\n  next   launch pull RUN --checkpoint last")
-        _one_checkpoint(pull_one_checkpoint(place, mirror, checkpoint, view), mirror, view, as_json=as_json)
+        _one_checkpoint(
+            pull_one_checkpoint(place, local_copy, checkpoint, view), local_copy, view, as_json=as_json
+        )
         return
-    choice = Choice(mirror.record.plan().pull_limit, tuple(paths or ()), everything)
-    pulled = (pull_until_end if follow else pull_once)(place, mirror, choice, view)
+    choice = Choice(local_copy.record.plan().pull_limit, tuple(paths or ()), everything)
+    pulled = (pull_until_end if follow else pull_once)(place, local_copy, choice, view)
     if as_json:
         from launcher.cli.output.answer import answer
 
-        answer(_shape(pulled, mirror))
+        answer(_shape(pulled, local_copy))
     else:
-        view.came_home(mirror.run, {mirror.place(file.path): file.size for file in pulled.fetched})
-        for text in what_stayed(pulled, place.name, mirror):
+        view.came_home(local_copy.run, {local_copy.place(file.path): file.size for file in pulled.fetched})
+        for text in what_stayed(pulled, place.name, local_copy):
             view.note(text)
-    if problem := what_failed(pulled, place.name, mirror):
+    if problem := what_failed(pulled, place.name, local_copy):
         raise RunError(problem)
 
 
-def _one_checkpoint(home: LocalCheckpoint, mirror: LocalCopy, view: View, *, as_json: bool) -> None:
+def _one_checkpoint(home: LocalCheckpoint, local_copy: LocalCopy, view: View, *, as_json: bool) -> None:
     from launcher.runs.pull.pulling import Pulled
 
     if as_json:
         from launcher.cli.output.answer import answer
 
-        answer(_shape(Pulled(home.fetched, home.present, [], [], {}, home.yours), mirror))
+        answer(_shape(Pulled(home.fetched, home.present, [], [], {}, home.yours), local_copy))
         return
     from launcher.cli.follow.ending import shown_path
     from launcher.cli.output.say import say
 
     for moved in home.yours:
-        view.note(f"{moved.relative_to(mirror.folder)} is the file that you had changed here")
+        view.note(f"{moved.relative_to(local_copy.folder)} is the file that you had changed here")
     say(f"{shown_path(home.folder)}   step {home.checkpoint.step}")
 
 
-def _shape(pulled: Pulled, mirror: LocalCopy) -> PulledFiles:
+def _shape(pulled: Pulled, local_copy: LocalCopy) -> PulledFiles:
     from launcher.cli.json_output.file_shapes import PulledFile, PulledFiles
     from launcher.runs.follow.following import checkpoints_left
 
     return PulledFiles(
-        run=mirror.run,
+        run=local_copy.run,
         files=[
-            PulledFile(path=file.path, size=file.size, sha256=file.sha256, here=str(mirror.place(file.path)))
+            PulledFile(
+                path=file.path, size=file.size, sha256=file.sha256, here=str(local_copy.place(file.path))
+            )
             for file in pulled.fetched
         ],
         present=pulled.present,
         over_limit=pulled.over_limit,
-        checkpoints=checkpoints_left(pulled, mirror),
+        checkpoints=checkpoints_left(pulled, local_copy),
         left_out=pulled.left_out,
         yours=[str(path) for path in pulled.yours],
     )

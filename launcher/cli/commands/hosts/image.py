@@ -141,8 +141,8 @@ def listing(
 
     place = resolve.host(host)
     backend_of(place).check_has(place, "image")
-    with connect(place) as desk:
-        images = images_of(desk, place)
+    with connect(place) as client:
+        images = images_of(client, place)
     if as_json:
         from launcher.cli.json_output.preview_shapes import Images
         from launcher.cli.output.answer import answer
@@ -194,8 +194,8 @@ def prune(
 
     place = resolve.host(host)
     backend_of(place).check_has(place, "image")
-    with connect(place) as desk:
-        items = prune_images(desk, place, dry_run=dry_run)
+    with connect(place) as client:
+        items = prune_images(client, place, dry_run=dry_run)
     total = sum(item.bytes for item in items)
     if as_json:
         from launcher.cli.json_output.preview_shapes import NamedSize, Pruned

@@ -39,8 +39,8 @@ def probe(
     lookup = Lookup()
     place = lookup.host(host)
     probing = backend_of(place).probing
-    with waiting_for(place.name), connect(place) as desk:
-        facts = probing.probe(desk, place)
+    with waiting_for(place.name), connect(place) as client:
+        facts = probing.probe(client, place)
     quota = probing.quota(place)
     problem: list[str] = []
     try:

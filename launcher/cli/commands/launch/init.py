@@ -61,9 +61,9 @@ def init(
     if environment is not None:
         place = place.model_copy(update={"environment": environment})
     view = make_view(as_json)
-    with view.stage("probe") as stage, connect(place) as desk:
+    with view.stage("probe") as stage, connect(place) as client:
         probing = backend_of(place).probing
-        facts = probing.probe(desk, place, NO_JOB)
+        facts = probing.probe(client, place, NO_JOB)
         stage.text = probing.describe(facts)
     proposal = propose(place, environment, facts)
     _show(proposal, path)

@@ -130,8 +130,8 @@ def _verify(request: Request, view: View) -> Verified:
         raise typer.Exit(_code_of(error)) from None
     number = started.interrupts.release()
     if number is not None:
-        started.desk.close()
-        if problem := remove(started.host, started.mirror, view):
+        started.client.close()
+        if problem := remove(started.host, started.local_copy, view):
             view.note(problem)
         raise typer.Exit(Terminated.exit_code if number == signal.SIGTERM else 130)
     try:

@@ -57,26 +57,26 @@ def attach(
     from launcher.runs.rented.rented_runs import lease_for
 
     view = make_view(as_json, is_quiet=quiet)
-    place, mirror = locate(run, host)
-    if words := gone(mirror):
-        show_end(mirror, view, words)
-    if mirror.is_freed:
-        view.note(f"it was removed from {place.name}; its local copy   launch ls {mirror.short}")
-        show_end(mirror, view, "")  # only an ended run can be removed
-    lease = lease_for(mirror, view)
+    place, local_copy = locate(run, host)
+    if words := gone(local_copy):
+        show_end(local_copy, view, words)
+    if local_copy.is_freed:
+        view.note(f"it was removed from {place.name}; its local copy   launch ls {local_copy.short}")
+        show_end(local_copy, view, "")  # only an ended run can be removed
+    lease = lease_for(local_copy, view)
     if lease is None:
-        _follow(place, mirror, view, None)
+        _follow(place, local_copy, view, None)
         return
     from launcher.rental.lease.release import ensure_release  # few runs are on a rented machine
 
     if lease.is_keeper:
-        _keep(place, mirror, view, lease)
+        _keep(place, local_copy, view, lease)
         return
     with ensure_release(lease, view):
-        _follow(place, mirror, view, lease)
+        _follow(place, local_copy, view, lease)
 
 
-def _keep(place: Host, mirror: LocalCopy, view: View, lease: Lease) -> None:
+def _keep(place: Host, local_copy: LocalCopy, view: View, lease: Lease) -> None:
     """Keep a rental in the background. Store the output position that the user has seen: a later attach shows the rest."""
     import contextlib
 
@@ -86,11 +86,11 @@ def _keep(place: Host, mirror: LocalCopy, view: View, lease: Lease) -> None:
 
     def follow() -> None:
         with contextlib.suppress(typer.Exit):
-            _follow(place, mirror, view, lease)
+            _follow(place, local_copy, view, lease)
 
     with contextlib.suppress(OSError):  # without it, a later attach repeats some output
-        read_position.begin(mirror)
-    keep(follow, lease, RunOnMachine(mirror, place, view), view)
+        read_position.begin(local_copy)
+    keep(follow, lease, RunOnMachine(local_copy, place, view), view)
 
 
 def _enter_all(host: str | None, *, as_json: bool) -> None:
@@ -116,7 +116,7 @@ def _enter_all(host: str | None, *, as_json: bool) -> None:
         say(f"not on {host}, so still foreign: {names}   to remove such a copy   rm -r {runs_folder()}/RUN")
 
 
-def _follow(place: Host, mirror: LocalCopy, view: View, lease: Lease | None) -> None:
+def _follow(place: Host, local_copy: LocalCopy, view: View, lease: Lease | None) -> None:
     """Recover the run if it is interrupted or waiting, and follow it to its end."""
     from launcher.cli.follow.fetch import EARLIER
     from launcher.cli.follow.follow import follow_to_end, show_end
@@ -128,29 +128,29 @@ def _follow(place: Host, mirror: LocalCopy, view: View, lease: Lease | None) -> 
     from launcher.runs.resume.recovering import RecoveryOutcome, show_and_recover
     from launcher.values.states import is_terminal
 
-    desk = None
-    elsewhere = move_records.elsewhere(mirror)
+    client = None
+    elsewhere = move_records.elsewhere(local_copy)
     try:
-        desk = reach(place, mirror)
+        client = reach(place, local_copy)
         if elsewhere is not None:
             view.note(elsewhere)
         elif lease is not None and lease.is_due:
             pass  # the time reserved for downloads has begun: the run would not continue
-        elif show_and_recover(desk, mirror, view) == RecoveryOutcome.RECOVERED:
+        elif show_and_recover(client, local_copy, view) == RecoveryOutcome.RECOVERED:
             what = (
                 ": its last session is over, and the next one is on its way"
-                if has_sessions(mirror)
+                if has_sessions(local_copy)
                 else " was interrupted or waiting; its leftover processes have been ended, and it continues"
             )
-            view.note(f"{mirror.run}{what}")
+            view.note(f"{local_copy.run}{what}")
     except MachineGoneError as error:
-        show_end(mirror, view, str(error))
+        show_end(local_copy, view, str(error))
     except UnreachableError as error:
         if elsewhere is not None:
             raise UnreachableError(error.host, f"{error}\n  {elsewhere}") from error
-        state = mirror.state()
+        state = local_copy.state()
         if lease is None and state is not None and is_terminal(state.state):
-            view.note(f"{str(error).splitlines()[0]}; {last_answer(mirror) or EARLIER}")
-            show_end(mirror, view, str(error))
+            view.note(f"{str(error).splitlines()[0]}; {last_answer(local_copy) or EARLIER}")
+            show_end(local_copy, view, str(error))
         view.lost(error, 1, 0.0)  # following retries without a limit
-    follow_to_end(place, mirror, view, desk, lease)
+    follow_to_end(place, local_copy, view, client, lease)

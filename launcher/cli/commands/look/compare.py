@@ -64,17 +64,17 @@ def compare(
     from launcher.copy.run_files import RunFiles
 
     words = [word for given in runs for word in _runs_of(given)]
-    mirrors = _distinct(_mirrors(words), words)
-    if diff and len(mirrors) != 2:
+    local_copies = _distinct(_local_copies(words), words)
+    if diff and len(local_copies) != 2:
         raise UsageError("compare: --diff is of two runs\n  next   launch compare RUN RUN --diff")
     if output is not None and output.suffix.lower() != ".png":
         raise UsageError(f"-o {output}: the picture is a PNG\n  example   -o {output.stem or 'curves'}.png")
-    picture = output if output is not None else comparing.picture_of(mirrors)
+    picture = output if output is not None else comparing.picture_of(local_copies)
     # A path from the user may contain symbolic links; the path to `compared` beside the runs may not.
     files = RunFiles(picture.parent, picture.parent if output is not None else picture.parent.parent)
     check_free(files, picture.name)
-    comparison = comparing.compare(mirrors)
-    code = _diff(mirrors) if diff else None
+    comparison = comparing.compare(local_copies)
+    code = _diff(local_copies) if diff else None
     if as_json:
         from launcher.cli.output.answer import answer
 
@@ -96,42 +96,42 @@ def _runs_of(word: str) -> list[str]:
         return [item.run for item in queue.items() if item.run is not None] or [word]
 
 
-def _mirrors(words: Sequence[str]) -> list[LocalCopy]:
+def _local_copies(words: Sequence[str]) -> list[LocalCopy]:
     """Return the local copies of runs. Raises UnknownNameError that names every word without a run."""
-    from launcher.runs.locating import mirror_here
+    from launcher.runs.locating import local_copy_here
 
-    mirrors, unknown = [], []
+    local_copies, unknown = [], []
     for word in words:
         try:
-            mirrors.append(mirror_here(word))
+            local_copies.append(local_copy_here(word))
         except UnknownNameError as error:
             unknown.append(str(error))
     if unknown:
         raise UnknownNameError("\n".join(unknown))
-    return mirrors
+    return local_copies
 
 
-def _distinct(mirrors: list[LocalCopy], words: Sequence[str]) -> list[LocalCopy]:
+def _distinct(local_copies: list[LocalCopy], words: Sequence[str]) -> list[LocalCopy]:
     """Return the local copies. Raises UsageError for fewer than two runs, or for a run named twice."""
-    for mirror in mirrors:
-        twins = [word for word, other in zip(words, mirrors, strict=True) if other.run == mirror.run]
+    for local_copy in local_copies:
+        twins = [word for word, other in zip(words, local_copies, strict=True) if other.run == local_copy.run]
         if len(twins) > 1:
             raise UsageError(
-                f"compare: {' and '.join(twins)} are one run, {mirror.run}\n  the others   launch ps"
+                f"compare: {' and '.join(twins)} are one run, {local_copy.run}\n  the others   launch ps"
             )
-    if len(mirrors) < 2:
+    if len(local_copies) < 2:
         raise UsageError(
             f"compare: {words[0]} with which other run?\n  next   launch compare {words[0]} RUN\n  all of them   launch ps"
         )
-    return mirrors
+    return local_copies
 
 
-def _diff(mirrors: Sequence[LocalCopy]) -> CodeDiff:
+def _diff(local_copies: Sequence[LocalCopy]) -> CodeDiff:
     from launcher.cli.follow.screens import make_stage
     from launcher.compare.code_diff import code_diff
 
     with make_stage("fetching") as stage:
-        return code_diff(mirrors[0], mirrors[1], stage)
+        return code_diff(local_copies[0], local_copies[1], stage)
 
 
 def _draw(comparison: Comparison, files: RunFiles, path: Path) -> Path | None:
@@ -153,7 +153,7 @@ def _show(comparison: Comparison, code: CodeDiff | None) -> None:
         say("nothing in plan, code and data differs, as recorded on this computer")
     left_out = show_comparison(comparison, terminal_width())
     if left_out:
-        named = " ".join(run.mirror.short for run in comparison.runs)
+        named = " ".join(run.local_copy.short for run in comparison.runs)
         complain_wrapped(f"  · not shown: {', '.join(left_out)}   all of it: launch compare {named} --json")
     complain_wrapped(*(f"  · {note}" for note in _notes(comparison, has_diff=code is not None)))
     if code is not None:
@@ -172,21 +172,21 @@ def _show_picture(drawn: Path | None) -> None:
 def _notes(comparison: Comparison, *, has_diff: bool) -> Iterator[str]:
     """Yield notes on missing information about the runs, each with the command that gets it."""
     runs = comparison.runs
-    if live := [run.mirror for run in runs if not run.has_ended]:
+    if live := [run.local_copy for run in runs if not run.has_ended]:
         yield f"not ended when last heard of: {_named(live)}   launch attach {live[0].short}"
-    if planless := [run.mirror for run in runs if not run.has_plan]:
+    if planless := [run.local_copy for run in runs if not run.has_plan]:
         yield f"the plan is not here: {_named(planless)}   launch attach {planless[0].short}"
-    pair = " ".join(run.mirror.short for run in runs) if len(runs) == 2 and not has_diff else None
-    if unsent := [run.mirror for run in runs if not run.has_manifest]:
+    pair = " ".join(run.local_copy.short for run in runs) if len(runs) == 2 and not has_diff else None
+    if unsent := [run.local_copy for run in runs if not run.has_manifest]:
         mend = f"   launch compare {pair} --diff asks the host" if pair else ""
         yield f"the code is not on record here, as of a run of another client: {_named(unsent)}{mend}"
     elif comparison.files and pair:
         yield f"the code differs   launch compare {pair} --diff"
 
 
-def _named(mirrors: Sequence[LocalCopy]) -> str:
-    names = ", ".join(mirror.short for mirror in mirrors[:_MOST_NAMED])
-    more = len(mirrors) - _MOST_NAMED
+def _named(local_copies: Sequence[LocalCopy]) -> str:
+    names = ", ".join(local_copy.short for local_copy in local_copies[:_MOST_NAMED])
+    more = len(local_copies) - _MOST_NAMED
     return f"{names} and {more} more" if more > 0 else names
 
 

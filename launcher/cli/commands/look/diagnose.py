@@ -86,10 +86,10 @@ def _of_run(word: str, host: str | None) -> Diagnosis:
     from launcher.transport.log_diagnosis import BY_NAME, Diagnosis
 
     try:
-        mirror = fetch(word, host)
+        local_copy = fetch(word, host)
     except UnknownNameError as error:
         raise UnknownNameError(f"no file '{word}', and {error}") if host is None else error from None
     none = BY_NAME["none"]
-    return diagnosis_of(mirror) or Diagnosis(
-        none.name, None, None, f"no attempt of {mirror.run} has failed", none.mend
+    return diagnosis_of(local_copy) or Diagnosis(
+        none.name, None, None, f"no attempt of {local_copy.run} has failed", none.mend
     )

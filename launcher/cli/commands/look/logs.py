@@ -45,21 +45,23 @@ def logs(
     if lines is not None and since is not None:
         raise UsageError("-n and --since are two parts of a log: give one of them")
     since_s = seconds(since, "--since")
-    mirror = fetch(run, host)
-    starts = {} if lines is None else last_lines(mirror, lines)
+    local_copy = fetch(run, host)
+    starts = {} if lines is None else last_lines(local_copy, lines)
     kind = JsonLogView if as_json else LogView
     try:
         with contextlib.closing(
-            kind(mirror, starts if since is None else lines_since(mirror, since_s))
+            kind(local_copy, starts if since is None else lines_since(local_copy, since_s))
         ) as view:
             view.show()
-            view.waits(mirror.told)
+            view.waits(local_copy.told)
             if follow:
                 from launcher.runs.follow.sessions import follow_sessions
                 from launcher.values.states import State
 
-                state = follow_sessions(mirror.host(), mirror, view, pulls=False).state
+                state = follow_sessions(local_copy.host(), local_copy, view, pulls=False).state
                 if state in (State.INTERRUPTED, State.WAITING):
-                    view.note(f"{mirror.run} is {state}, and continues   launch attach {mirror.short}")
+                    view.note(
+                        f"{local_copy.run} is {state}, and continues   launch attach {local_copy.short}"
+                    )
     except KeyboardInterrupt:
         raise typer.Exit(0) from None

@@ -44,29 +44,29 @@ def metrics(
     from launcher.metrics.lineage import joined
     from launcher.values.record import is_terminal
 
-    mirror = fetch(run, host)
-    measured, figures = joined(mirror), host_figures(mirror)
+    local_copy = fetch(run, host)
+    measured, figures = joined(local_copy), host_figures(local_copy)
     if as_json:
         import json
 
-        rehearsed = mirror.record.plan().rehearsed
-        for run_id, point in itertools.chain(measured, ((mirror.run, point) for point in figures)):
+        rehearsed = local_copy.record.plan().rehearsed
+        for run_id, point in itertools.chain(measured, ((local_copy.run, point) for point in figures)):
             print(json.dumps(curves.record(run_id, point, rehearsed=rehearsed)))
         return
     if as_csv:
-        of_host = ((mirror.run, point) for point in figures)
+        of_host = ((local_copy.run, point) for point in figures)
         curves.write_table(itertools.chain(measured, of_host), sys.stdout)
         return
     if not measured:
-        state = mirror.state()
+        state = local_copy.state()
         yet = "" if state is not None and is_terminal(state.state) else " yet"
-        say(f"{mirror.run} has reported no metrics{yet}", f"  next   launch logs {mirror.short}")
+        say(f"{local_copy.run} has reported no metrics{yet}", f"  next   launch logs {local_copy.short}")
     else:
-        _show(mirror, measured)
+        _show(local_copy, measured)
     _show_host(summarize(figures))
 
 
-def _show(mirror: LocalCopy, measured: list[Measured]) -> None:
+def _show(local_copy: LocalCopy, measured: list[Measured]) -> None:
     """Print a table with a row for each step, and a note on the omitted columns."""
     from launcher.cli.output.columns import print_columns
     from launcher.cli.output.wrapping import complain_wrapped
@@ -77,7 +77,7 @@ def _show(mirror: LocalCopy, measured: list[Measured]) -> None:
         complain_wrapped("  · the log gives no step where a time is shown")
     if left_out:
         complain_wrapped(
-            f"  · not shown: {', '.join(left_out)}   launch metrics {mirror.short} --csv has all"
+            f"  · not shown: {', '.join(left_out)}   launch metrics {local_copy.short} --csv has all"
         )
 
 

@@ -35,20 +35,23 @@ def plot(
     from launcher.runs.follow.picture_title import title_of
     from launcher.runs.follow.precision_report import known_precision
 
-    mirror = fetch(run, host)
-    measured, title = [point for _, point in joined(mirror)], title_of(mirror, known_precision(mirror))
-    png = draw(mirror.run, measured, host_figures(mirror), title)
-    with mirror.disk_errors(mirror.picture):
-        mirror.files.write(mirror.picture, png)
+    local_copy = fetch(run, host)
+    measured, title = (
+        [point for _, point in joined(local_copy)],
+        title_of(local_copy, known_precision(local_copy)),
+    )
+    png = draw(local_copy.run, measured, host_figures(local_copy), title)
+    with local_copy.disk_errors(local_copy.picture):
+        local_copy.files.write(local_copy.picture, png)
     if as_json:
         from launcher.cli.json_output.precision_shapes import PlotShown
         from launcher.cli.output.answer import answer
 
-        answer(PlotShown(run=mirror.run, path=str(mirror.picture)))
+        answer(PlotShown(run=local_copy.run, path=str(local_copy.picture)))
         return
     if (width := terminal_width()) is not None:
-        say(f"{mirror.short}  {title}"[:width], *_curves(measured, width))
-    say(str(mirror.picture))
+        say(f"{local_copy.short}  {title}"[:width], *_curves(measured, width))
+    say(str(local_copy.picture))
 
 
 def _curves(measured: list[Point], width: int) -> list[str]:

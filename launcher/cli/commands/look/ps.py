@@ -243,16 +243,20 @@ def _unreached(row: ListedRun) -> str:
 
 def _goes_on(row: ListedRun) -> str:
     """Return the run that continues this one elsewhere, and whether the old host has been informed."""
-    departure = row.goes_on
-    if departure is None:
+    recorded_move = row.goes_on
+    if recorded_move is None:
         return ""
-    what = f"continues as {departure.short}"
+    what = f"continues as {recorded_move.short}"
     if row.next is not None:
-        what = f"will continue as {departure.short}, which has not begun   {row.next}"
-    if not departure.is_open:
-        also = f"; {row.host} has {departure.also} on record as its continuation" if departure.also else ""
+        what = f"will continue as {recorded_move.short}, which has not begun   {row.next}"
+    if not recorded_move.is_open:
+        also = (
+            f"; {row.host} has {recorded_move.also} on record as its continuation"
+            if recorded_move.also
+            else ""
+        )
         return f"{what}{also}"
-    heard = "not yet told" if departure.told is None else "told, not yet ended"
+    heard = "not yet told" if recorded_move.told is None else "told, not yet ended"
     return f"abandoned, {what}; {heard}"
 
 

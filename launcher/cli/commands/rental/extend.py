@@ -51,24 +51,24 @@ def extend(
     from launcher.runs.locating import locate
     from launcher.runs.rented.rented_runs import leave_to_keeper
 
-    _, mirror = locate(run, None)
-    check_last(run, mirror, "extend", yes=sure, options=f" --hours {hours:g}")
-    found = open_for(mirror.run)
+    _, local_copy = locate(run, None)
+    check_last(run, local_copy, "extend", yes=sure, options=f" --hours {hours:g}")
+    found = open_for(local_copy.run)
     if found is None:
-        raise UsageError(f"{mirror.run}: no machine is rented for it\n  rented machines   launch hosts")
+        raise UsageError(f"{local_copy.run}: no machine is rented for it\n  rented machines   launch hosts")
     cost = more_time.cost_with(found, hours * 3600)
     if not sure:
         cost.confirm(agrees, "nothing was changed")
     rental = more_time.extend(found, hours * 3600)
-    leave_to_keeper(mirror)
+    leave_to_keeper(local_copy)
     if as_json:
         from launcher.cli.json_output.end_shapes import Extended
         from launcher.cli.output.answer import answer
 
-        answer(Extended(run=mirror.run, deadline=rental.intent.deadline, largest_cents=rental.largest))
+        answer(Extended(run=local_copy.run, deadline=rental.intent.deadline, largest_cents=rental.largest))
         return
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(rental.intent.deadline))
     say(
-        f"{mirror.run}: its machine is rented until {until}, for {dollars(rental.largest)} at most",
+        f"{local_copy.run}: its machine is rented until {until}, for {dollars(rental.largest)} at most",
         f"  if a crontab has a line for the earlier limit, it ends the machine then; put this in its place   {cron_line(rental)}",
     )
