@@ -440,7 +440,7 @@ def test_every_option_of_every_verb_is_explained(name):
 KNOWS_DOCKER = {
     "planning": "the gate and the plan name engines and images",
     "values/record.py": "records of the first version name no runtime",
-    "transport/client/agent_desk.py": "sends the engine's values, if a record has one",
+    "transport/client/agent_client.py": "sends the engine's values, if a record has one",
 }
 """Where a comparison with docker may stand beside the runtime and its fate, and why."""
 OPENING = {
@@ -449,12 +449,12 @@ OPENING = {
     "record/precision_evidence.py": "the host's own records, through no link",
     "cards/nvidia.py": "/proc and the kernel's log",
     "diagnosis/not_started.py": "the program that could not be started",
-    "system/bearers.py": "/proc",
+    "system/token_processes.py": "/proc",
     "host/leftovers.py": "/proc and the record of sweeps",
     "host/probe_host.py": "/proc and a file to try the disk",
     "making/scratch_folder.py": "a new file in a new folder",
     "store/outputs.py": "folders and files below a descriptor, through no link",
-    "store/parentage.py": "checkpoints",
+    "store/inheritance.py": "checkpoints",
     "store/tree_files.py": "the store",
     "store/uploads.py": "the store",
     "store/worker_folder.py": "the agent's own folder",
@@ -471,7 +471,6 @@ SAME_NAME = {
     "channel.py": "the client's end of its channel to an agent; the worker's end of its own",
     "checkpoints.py": "the worker writes what the agent keeps and judges",
     "evidence.py": "words for the evidence of an end; the worker's proof of a precision",
-    "contact.py": "a host that answers; what a client's contact does to a run",
     "shipping.py": "the client sends files; the agent's streams",
     "probing.py": "what a backend is asked before a plan; the agent's verbs about itself",
     "running.py": "what a backend is asked for a run; the agent's verbs for one",
@@ -521,7 +520,7 @@ def test_only_the_desk_and_its_channel_name_what_an_agent_is_asked():
     """A line passes on what desks ask. Everything else calls a typed method."""
     calls = [ids(path) for path in SOURCES if re.search(r"\b_?(agent|channel)\.call\(", path.read_text())]
     assert set(calls) <= {
-        "transport/client/agent_desk.py",
+        "transport/client/agent_client.py",
         "transport/channel.py",
         "transport/shared_connection.py",
         "transport/client/run_reading.py",

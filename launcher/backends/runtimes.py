@@ -16,7 +16,7 @@ from launcher.errors import HostError
 from launcher.values.parsing import unknown_name
 
 if TYPE_CHECKING:
-    from launcher.transport.client.desk import HostClient
+    from launcher.transport.client.host_client import HostClient
     from launcher.values.facts import Facts
     from launcher.values.host import Host
     from launcher.values.plan import Plan

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import TypeAdapter
 
 from launcher.backends.registry import backend_of
-from launcher.base.held_interrupts import NoInterrupts
+from launcher.base.delayed_interrupts import NoInterrupts
 from launcher.batch.batch_budget import Budget
 from launcher.batch.batch_queue import BatchQueue
 from launcher.batch.item_view import ItemView
 from launcher.batch.queued_item import REFUSED, Item, ItemState
 from launcher.config import resolve, secret_values
 from launcher.copy import index
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.request import Request
 from launcher.copy.run_id import new_run_id
 from launcher.copy.runs_folder import runs_folder
@@ -45,8 +45,8 @@ from launcher.runs.launch.launching import Started, launch
 from launcher.runs.rented.machine_gone import gone
 from launcher.runs.rented.rented_runs import lease_for, local_copy_of
 from launcher.runs.resume.recovering import recover_to_follow
-from launcher.runs.run_desk import Opening, connect, open_client
-from launcher.transport.client.desk import HostClient
+from launcher.runs.run_client import Opening, connect, open_client
+from launcher.transport.client.host_client import HostClient
 from launcher.upload.frozen_code import FrozenCode
 from launcher.values.host import Host
 from launcher.values.record import RunState, State, is_terminal
@@ -310,7 +310,7 @@ def follow_item(
         take_left()
         if lease is not None:
             from launcher.rental.lease.release import end_rent  # few runs are on a rented machine
-            from launcher.runs.rented.bringing_home import RunOnMachine
+            from launcher.runs.rented.final_download import RunOnMachine
 
             shown = _aloud(lane, item, view) if lease.record.keeps else view
             end_rent(lease, RunOnMachine(local_copy, host, shown), shown, state.state)

@@ -17,7 +17,7 @@ from launcher.errors import HostError, LaunchError
 from launcher.rental.renting import dollars
 from launcher.runs.launch.dry_run import Preview, preview
 from launcher.runs.launch.resolved_request import understand
-from launcher.runs.run_desk import connect
+from launcher.runs.run_client import connect
 from launcher.values.facts import Facts
 from launcher.values.job import Job
 from launcher.values.plan import Finding

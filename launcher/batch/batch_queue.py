@@ -364,7 +364,7 @@ class BatchQueue:
         lost its last transitions without a sign. The index of this user's runs has each run before it begins.
         """
         from launcher.copy import index  # showing a batch needs neither
-        from launcher.copy.mirror import LocalCopy
+        from launcher.copy.local_copy import LocalCopy
 
         known, items = self.runs(), {item.name: item for item in self.items()}
         with self._errors():

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from launcher.batch import batch_index
 from launcher.batch.batch_queue import PICTURE, RESULTS, BatchQueue, take_work, worker_words
 from launcher.batch.queued_item import UNENDED
-from launcher.copy.mirror import local_copies
+from launcher.copy.local_copy import local_copies
 from launcher.copy.run_files import RunFiles
 from launcher.errors import RunError, UsageError
 from launcher.upload import upload_record

@@ -20,14 +20,14 @@ from launcher.batch.batch_usage import HOUR_S, Usage, Used
 from launcher.batch.queued_item import Item
 from launcher.compare.code_differences import shortened
 from launcher.compare.comparing import ComparedRun, Comparison, compare, draw
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.runs_folder import runs_folder
 from launcher.errors import HostError, RunError
 from launcher.metrics.csv_cell import cell
 from launcher.metrics.metric_results import Goal
 from launcher.runs.follow.view import NullStage
 from launcher.runs.pull.pulling import Choice, pull
-from launcher.runs.run_desk import open_client
+from launcher.runs.run_client import open_client
 from launcher.values.parsing import nearest
 
 _FIRST = (

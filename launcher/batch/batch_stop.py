@@ -15,7 +15,7 @@ from launcher.batch.batch_status import launches, state_of
 from launcher.batch.queued_item import DROPPED, NEVER_BEGAN, UNENDED, Item, ItemState
 from launcher.config import resolve
 from launcher.copy import index
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.runs_folder import runs_folder
 from launcher.errors import LaunchError, RunError, UnreachableError, UsageError
 from launcher.rental.settle_account import give_up_machine
@@ -23,7 +23,7 @@ from launcher.runs.follow.null_view import NullView
 from launcher.runs.follow.summaries import runs_of
 from launcher.runs.rented.machine_gone import gone
 from launcher.runs.rented.rented_runs import leave_to_keeper
-from launcher.runs.run_desk import connect, open_client
+from launcher.runs.run_client import connect, open_client
 from launcher.runs.run_stopping import stop as stop_run
 from launcher.values.record import State, is_terminal
 

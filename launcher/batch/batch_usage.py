@@ -10,7 +10,7 @@ from launcher.batch.batch_queue import BatchQueue
 from launcher.copy.runs_folder import runs_folder
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
     from launcher.rental.renting import Rental
 
 HOUR_S = 3600.0
@@ -67,7 +67,7 @@ class Usage:
     def _of_run(self, run: str) -> Used | None:
         if run in self._ended:
             return self._ended[run]
-        from launcher.copy.mirror import LocalCopy  # an item that was not begun has none
+        from launcher.copy.local_copy import LocalCopy  # an item that was not begun has none
         from launcher.values.states import is_terminal
 
         local_copy = LocalCopy(run, runs_folder())

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from launcher.backends.base.backend import Backend
 from launcher.backends.registry import backend_of
-from launcher.base.held_interrupts import HeldInterrupts
+from launcher.base.delayed_interrupts import HeldInterrupts
 from launcher.base.text import first_of
 from launcher.batch.batch_budget import Budget
 from launcher.batch.batch_item import (
@@ -35,10 +35,10 @@ from launcher.batch.item_view import ItemView
 from launcher.batch.queued_item import DROPPED, REFUSED, Item, ItemState
 from launcher.config import resolve
 from launcher.copy import move_records
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.runs_folder import runs_folder
 from launcher.errors import BadFileError, LaunchError, UnknownNameError, UnreachableError
-from launcher.runs.run_desk import over_shared_connection
+from launcher.runs.run_client import over_shared_connection
 from launcher.upload.frozen_code import FrozenCode
 from launcher.values.record import RunState, State, is_terminal
 

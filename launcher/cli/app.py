@@ -131,9 +131,9 @@ _TASKS: dict[str, dict[str, str]] = {
 _CLASSES = {
     DEFAULT: "commands.launch.launch.LaunchCommand",
     "exec": "commands.beside.execute.ExecuteCommand",
-    "shell": "commands.beside.execute.CommandVerb",
-    "forward": "commands.beside.execute.CommandVerb",
-    "verify": "commands.beside.execute.CommandVerb",
+    "shell": "commands.beside.execute.TrailingCommand",
+    "forward": "commands.beside.execute.TrailingCommand",
+    "verify": "commands.beside.execute.TrailingCommand",
 }
 _VERBS = frozenset(name for verbs in _TASKS.values() for name in verbs)
 

@@ -103,7 +103,7 @@ def _named(word: str) -> Iterable[str]:
     from launcher.config import resolve
     from launcher.config.catalogue import files
     from launcher.config.lookup import Lookup, implicit_names
-    from launcher.copy.mirror import run_ids
+    from launcher.copy.local_copy import run_ids
 
     if word in (*Lookup().written_hosts, *resolve.aliases(), *implicit_names()):
         yield f"launch --host {word}"

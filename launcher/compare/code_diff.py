@@ -18,16 +18,16 @@ from pydantic import ConfigDict, TypeAdapter
 from launcher.base.client_files import read_regular
 from launcher.base.text import printable
 from launcher.compare.code_differences import FileDifference, file_differences
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import AgentError, LaunchError, RunError
-from launcher.runs.run_desk import connect
+from launcher.runs.run_client import connect
 from launcher.upload import upload_record
 from launcher.upload.upload_record import Manifest, UploadRecord
 
 if TYPE_CHECKING:
     from launcher.runs.follow.view import Stage
     from launcher.transport.channel import Incoming
-    from launcher.transport.client.desk import HostClient
+    from launcher.transport.client.host_client import HostClient
 
 MOST_BYTES = 1_000_000
 """The size limit of a diff, in bytes: a longer file has none."""

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, TypeAdapter
 from launcher import __version__
 from launcher.base.whole_file import write_whole
 from launcher.copy import index
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.values.record import Summary
 
 SETTLED_S = 60.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 
 
 def last_answer(local_copy: LocalCopy, least_s: float = 0.0) -> str | None:

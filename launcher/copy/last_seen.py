@@ -13,7 +13,7 @@ from launcher.copy.run_files import MOST_JSON
 from launcher.values.record import Summary, is_terminal
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
 
 LAST_SEEN = ".last-seen.json"
 

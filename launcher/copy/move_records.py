@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from launcher.base.json_file import read_json
 from launcher.base.whole_file import write_durably
 from launcher.copy import index
-from launcher.copy.mirror import LocalCopy, local_copy_of
+from launcher.copy.local_copy import LocalCopy, local_copy_of
 from launcher.copy.move_record import MoveRecord
 from launcher.copy.run_id import RUN_ID
 from launcher.errors import RunError

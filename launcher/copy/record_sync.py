@@ -26,7 +26,7 @@ from launcher.values.base import Record
 from launcher.values.record import Event, RunState, State, is_terminal
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
 
 PLAN = "plan.json"
 TAIL = 4096

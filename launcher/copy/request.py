@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import UsageError
 from launcher.values.precision import PrecisionRequest
 

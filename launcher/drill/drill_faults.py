@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from launcher.drill import host_shell
 from launcher.drill.drill_outcome import By, Planned
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 
 STEP_WAIT_S = 90
 """Seconds to wait for the step of the fault."""

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.backends.registry import backend_of
-from launcher.base.held_interrupts import HeldInterrupts
+from launcher.base.delayed_interrupts import HeldInterrupts
 from launcher.base.resources import data_folder
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.request import Request
 from launcher.copy.runs_folder import runs_folder
 from launcher.drill import drill_judging as judging
@@ -39,9 +39,9 @@ from launcher.runs.follow.view import NullStage
 from launcher.runs.launch.launching import Started, launch
 from launcher.runs.launch.resolved_request import understand
 from launcher.runs.resume.recovering import TO_RECOVER, RecoverRequest, RecoveryOutcome, recover_on
-from launcher.runs.run_desk import connect, open_client
+from launcher.runs.run_client import connect, open_client
 from launcher.runs.run_stopping import stop
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.plan import Finding
 from launcher.values.record import RunState, is_terminal
 

@@ -8,7 +8,7 @@ import socket
 import time
 
 from launcher.errors import HostError
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 
 MOST_BYTES = 16 * 1024 * 1024
 _BEGUN, _ENDED = "launch: the script begins", "launch: the script has ended"

@@ -5,15 +5,15 @@ data comes from the local copy of a run; no host is contacted.
 """
 
 FRONT_DOOR = (
+    "ancestry",
     "csv_cell",
     "curves",
     "drawing_process",
     "host_figures",
-    "lineage",
     "log_parts",
     "metric_results",
     "panels",
     "picture",
     "tensorboard",
 )
-"""The modules that other packages may import."""
+"""The modules that other rooms may import."""

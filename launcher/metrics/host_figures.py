@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.run_files import lines_of
 from launcher.metrics.curves import Point, host_points
 

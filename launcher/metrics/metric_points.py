@@ -11,7 +11,7 @@ from pydantic_core import from_json
 
 from launcher.base.json_file import JsonObject
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.run_files import lines_of
 from launcher.metrics.curves import Point, numbers, points
 

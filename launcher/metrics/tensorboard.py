@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.run_record import MOST_GROWN
+from launcher.metrics.ancestry import ancestors
 from launcher.metrics.curves import HOST, Point, host_points, points
 from launcher.metrics.event_file import EventFile
-from launcher.metrics.lineage import ancestors
 from launcher.values.record import Event
 
 MOST_BYTES = 8 * 1024 * 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.planning.host_part import MACHINE, Resources
+from launcher.planning.host_resources import MACHINE, Resources
 from launcher.values.plan import Allocation, Node, RankUse, Split
 from launcher.values.profile import Profile
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from launcher.planning.allocation import allocation, nodes, processes
-from launcher.planning.host_part import MACHINE, Resources
+from launcher.planning.host_resources import MACHINE, Resources
 from launcher.planning.precision.ladder import LadderInputs, has_fitting, ladder
 from launcher.planning.precision.precision_history import concerning, failed_before, measured_in
 from launcher.planning.precision.split import split

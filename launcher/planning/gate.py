@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from typing import Literal
 
 from launcher.errors import RefusedError
-from launcher.planning.fitting import what_fits
-from launcher.planning.host_part import MACHINE_CHECKS, HostChecks
-from launcher.planning.model_gate import model_on_cpu
+from launcher.planning.alternatives import what_fits
+from launcher.planning.host_resources import MACHINE_CHECKS, HostChecks
+from launcher.planning.model_size_findings import model_on_cpu
 from launcher.planning.placement import (
     cards_of,
     choose_gpus,

@@ -25,7 +25,7 @@ from launcher.agent.record.files import sync_folder
 from launcher.agent.record.locks import Lock, is_locked
 from launcher.agent.record.safe_open import write_all
 from launcher.errors import BadFileError, RefusedError
-from launcher.rental.lease.hold import RentalLock, is_alive, is_stopped, reads_limits
+from launcher.rental.lease.rental_lock import RentalLock, is_alive, is_stopped, reads_limits
 from launcher.rental.renting import OPEN, ExtraInstance, Intent, Rental, RentalState
 
 NONCE_CHARACTERS = "abcdefghijklmnopqrstuvwxyz234567"

@@ -18,7 +18,7 @@ from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import Runtime, open_all, open_for_run
 from launcher.base.meter import Meter
 from launcher.base.text import files_text
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import AgentError, EngineError, HostError, LastCopyError, MalformedAnswerError, RunError
 from launcher.runs.follow.refreshing import refresh
 from launcher.runs.follow.summaries import summary_of
@@ -26,7 +26,7 @@ from launcher.runs.follow.view import Stage
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.runs.pull.pulling import shown_path
 from launcher.runs.rented.machine_gone import gone
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.host import Host
 from launcher.values.record import Summary, is_terminal
 from launcher.values.reported.answers import RemovedThing

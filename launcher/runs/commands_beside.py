@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from launcher.backends.runtimes import open_for_run
 from launcher.errors import HostError
 from launcher.runs.follow.summaries import summary_of
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 
 if TYPE_CHECKING:
     from launcher.transport.agent_input import Keyboard

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from launcher.backends.runtimes import Runtime, open_for_run
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import HostError, PortClosedError, RefusedStreamError, UnreachableError, UsageError
 from launcher.runs.follow.summaries import summary_of
-from launcher.runs.run_desk import open_client
+from launcher.runs.run_client import open_client
 from launcher.transport.channel import Socket
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.host import Host
 
 LOOPBACK = "127.0.0.1"

@@ -20,7 +20,7 @@ from launcher.config.lookup import Lookup, implicit_host, implicit_names
 from launcher.copy import index
 from launcher.errors import BadFileError, LaunchError, ServiceAuthError
 from launcher.planning.derived_profile import derived
-from launcher.runs.run_desk import connect
+from launcher.runs.run_client import connect
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.parsing import build, unknown_name

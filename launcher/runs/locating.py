@@ -9,14 +9,14 @@ from launcher.backends.registry import backend_of
 from launcher.config.lookup import Lookup
 from launcher.copy import index
 from launcher.copy.ended_rows import EndedRows
-from launcher.copy.mirror import LocalCopy, local_copies, local_copy_of, run_ids
+from launcher.copy.local_copy import LocalCopy, local_copies, local_copy_of, run_ids
 from launcher.copy.run_id import RUN_ID, find
 from launcher.copy.runs_folder import ids_here, runs_folder
 from launcher.errors import SeveralRunsError, UnknownNameError
 from launcher.runs.follow.refreshing import refresh
 from launcher.runs.follow.summaries import runs_of
-from launcher.runs.run_desk import connect, keep_for_next_connect
-from launcher.transport.client.desk import HostClient
+from launcher.runs.run_client import connect, keep_for_next_connect
+from launcher.transport.client.host_client import HostClient
 from launcher.values.host import Host
 from launcher.values.record import Summary, is_terminal
 

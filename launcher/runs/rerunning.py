@@ -6,7 +6,7 @@ import json
 from typing import Any, NamedTuple
 
 from launcher.base.json_file import flat
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.request import Request, recall
 from launcher.runs.follow.view import View
 from launcher.runs.launch.dry_run import Preview, preview

@@ -12,14 +12,14 @@ from launcher.backends.registry import backend_of
 from launcher.config.lookup import Lookup
 from launcher.copy import index, last_seen, move_records
 from launcher.copy.ended_rows import EndedRows
-from launcher.copy.mirror import LocalCopy, local_copy_of, run_ids
+from launcher.copy.local_copy import LocalCopy, local_copy_of, run_ids
 from launcher.copy.run_id import RUN_ID
 from launcher.copy.runs_folder import ids_here, runs_folder
 from launcher.errors import LaunchError, ServiceError
 from launcher.rental import records
 from launcher.runs.follow.summaries import remembered, runs_of
 from launcher.runs.locating import own_copy
-from launcher.runs.run_desk import connect
+from launcher.runs.run_client import connect
 from launcher.values.host import Host
 from launcher.values.parsing import unknown_name
 from launcher.values.record import State, Summary, is_terminal

@@ -10,7 +10,7 @@ from launcher.backends.runtimes import open_for_run
 from launcher.errors import EngineError, RunError
 from launcher.runs.follow.evidence import why_silent
 from launcher.runs.follow.summaries import known_summary, summary_of
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.record import DISK_WORDS, State, Summary, is_terminal
 
 STOP_SLACK_S = 30.0

@@ -8,8 +8,8 @@ FRONT_DOOR = (
     "agent_file",
     "agent_input",
     "channel",
-    "client.agent_desk",
-    "client.desk",
+    "client.agent_client",
+    "client.host_client",
     "client.run_reading",
     "connecting",
     "http.service_wire",
@@ -23,4 +23,4 @@ FRONT_DOOR = (
     "ssh.ssh_files",
     "ssh.ssh_keys",
 )
-"""The modules that other packages may import."""
+"""The modules that other rooms may import."""

@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher.transport.channel import AgentChannel, Link
-from launcher.transport.client.agent_desk import AgentClient
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.agent_client import AgentClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.host import Host
 
 if TYPE_CHECKING:

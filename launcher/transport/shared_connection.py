@@ -41,7 +41,7 @@ from launcher.transport.channel import (
     Socket,
 )
 from launcher.transport.channel_pool import ChannelPool
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.transport.client.run_reading import BatchedReader, Reader, SingleReader
 from launcher.values.host import Host
 

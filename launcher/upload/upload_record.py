@@ -21,7 +21,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from launcher.base.client_files import open_regular, opened_folder, parent_of
 from launcher.base.json_file import MOST_BYTES
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.run_files import RunFiles
 from launcher.upload.tree import CodeTree, SizedFile
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.request import Request, recall
 from launcher.copy.run_record import MOST_GROWN
 from launcher.errors import UsageError

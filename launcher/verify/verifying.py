@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from launcher.base.held_interrupts import HeldInterrupts
-from launcher.copy.mirror import LocalCopy
+from launcher.base.delayed_interrupts import HeldInterrupts
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import LaunchError
 from launcher.runs.cleaning import free, remove_here
 from launcher.runs.follow.following import follow
 from launcher.runs.follow.view import View
 from launcher.runs.launch.launching import Started
-from launcher.runs.run_desk import open_client
+from launcher.runs.run_client import open_client
 from launcher.runs.run_stopping import stop
 from launcher.values.host import Host
 from launcher.values.record import is_terminal

@@ -69,7 +69,7 @@ from testbed.sshd import ADDRESS, MissingPartError, SshHost
 from testbed.wheels import WheelServer
 
 from launcher.agent.host import probe_host as remote_probe
-from launcher.agent.logs.logscan import LogScanner
+from launcher.agent.logs.log_scanner import LogScanner
 
 FLOODS = 3
 FOLLOWED = 5

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from launcher.cli.follow.plain_view import PlainView
 from launcher.cli.follow.terminal_view import TerminalView
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.record_sync import News
 from launcher.runs.resume.recovering import RecoveryOutcome, show_and_recover
 from launcher.values.record import Event, PlanSummary, RunState, Summary

@@ -74,7 +74,7 @@ def test_two_thousand_queued_items_are_shown_by_one_query_and_without_what_reach
         "launcher.transport",
         "launcher.backends",
         "launcher.planning",
-        "launcher.copy.mirror",
+        "launcher.copy.local_copy",
         "launcher.values.record",
     )
     assert not [name for name in found["loaded"] if name.startswith(heavy)]

@@ -13,7 +13,7 @@ from testbed.tables import mostly_long
 from launcher.batch.batch_definition import Rules
 from launcher.batch.batch_queue import NewItem, make_queue
 from launcher.batch.queued_item import ItemState
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.values.host import Host
 
 pytestmark = pytest.mark.slow(reason="each launches several runs")

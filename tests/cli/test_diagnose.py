@@ -7,7 +7,7 @@ import pytest
 from testbed.client import LAUNCH
 from testbed.entries import know
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.runs.follow.diagnosing import diagnosis_of
 from launcher.transport.channel import AgentReply
 

@@ -8,7 +8,7 @@ from testbed.client import LAUNCH
 from testbed.screen import Screen
 from testbed.tables import mostly_long
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.runs import host_probes
 from launcher.values.host import Host
 

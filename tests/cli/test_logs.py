@@ -6,7 +6,7 @@ import time
 import pytest
 from testbed.tables import mostly_long
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.values.host import Host
 
 RUN = "261122-sft-w8q2zz"

@@ -9,7 +9,7 @@ from testbed.pty_run import in_terminal, without_style
 from testbed.tables import mostly_long
 
 from launcher.cli.text.metrics_table import metrics_table
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.metrics.curves import Point
 from launcher.values.host import Host
 

@@ -11,7 +11,7 @@ from testbed.pty_run import in_terminal, without_style
 from testbed.tables import mostly_long
 
 from launcher.cli.output.chart import chart
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.metrics.curves import Point
 from launcher.metrics.panels import panels_of
 from launcher.values.host import Host

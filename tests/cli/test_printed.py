@@ -7,9 +7,9 @@ import pytest
 from launcher.cli.follow import idle_notice
 from launcher.cli.follow.log_view import JsonLogView, LogView
 from launcher.cli.follow.plain_view import PlainView
-from launcher.cli.output import thinning
+from launcher.cli.output import line_throttle
 from launcher.cli.text.log_text import readable
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.printed_lines import Printed, PrintedLines
 from launcher.copy.record_sync import News
 from launcher.copy.run_files import RunFiles
@@ -105,8 +105,8 @@ class Clock:
 def test_a_burst_is_thinned_and_nothing_is_lost_from_the_count(monkeypatch):
     """In each second some lines; then how many were left out, and the last of them."""
     clock = Clock()
-    monkeypatch.setattr(thinning, "time", clock)
-    thinned = thinning.LineThrottle()
+    monkeypatch.setattr(line_throttle, "time", clock)
+    thinned = line_throttle.LineThrottle()
     shown, left_out = [], 0
     for burst in range(50):
         clock.now += 0.1
@@ -117,7 +117,7 @@ def test_a_burst_is_thinned_and_nothing_is_lost_from_the_count(monkeypatch):
     left_out = sum(int(line.split()[1].replace(",", "")) for line in counts)
     lines = [line for line in shown if line not in counts]
     assert left_out + len(lines) == 5000
-    assert len(lines) < 6 * (thinning.MOST_LINES + thinning.LAST_LINES)
+    assert len(lines) < 6 * (line_throttle.MOST_LINES + line_throttle.LAST_LINES)
     assert lines[0] == "0.0"
     assert lines[-1] == "49.99"
     assert lines == sorted(lines, key=lambda line: [int(part) for part in line.split(".")])
@@ -126,11 +126,11 @@ def test_a_burst_is_thinned_and_nothing_is_lost_from_the_count(monkeypatch):
 def test_few_lines_are_all_shown_at_once(monkeypatch):
     """And after a pause as many again."""
     clock = Clock()
-    monkeypatch.setattr(thinning, "time", clock)
-    thinned = thinning.LineThrottle()
+    monkeypatch.setattr(line_throttle, "time", clock)
+    thinned = line_throttle.LineThrottle()
     for _ in range(3):
         clock.now += 1.5
-        lines = [str(number) for number in range(thinning.MOST_LINES)]
+        lines = [str(number) for number in range(line_throttle.MOST_LINES)]
         assert thinned.take(lines, "") == lines
         assert thinned.pending("") == []
 

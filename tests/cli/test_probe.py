@@ -15,7 +15,7 @@ from launcher.config.resolve import profiles
 from launcher.errors import BadFileError, HostError, LaunchError, UnknownNameError
 from launcher.runs.host_probes import saved_probe
 from launcher.transport.channel import AgentReply
-from launcher.transport.client.agent_desk import AgentClient
+from launcher.transport.client.agent_client import AgentClient
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job

@@ -20,9 +20,9 @@ from launcher.batch.batch_definition import Rules
 from launcher.batch.batch_queue import NewItem, make_queue
 from launcher.batch.queued_item import ItemState
 from launcher.cli.commands.look.ps import _state, _time, _why
-from launcher.cli.output import watching
+from launcher.cli.output import watch_loop
 from launcher.copy import index
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import UnreachableError
 from launcher.runs.run_listing import ListedRun
 from launcher.transport.channel import AgentReply
@@ -195,7 +195,7 @@ def test_watched_in_a_terminal_the_list_changes_in_place(client):
 
 def test_watched_by_a_pipe_a_list_is_printed_when_it_changes(monkeypatch, capsys):
     """Not again while it stays; a host that does not answer is asked again."""
-    monkeypatch.setattr(watching, "EVERY_S", 0.0)
+    monkeypatch.setattr(watch_loop, "EVERY_S", 0.0)
     seen = iter(
         [["a"], ["a"], UnreachableError("lab", "lab: no answer"), ["a"], ["a", "b"], KeyboardInterrupt()]
     )
@@ -207,7 +207,7 @@ def test_watched_by_a_pipe_a_list_is_printed_when_it_changes(monkeypatch, capsys
         return found
 
     with pytest.raises(typer.Exit) as end:
-        watching.watch(look, lambda rows, _: rows, None)
+        watch_loop.watch(look, lambda rows, _: rows, None)
     assert end.value.exit_code == 0
     said = capsys.readouterr()
     assert said.out == "a\na\nb\n"

@@ -26,12 +26,12 @@ from launcher.cli.follow.log_view import LogView
 from launcher.cli.follow.terminal_view import TerminalView
 from launcher.cli.output.say import say, without_escapes
 from launcher.cli.output.wrapping import wrapped_lines
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.record_sync import News
 from launcher.errors import AgentError
 from launcher.runs.follow.view import Result
 from launcher.runs.launch.hook_note import HOOK_NOTE
-from launcher.transport.client.agent_desk import AgentClient
+from launcher.transport.client.agent_client import AgentClient
 from launcher.values.record import PlanSummary, RunState
 
 pytestmark = pytest.mark.slow(reason="each test starts a client on a terminal and a run")

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from launcher.config import resolve
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import LaunchError
 from launcher.runs.launch.shipping import ship as ship_load
 from launcher.runs.pull.copying import copy
 from launcher.runs.pull.pulling import Choice, pull
 from launcher.transport.channel import AgentChannel
-from launcher.transport.client.agent_desk import AgentClient
+from launcher.transport.client.agent_client import AgentClient
 from launcher.upload import loading
 from launcher.upload.upload_history import UploadHistory
 from launcher.values.host import Host

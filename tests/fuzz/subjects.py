@@ -14,8 +14,8 @@ from typing import Any
 from fuzz import file_streams, toml_files
 from launcher.agent.host import slurm_facts
 from launcher.agent.liveness import run_state
-from launcher.agent.liveness.slurm import slurm_jobs, slurm_turn
-from launcher.agent.logs import logscan
+from launcher.agent.liveness.slurm import queue_position, slurm_jobs
+from launcher.agent.logs import log_scanner
 from launcher.agent.record import strict_json
 from launcher.agent.record.rundir import Run
 from launcher.agent.verbs.summary import line_of
@@ -27,7 +27,7 @@ from launcher.base.clock import SystemClock
 from launcher.config import job_check, script_check
 from launcher.copy import index
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.request import Request
 from launcher.errors import LaunchError
 from launcher.planning.assembly import plan as make_plan
@@ -348,7 +348,7 @@ def program_answer(seed: int, _folder: Path) -> None:
         slurm_jobs.restarts,
         slurm_jobs.reason_of_end,
         slurm_jobs.parse_history,
-        slurm_turn.parse_line,
+        queue_position.parse_line,
         slurm_facts.parse_config,
         slurm_facts.parse_nodes,
         slurm_facts.parse_gres,
@@ -361,7 +361,7 @@ def program_answer(seed: int, _folder: Path) -> None:
         slurm_jobs.seconds_of(time), slurm_jobs.asked_s(time)
     for job in slurm_jobs.parse_queue(text):
         slurm_jobs.judge(job, has_begun=draw.random() < 0.5)
-    scanner = logscan.LogScanner()
+    scanner = log_scanner.LogScanner()
     scanner.feed(text.encode())
     scanner.finish()
 

@@ -5,8 +5,8 @@ from planning.test_plan import facts
 
 from launcher.config.resolve import cards, profile
 from launcher.errors import RefusedError
+from launcher.planning.alternatives import what_fits
 from launcher.planning.assembly import plan
-from launcher.planning.fitting import what_fits
 from launcher.planning.gate import check
 from launcher.planning.precision.ladder import LadderInputs, ladder
 from launcher.planning.precision.memory import Training, estimate

@@ -7,7 +7,7 @@ from planning.test_plan import facts
 from launcher.config.resolve import profile
 from launcher.planning.assembly import plan
 from launcher.planning.gate import check
-from launcher.planning.model_gate import unknown_model
+from launcher.planning.model_size_findings import unknown_model
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.model import read_model

@@ -12,7 +12,7 @@ from launcher.backends.slurm.slurm_planning import resources_of
 from launcher.config.resolve import profile
 from launcher.config.script_reading import script_use
 from launcher.planning.assembly import plan
-from launcher.planning.host_part import MACHINE
+from launcher.planning.host_resources import MACHINE
 from launcher.planning.script.rank_use import rank_use
 from launcher.values.host import Host
 from launcher.values.job import BatchSize, Job

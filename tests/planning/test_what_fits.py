@@ -5,8 +5,8 @@ from testbed.client import REPOSITORY
 
 from launcher.config.resolve import cards, profile
 from launcher.errors import RefusedError
+from launcher.planning.alternatives import METHODS
 from launcher.planning.assembly import ladder_inputs
-from launcher.planning.fitting import METHODS
 from launcher.planning.precision.ladder import LadderInputs, ladder, too_large
 from launcher.planning.precision.memory import Training, estimate
 from launcher.planning.precision.workload import Workload

@@ -23,7 +23,7 @@ from testbed.tables import mostly_long
 from launcher.errors import AgentError, HostError
 from launcher.transport.agent_file import MAGIC, agent_file, shell_command
 from launcher.transport.channel import AgentChannel
-from launcher.transport.client.agent_desk import AgentClient
+from launcher.transport.client.agent_client import AgentClient
 from launcher.transport.connecting import connect
 from launcher.values.host import Host
 

@@ -624,7 +624,7 @@ def test_a_client_shows_class_line_cause_and_mend_of_a_failed_run_and_that_it_wa
 BEFORE_ITS_FIRST_LINE = """
 import sys
 from launcher.agent.training import attempts, command_watch
-late = {"launcher.agent.logs.logscan", "launcher.agent.diagnosis.failures"} & {*sys.modules}
+late = {"launcher.agent.logs.log_scanner", "launcher.agent.diagnosis.failures"} & {*sys.modules}
 assert not late, late
 """
 

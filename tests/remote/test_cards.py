@@ -17,7 +17,7 @@ from testbed.client import is_gone, missing, until
 from testbed.tables import mostly_long
 
 from launcher.agent.cards import nvidia as looking
-from launcher.agent.cards import other_makers
+from launcher.agent.cards import other_vendors
 from launcher.agent.diagnosis import diagnose
 from launcher.agent.liveness.ownership import Owner
 from launcher.agent.system import process
@@ -173,7 +173,7 @@ def test_gpus_of_other_makers_are_named(tmp_path, made, told):
     card.mkdir(parents=True)
     (card / "device").symlink_to(tmp_path / "sys/devices/0000:83:00.0")
     (tmp_path / "sys/class/drm/card1-DP-1").mkdir()
-    assert other_makers.look(str(tmp_path)) == told
+    assert other_vendors.look(str(tmp_path)) == told
 
 
 @mostly_long(

@@ -12,7 +12,7 @@ from launcher.agent.attempt.judging import CommandResult, judge, suspect
 from launcher.agent.attempt.progress import AttemptProgress
 from launcher.agent.diagnosis.cause import crash
 from launcher.agent.diagnosis.good_exit import LogReading, diagnose_log, read_good_exit
-from launcher.agent.logs.logscan import LogScanner
+from launcher.agent.logs.log_scanner import LogScanner
 
 
 def verdict(log: str) -> tuple[str, str] | None:

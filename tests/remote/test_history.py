@@ -15,7 +15,7 @@ from launcher.agent.host import garbage, leftovers
 from launcher.agent.liveness import ownership
 from launcher.agent.record.rundir import Run
 from launcher.agent.serving import cursors
-from launcher.agent.system import bearers, process
+from launcher.agent.system import process, token_processes
 from launcher.agent.verbs import run_lines, summary_cache
 from launcher.agent.verbs.run_lines import RunFilter
 
@@ -203,7 +203,7 @@ def test_a_sweep_opens_no_run_that_has_its_code(history, opened, monkeypatch):
     """Each launch sweeps. Other tests of this machine may have processes with tokens of other roots."""
     root, ids = history
     other = ownership.ProcessEntry(1000, 1, "1", "S", os.geteuid(), f"261122-other-aaaaaa:{ids[0]}")
-    monkeypatch.setattr(bearers, "read_table", lambda: [other])
+    monkeypatch.setattr(token_processes, "read_table", lambda: [other])
     leftovers.sweep(str(root), dry_run=True)
     assert not [path for path in opened if "/runs/" in path]
 

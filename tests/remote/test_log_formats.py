@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.agent.logs.logscan import LogScanner
+from launcher.agent.logs.log_scanner import LogScanner
 
 LOGS = Path(__file__).parent / "logs"
 NAMES = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}

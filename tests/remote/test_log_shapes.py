@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from launcher.agent.logs.log_bars import bar_form
 from launcher.agent.logs.log_forms import line_form
+from launcher.agent.logs.log_scanner import LogScanner
 from launcher.agent.logs.log_shapes import MOST_CHARS, MOST_SHAPES, Shapes
-from launcher.agent.logs.logscan import LogScanner
 
 LOGS = {path.parent.name: path.read_bytes() for path in (Path(__file__).parent / "logs").glob("*/log.txt")}
 LINES = sorted({line for log in LOGS.values() for line in log.splitlines(keepends=True)})

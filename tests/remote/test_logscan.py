@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from launcher.agent.logs.logscan import LogScanner
+from launcher.agent.logs.log_scanner import LogScanner
 
 
 def scan(*pieces):

@@ -18,7 +18,7 @@ from testbed.toy import recorded_run
 from launcher.agent.liveness import ownership
 from launcher.agent.liveness.ownership import HANDED_OVER, LEFTOVER, LIVE, STRANGER, Claim, Owner
 from launcher.agent.record.files import write_durably
-from launcher.agent.system import bearers, process
+from launcher.agent.system import process, token_processes
 from launcher.agent.system.process_lineage import ProcessEntry
 
 ME = 1000
@@ -178,13 +178,15 @@ def test_a_process_that_waits_in_the_kernel_holds_nobody_up(tmp_path, make_run, 
     """Its environment cannot be read before that answers: it is a stranger for now, and no other is asked but the one meant."""
     run = make_run("0101-job-aaaa", "failed")
     stuck, other = start(f"token-of-{run.id}"), start(f"token-of-{run.id}")
-    real, table, release = bearers._entry, process.table(), threading.Event()
+    real, table, release = token_processes._entry, process.table(), threading.Event()
     for one in table:
         one.letter = "D" if one.pid == stuck else one.letter
     monkeypatch.setattr(process, "table", lambda: table)
-    monkeypatch.setattr(bearers, "SILENCE_S", 0.1)
+    monkeypatch.setattr(token_processes, "SILENCE_S", 0.1)
     monkeypatch.setattr(
-        bearers, "_entry", lambda one, name: release.wait() and None if one.pid == stuck else real(one, name)
+        token_processes,
+        "_entry",
+        lambda one, name: release.wait() and None if one.pid == stuck else real(one, name),
     )
     assert [one.pid for one in ownership.leftovers(str(tmp_path)).ours[run.id]] == [other]
     assert ownership.owners_of(str(tmp_path), [other])[other].kind == LEFTOVER

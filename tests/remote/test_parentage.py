@@ -14,8 +14,8 @@ from launcher.agent.record.locks import Lock
 from launcher.agent.record.rundir import Run
 from launcher.agent.serving import serve
 from launcher.agent.serving.session import ClientSession
-from launcher.agent.store import checkpoints, parentage
-from launcher.agent.store.parentage import ParentError, check_ended, inherit, take_over, what_is_wrong
+from launcher.agent.store import checkpoints, inheritance
+from launcher.agent.store.inheritance import ParentError, check_ended, inherit, take_over, what_is_wrong
 from launcher.agent.store.store import Store
 from launcher.agent.system.process import find, host_id
 
@@ -99,10 +99,10 @@ def test_a_job_of_a_container_hands_on_no_other_runs_checkpoint(tmp_path, kind, 
     steps = checkpoints.sealed(parent.checkpoints)
     assert [step for step, _ in steps] == [5]
     if kind == "native":
-        assert parentage._newest_whole(parent, steps)[0] == 5
+        assert inheritance._newest_whole(parent, steps)[0] == 5
         return
     with pytest.raises(ParentError, match="lies outside of the run"):
-        parentage._newest_whole(parent, steps)
+        inheritance._newest_whole(parent, steps)
 
 
 def tree(folder):
@@ -156,7 +156,7 @@ def test_a_run_that_has_not_ended_is_no_parent(tmp_path, state):
 
 def test_a_run_that_is_held_is_no_parent(tmp_path, monkeypatch):
     """Its agent has told the end, and still holds the run."""
-    monkeypatch.setattr(parentage, "LET_GO_S", 0.1)
+    monkeypatch.setattr(inheritance, "LET_GO_S", 0.1)
     run = run_at(tmp_path, "0101-a-aaaa", ENDED)
     check_ended(run)
     lock = Lock.take(run.keeper_lock)

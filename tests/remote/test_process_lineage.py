@@ -16,7 +16,7 @@ from testbed.toy import Toy, recorded_run
 from launcher.agent.host import leftovers
 from launcher.agent.liveness import ownership
 from launcher.agent.record.files import write_durably
-from launcher.agent.system import attending, bearers, process, process_lineage
+from launcher.agent.system import client_program, process, process_lineage, token_processes
 from launcher.agent.system.process_lineage import ProcessEntry
 
 FLAGS = {
@@ -139,7 +139,9 @@ def test_a_spoolers_job_has_the_token_and_is_not_ended(tmp_path, spooler, start)
 def test_a_spoolers_job_does_not_end_with_the_command_that_gave_it(start):
     """The guard of a command of `launch exec` ends the rest."""
     job, left = start(LAUNCH_EXEC="a spooled command.1234")
-    process.end(lambda: bearers.with_token("a spooled command.1234", attending.MARK), "token", 0.0)
+    process.end(
+        lambda: token_processes.with_token("a spooled command.1234", client_program.MARK), "token", 0.0
+    )
     assert is_gone(left)
     assert not is_gone(job)
 
@@ -163,13 +165,13 @@ sys.stdin.read()
 def test_what_a_subreaper_has_adopted_is_still_the_runs(tmp_path):
     """A keeper that was killed under Slurm's step daemon leaves its training to that. A second one must not start beside it."""
     token = f"adopted {tmp_path}"
-    words = [sys.executable, "-c", ADOPTED, str(Path(bearers.__file__).parents[3]), token]
+    words = [sys.executable, "-c", ADOPTED, str(Path(token_processes.__file__).parents[3]), token]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as subreaper:
         left, adopter = subreaper.stdout.readline().split()
         assert int(adopter.split(b".")[0]) == subreaper.pid
         until(lambda: process.find(int(left)).parent == subreaper.pid, "the orphan")
         try:
-            assert int(left) in {one.pid for one in bearers.with_token(token)}
+            assert int(left) in {one.pid for one in token_processes.with_token(token)}
         finally:
             os.kill(int(left), signal.SIGKILL)
 
@@ -194,7 +196,7 @@ def test_what_waits_for_a_container_is_the_runs_as_its_command_is(tmp_path, said
     parent = orphan(words, {"PATH": os.environ["PATH"], **told}, tmp_path / "output")
     (child,) = until(lambda: [one for one in process.descendants(parent) if one.name == "sleep"], "it")
     try:
-        found = {one.pid for one in bearers.with_token(token)}
+        found = {one.pid for one in token_processes.with_token(token)}
         assert found == ({parent, child.pid} if is_ours else set())
     finally:
         os.kill(child.pid, signal.SIGKILL)  # the shell ends with it

@@ -18,7 +18,7 @@ from launcher.agent.serving.client_connection import ClientConnection
 from launcher.agent.serving.cursors import MAX_BYTES
 from launcher.agent.serving.session import ClientSession
 from launcher.agent.verbs.reading import Read, read
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import AgentError
 from launcher.transport.client.run_reading import answers
 from launcher.values.host import Host

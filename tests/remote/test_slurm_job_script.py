@@ -15,7 +15,7 @@ import pytest
 from testbed.client import is_gone, until
 
 from launcher.agent.record.rundir import Run
-from launcher.agent.system import bearers
+from launcher.agent.system import token_processes
 from launcher.transport.agent_file import agent_file
 
 LEFT = "echo '7.1|launch-members'"
@@ -164,7 +164,7 @@ def test_other_cards_than_planned_are_asked_for_and_not_planned_again_for_those_
 
 def orphan(token):
     """Start a process with a token whose parent ends at once; return its pid."""
-    env = {**os.environ, bearers.OF_RUN: token}
+    env = {**os.environ, token_processes.OF_RUN: token}
     words = ["sh", "-c", "sleep 60 >/dev/null & echo $!"]
     return int(subprocess.run(words, env=env, stdout=subprocess.PIPE, check=True).stdout)
 

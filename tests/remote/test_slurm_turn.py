@@ -9,10 +9,10 @@ import pytest
 from remote.test_slurm_jobs import answers
 from testbed.client import REPOSITORY, is_gone, until
 
-from launcher.agent.liveness.slurm import slurm_programs, slurm_turn
+from launcher.agent.liveness.slurm import queue_position, slurm_programs
+from launcher.agent.liveness.slurm.queue_position import QueuePosition, hides_jobs, parse_line
 from launcher.agent.liveness.slurm.slurm_jobs import SlurmJob, judge, parse_queue
 from launcher.agent.liveness.slurm.slurm_programs import CachedQuery, SlurmSilentError
-from launcher.agent.liveness.slurm.slurm_turn import QueuePosition, hides_jobs, parse_line
 
 OPEN = "PrivateData             = none"
 PRIVATE = "PrivateData             = jobs"
@@ -115,7 +115,7 @@ def test_one_question_is_asked_for_all_jobs_that_wait_for_their_turn_and_none_wi
 @pytest.mark.parametrize("silent", ["squeue", "scontrol"])
 def test_a_silent_program_delays_once_and_says_nothing(programs, monkeypatch, silent):
     """However often a run is judged meanwhile; a late answer counts."""
-    monkeypatch.setattr(slurm_turn, "WAIT_S", 0.5)
+    monkeypatch.setattr(queue_position, "WAIT_S", 0.5)
     go = f"while [ ! -e {programs.folder}/go ]; do sleep 0.05; done\n"
     said = {"squeue": "echo '6|batch|9|Resources'; echo '7|batch|8|Priority'", "scontrol": f"echo '{OPEN}'"}
     for name, script in said.items():

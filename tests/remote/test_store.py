@@ -19,7 +19,7 @@ from launcher.agent.record import strict_json
 from launcher.agent.record.files import sync_tree, write_durably
 from launcher.agent.record.locks import Lock
 from launcher.agent.record.rundir import Run
-from launcher.agent.store import large_files, parentage, settling
+from launcher.agent.store import code_sync, inheritance, large_files
 from launcher.agent.store.manifest import ShippingError, check
 from launcher.agent.store.named_contents import NamedContents
 from launcher.agent.store.shipping import ChunkReader
@@ -614,7 +614,7 @@ def test_a_run_that_continues_another_gets_the_file_again(store, new_container_r
     parent, child = new_container_run("aaaa"), new_container_run("bbbb")
     send(store, parent, LARGE_CONTENTS, LARGE_TREE)
     os.unlink(store.file(sha(WEIGHTS)))
-    parentage._place(parent, child, store)
+    inheritance._place(parent, child, store)
     assert Path(child.code, "deep", "model.pt").read_bytes() == WEIGHTS
 
 
@@ -643,7 +643,7 @@ def cut_off(store, new_run):
     run = new_run()
     write_durably(run.prepared_record, strict_json.encode({"boot_id": "of another boot"}))
     send(store, run, [b"train", b"run", b"data"], SENT)
-    assert settling.is_doubtful(run)
+    assert code_sync.is_doubtful(run)
     return run
 
 
@@ -656,7 +656,7 @@ def hurt(path, data):
 def mended(run):
     """Mend a run whose files are older than its manifest, as a power cut leaves them."""
     os.utime(run.manifest, (time.time() + 60,) * 2)
-    return settling.mend(run, lambda: False)
+    return code_sync.mend(run, lambda: False)
 
 
 def test_what_the_disk_lost_of_a_run_is_made_anew(store, cut_off):
@@ -674,7 +674,7 @@ def test_what_the_disk_lost_of_a_run_is_made_anew(store, cut_off):
     assert (Path(cut_off.data) / "train" / "part").read_bytes() == b"data"
     assert (code / "out").is_dir()
     assert (code / "added").read_text() == "by the job"
-    assert not settling.is_doubtful(cut_off)
+    assert not code_sync.is_doubtful(cut_off)
     assert not os.path.exists(cut_off.incoming)
 
 
@@ -692,7 +692,7 @@ def test_what_the_job_has_written_anew_is_its_own(cut_off):
     os.replace(code / "new", code / "train.py")  # with an old time, as `cp -p` and tar leave it
     shutil.rmtree(code / "lib")
     (code / "lib").write_text("by the job")
-    assert settling.mend(cut_off, lambda: False)[1] == []
+    assert code_sync.mend(cut_off, lambda: False)[1] == []
     assert (code / "train.py").read_text() == (code / "lib").read_text() == "by the job"
 
 
@@ -727,27 +727,27 @@ def test_what_the_store_lost_too_is_named_and_nothing_is_touched(store, cut_off)
     found = mended(cut_off)
     assert found == ([], ["code/train.py"])
     assert (code / "lib" / "run.sh").read_bytes() == b""
-    assert settling.is_doubtful(cut_off)
-    assert settling.words_of(cut_off, found)["line"] == "code/train.py"
+    assert code_sync.is_doubtful(cut_off)
+    assert code_sync.words_of(cut_off, found)["line"] == "code/train.py"
 
 
 def test_a_comparison_that_is_cut_short_shows_nothing(cut_off):
     """The next agent begins it again."""
-    assert settling.mend(cut_off, lambda: True) is None
-    assert settling.is_doubtful(cut_off)
+    assert code_sync.mend(cut_off, lambda: True) is None
+    assert code_sync.is_doubtful(cut_off)
 
 
 def test_a_settled_run_is_not_compared(cut_off, new_run):
     """Nor one of this boot."""
     run = new_run("bbbb")
     write_durably(run.prepared_record, strict_json.encode({"boot_id": process.boot_id()}))
-    assert not settling.is_doubtful(run)
+    assert not code_sync.is_doubtful(run)
     assert not os.path.exists(run.settled)
-    settling.settle(run)
+    code_sync.settle(run)
     write_durably(run.prepared_record, strict_json.encode({"boot_id": "of another boot"}))
-    assert not settling.is_doubtful(run)
-    settling.settle(cut_off)
-    assert settling.is_doubtful(cut_off), "the disk is synced too late"
+    assert not code_sync.is_doubtful(run)
+    code_sync.settle(cut_off)
+    assert code_sync.is_doubtful(cut_off), "the disk is synced too late"
 
 
 def test_outputs_are_synced_however_deep_and_whatever_lies_between(tmp_path):

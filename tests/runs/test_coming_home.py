@@ -13,7 +13,7 @@ import pytest
 from testbed.client import until
 from testbed.ended_run import RUN, EndedRun
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import ConnectionLostError, LastCopyError, RunError, UsageError
 from launcher.runs import cleaning
 from launcher.runs.pull import copying

@@ -15,7 +15,7 @@ from launcher.compare.compared_curves import MADE_BY, MOST_POINTS, ComparedLine,
 from launcher.compare.comparing import compare, draw, lines_to_draw, picture_of
 from launcher.compare.plan_differences import plan_differences
 from launcher.copy import index
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.run_files import RunFiles
 from launcher.errors import RunError
 from launcher.metrics.curves import Point

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import strategies
 from testbed.stream import Stream
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import ConnectionLostError, MalformedAnswerError, SeveralRunsError, UnknownNameError
 from launcher.runs.follow.summaries import runs_of
 from launcher.runs.locating import _named_there, locate
 from launcher.runs.run_listing import listing
 from launcher.transport.channel import AgentReply
-from launcher.transport.client.agent_desk import AgentClient
+from launcher.transport.client.agent_client import AgentClient
 from launcher.values.host import Host
 
 FIELDS = ["run", "state", "reason", "attempt", "step", "steps", "loss", "job", "card", "time", "evidence"]

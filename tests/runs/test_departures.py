@@ -11,9 +11,9 @@ from testbed.entries import know
 
 from launcher.base.whole_file import write_durably
 from launcher.copy import index, move_records
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import AgentError, RunError
-from launcher.runs import run_desk
+from launcher.runs import run_client
 from launcher.runs.move import pending_stops
 from launcher.runs.pull import checkpoints_here
 from launcher.transport import connecting
@@ -179,7 +179,7 @@ def test_without_anything_pending_a_contact_reads_nothing(local_copy, monkeypatc
     monkeypatch.setattr(
         move_records, "recorded_move_of", lambda _local_copy: pytest.fail("a mirror was read")
     )
-    assert run_desk.connect(Host(name="A", address="a")) is desk
+    assert run_client.connect(Host(name="A", address="a")) is desk
     assert desk.asked == []
 
 

@@ -9,7 +9,7 @@ import pytest
 from testbed.client import until
 from testbed.two_hosts import STEPS, TRAIN, two_hosts
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.upload import upload_record
 
 pytestmark = pytest.mark.slow(reason="each test runs several items")

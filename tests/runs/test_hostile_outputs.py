@@ -9,13 +9,13 @@ import threading
 
 import pytest
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import AgentError, ConnectionLostError, HostError, MalformedAnswerError, RunError
 from launcher.runs import cleaning
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.runs.pull.pulling import Choice, pull
 from launcher.transport.channel import AgentChannel
-from launcher.transport.client.agent_desk import AgentClient
+from launcher.transport.client.agent_client import AgentClient
 from launcher.values.host import Host
 from launcher.values.reported.checkpoint import sealed_checkpoint
 

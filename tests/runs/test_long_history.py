@@ -11,11 +11,11 @@ from testbed.entries import know
 from testbed.history import repeat
 
 from launcher.copy import index, index_folder
-from launcher.copy.mirror import LocalCopy, local_copies, run_ids
+from launcher.copy.local_copy import LocalCopy, local_copies, run_ids
 from launcher.errors import UnknownNameError, UsageError
 from launcher.runs import locating
 from launcher.runs.run_listing import listing
-from launcher.transport.client import agent_desk
+from launcher.transport.client import agent_client
 from launcher.values.host import LOCAL, Host
 
 FIRST = "261122-train-k3f9w2"
@@ -32,8 +32,8 @@ def there(tmp_path, monkeypatch):
         locating.Lookup, "host", lambda _self, _name: Host(name="box", address=None, root=str(root))
     )
     received = []
-    real = agent_desk._summary
-    monkeypatch.setattr(agent_desk, "_summary", lambda line: received.append(line) or real(line))
+    real = agent_client._summary
+    monkeypatch.setattr(agent_client, "_summary", lambda line: received.append(line) or real(line))
     return ids, received
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from launcher.copy import move_records
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import RunError, UnreachableError, UsageError
 from launcher.runs.follow.view import NullStage
 from launcher.runs.move import move_target, moving

@@ -11,9 +11,9 @@ import pytest
 from testbed import follow_all, many_runs
 from testbed.client import REPOSITORY, processes_of, until
 
-from launcher.base.held_interrupts import HeldInterrupts, NoInterrupts
-from launcher.copy.mirror import LocalCopy
-from launcher.runs import run_desk
+from launcher.base.delayed_interrupts import HeldInterrupts, NoInterrupts
+from launcher.copy.local_copy import LocalCopy
+from launcher.runs import run_client
 from launcher.runs.move import pending_stops
 from launcher.runs.pull.checkpoint_pulling import CheckpointKeeper
 from launcher.transport.connecting import open_shared_connection
@@ -192,7 +192,7 @@ def test_a_host_that_is_not_the_lines_is_connected_to(tmp_path):
     """A desk of the line for its own host, and one of its own for another of the same name."""
     host = Host(name="local", root=str(tmp_path / "one"))
     with open_shared_connection(host) as line:
-        opening = run_desk.over_shared_connection(line)
+        opening = run_client.over_shared_connection(line)
         with opening(host) as desk, opening(host.model_copy(update={"root": str(tmp_path / "two")})) as other:
             assert "" != desk.root_id != other.root_id != ""
         with opening(host) as again:
@@ -203,12 +203,12 @@ def test_a_desk_of_a_line_hears_which_runs_were_abandoned(tmp_path, monkeypatch)
     """As one with a connection of its own does; what goes wrong there closes the desk."""
     host = Host(name="local", root=str(tmp_path / "root"))
     monkeypatch.setenv("LAUNCH_RUNS", str(tmp_path / "mirrors"))
-    monkeypatch.setattr(run_desk.move_records, "pending", lambda: ["261125-gone-aaaaaa"])
+    monkeypatch.setattr(run_client.move_records, "pending", lambda: ["261125-gone-aaaaaa"])
     told = []
     monkeypatch.setattr(pending_stops, "deliver", lambda desk, pending: told.append((desk.root_id, pending)))
     with (
         open_shared_connection(host) as line,
-        run_desk.connect(host, run_desk.over_shared_connection(line)) as desk,
+        run_client.connect(host, run_client.over_shared_connection(line)) as desk,
     ):
         assert told == [(desk.root_id, ["261125-gone-aaaaaa"])]
 

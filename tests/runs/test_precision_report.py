@@ -7,7 +7,7 @@ import pytest
 from testbed.client import until
 from testbed.pty_run import in_terminal, without_style
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.runs.follow.precision_report import known_precision
 
 REPORTS = """

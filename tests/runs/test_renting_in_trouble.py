@@ -10,7 +10,7 @@ import pytest
 from testbed.client import until
 from testbed.lambda_cloud import KEY
 
-from launcher.runs.rented import bringing_home
+from launcher.runs.rented import final_download
 from launcher.values.reported.output import RunOutput
 
 ON_RENTED = ("--host", "rented", "--profile", "a100_40gb")
@@ -442,7 +442,7 @@ sys.exit({code})
 
 def test_the_newest_of_each_series_of_checkpoints_comes_home(monkeypatch):
     """Older ones only as long as they are small together; of launcher's own one is enough, which comes another way."""
-    monkeypatch.setattr(bringing_home, "OLDER_BYTES", 25)
+    monkeypatch.setattr(final_download, "OLDER_BYTES", 25)
     paths = [
         *(f"code/out/checkpoint-{number}/{name}" for number in (9, 10, 100, 1000) for name in "ab"),
         "code/out/checkpoint-best/a",
@@ -450,7 +450,7 @@ def test_the_newest_of_each_series_of_checkpoints_comes_home(monkeypatch):
         "checkpoints/step-7/a",
     ]
     files = [RunOutput(path=path, size=10, kind="checkpoint", changed_ns=0) for path in paths]
-    assert bringing_home.own_checkpoints(files) == [
+    assert final_download.own_checkpoints(files) == [
         "artifacts/checkpoint-3",
         "out/checkpoint-100",
         "out/checkpoint-1000",

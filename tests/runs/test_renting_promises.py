@@ -9,7 +9,7 @@ import time
 import pytest
 from testbed.client import until
 
-from launcher.rental.lease.hold import STALE_S
+from launcher.rental.lease.rental_lock import STALE_S
 
 pytestmark = pytest.mark.slow(reason="each test rents a machine")
 ON_RENTED = ("--host", "rented", "--profile", "a100_40gb")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.runs.rerunning import differences
 
 SCRIPT = """

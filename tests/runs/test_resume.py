@@ -10,9 +10,9 @@ from testbed.client import REPOSITORY, Client, processes_of, until
 from testbed.drawn import drawn
 from testbed.kept import Kept
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import BadFileError, UsageError
-from launcher.metrics.lineage import ancestors, joined
+from launcher.metrics.ancestry import ancestors, joined
 from launcher.runs.resume.resumed_plan import changed_plan, check_settings
 from launcher.values.host import Host
 from launcher.values.plan import Plan

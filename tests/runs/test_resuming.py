@@ -8,14 +8,14 @@ import pytest
 from testbed.stream import Stream
 
 from launcher.cli.follow.plain_view import PlainView
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import InterruptedRunError, RefusedError
 from launcher.planning import assembly
 from launcher.runs import run_listing
 from launcher.runs.resume import recovering, resumed_plan
 from launcher.runs.run_listing import ListedRun
 from launcher.transport.channel import AgentReply
-from launcher.transport.client.agent_desk import AgentClient
+from launcher.transport.client.agent_client import AgentClient
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.record import Summary

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import AgentError, RunError
 from launcher.runs.follow.view import NullStage
 from launcher.runs.pull.checkpoint_pulling import pull_checkpoint

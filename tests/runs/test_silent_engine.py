@@ -19,7 +19,7 @@ from launcher.agent.system import process
 from launcher.agent.verbs.summary import summary
 from launcher.cli.commands.look import ps
 from launcher.cli.follow.plain_view import PlainView
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.record_sync import News
 from launcher.errors import EngineError
 from launcher.runs import cleaning, run_stopping
@@ -28,7 +28,7 @@ from launcher.runs.follow.summaries import runs_of
 from launcher.runs.follow.view import Result
 from launcher.runs.run_listing import ListedRun
 from launcher.transport.channel import AgentReply
-from launcher.transport.client.agent_desk import AgentClient
+from launcher.transport.client.agent_client import AgentClient
 from launcher.values.record import PlanSummary, RunState
 
 RUN = "0101-x-abcd"

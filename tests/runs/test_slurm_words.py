@@ -17,7 +17,7 @@ from launcher.batch.queued_item import ItemState
 from launcher.cli.commands.hosts import hosts
 from launcher.cli.commands.look import ps
 from launcher.cli.follow.plain_view import PlainView
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import AgentError, RefusedError
 from launcher.runs.follow import following
 from launcher.runs.follow.diagnosing import diagnosis_of

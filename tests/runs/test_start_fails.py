@@ -2,11 +2,11 @@
 
 import pytest
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import AgentError, ConnectionLostError, EngineError
 from launcher.runs.launch.launching import _start
 from launcher.transport.channel import AgentReply
-from launcher.transport.client.agent_desk import AgentClient
+from launcher.transport.client.agent_client import AgentClient
 from launcher.values.host import Host
 
 CASES = [

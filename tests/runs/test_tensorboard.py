@@ -9,7 +9,7 @@ import pytest
 from testbed.drawn import drawn
 
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.metrics import tensorboard
 
 

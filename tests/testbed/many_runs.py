@@ -16,13 +16,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.base.held_interrupts import NoInterrupts
+from launcher.base.delayed_interrupts import NoInterrupts
 from launcher.config import resolve
 from launcher.copy.request import Request
 from launcher.runs.follow.following import follow
 from launcher.runs.follow.null_view import NullView
 from launcher.runs.launch.launching import Started, launch
-from launcher.runs.run_desk import Opening, over_shared_connection
+from launcher.runs.run_client import Opening, over_shared_connection
 from launcher.transport.connecting import open_shared_connection
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from .hang_watch import HangWatch
 from .history import HELD
 
 if TYPE_CHECKING:
-    from ..logs.logscan import LoggedMetric
+    from ..logs.log_scanner import LoggedMetric
     from ..logs.loss_watch import Divergence, LastLoss
     from ..record.run_records import EventRecord
 

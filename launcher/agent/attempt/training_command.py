@@ -10,11 +10,11 @@ import subprocess
 from typing import IO, Callable, Collection, List, Mapping, NamedTuple, Optional, TypedDict, Union
 
 from ..diagnosis.remedy import AttemptFailure
-from ..system import bearers, process, process_use
-from ..system.attending import reap
+from ..system import process, process_use, token_processes
+from ..system.client_program import reap
 from ..system.core_limit import LoginLimit
 from ..system.login_umask import login_umask
-from .lingering import leaves_by, lingering
+from .lingering_processes import leaves_by, lingering
 from .stacks import STACKS_SIGNAL, Stacks
 
 
@@ -124,7 +124,9 @@ class Command:
         run, and a SIGTERM to them takes the image away.
         """
         children = _children(self.pid)
-        entries = bearers.read_entries(children, [child.pid for child in children if child.letter == "D"])
+        entries = token_processes.read_entries(
+            children, [child.pid for child in children if child.letter == "D"]
+        )
         return next((entry.pid for entry in entries if entry.token is not None), None)
 
     # defaults that a command on several nodes overrides

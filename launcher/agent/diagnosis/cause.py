@@ -7,8 +7,8 @@ import signal
 
 from .diagnose import PROVABLE, ProcessEnd, diagnose, prove
 from .failures import BY_NAME
-from .particulars import CauseText, words_of_end
 from .remedy import AttemptFailure, preempted
+from .specific_causes import CauseText, words_of_end
 
 _KILLED = re.compile(r"-9\b|SIGKILL|\bKilled\b|[Ss]ignal 9\b")
 _HOLDER = re.compile(r"Process (\d+) has ([\d.]+) ([GM])iB memory in use")

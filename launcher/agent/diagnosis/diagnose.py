@@ -17,10 +17,10 @@ import re
 from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..logs.log_file import AnyLog, LogFile, as_file
-from ..logs.logscan import LogScanner
+from ..logs.log_scanner import LogScanner
 from ..logs.loss_watch import is_of_sweep
 from .failures import BY_NAME, FAILURES, HARMLESS, WARNING, FailureClass, Signs, patterns
-from .particulars import LAST_LINE, words_of_end, words_of_line
+from .specific_causes import LAST_LINE, words_of_end, words_of_line
 
 MOST_CHARS = 500
 PROVABLE = ("fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch")

@@ -13,7 +13,7 @@ from typing import Dict, NamedTuple, Optional
 
 from ..logs.log_file import AnyLog, LogFile, as_file
 from ..logs.log_names import is_evaluation
-from ..logs.logscan import LogScanner
+from ..logs.log_scanner import LogScanner
 from ..logs.loss_watch import LastLoss
 from .diagnose import (
     END_UNKNOWN,

@@ -19,7 +19,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Optional, TypedDict
 
-from ..cards import nvidia, other_makers
+from ..cards import nvidia, other_vendors
 from ..liveness import liveness
 from ..liveness.slurm import slurm_programs
 from ..record import precision_evidence, strict_json
@@ -134,7 +134,7 @@ def probe(
         questions["slurm"] = partial(slurm_facts.look, root, user())
     else:
         questions.update(cards=partial(nvidia.look, root), engines=partial(_engines, engine))
-        questions["other_gpus"] = other_makers.look
+        questions["other_gpus"] = other_vendors.look
     if packages is not None:
         questions["precision_evidence"] = partial(_recall, root, model, slurm)
     makers: dict[str, Callable[[], Any]] = {"pythons": pythons, "uv": _uv}

@@ -19,7 +19,7 @@ from typing import Collection, Dict, Iterable, List, Mapping, NamedTuple, Option
 
 from ..record.files import paths_in, read_text
 from ..record.rundir import RUN_ID, TERMINAL, Run
-from ..system import bearers, process, process_lineage
+from ..system import process, process_lineage, token_processes
 from ..system.process_lineage import ProcessEntry
 from . import run_state
 
@@ -72,14 +72,14 @@ def owners_of(root: str, pids: Iterable[int]) -> Dict[int, Owner]:
     a process that waits for a driver may block until the driver answers: ask for such a process in a thread.
     """
     selected = set(pids)
-    for _ in range(bearers.MOST_LOOKS):
+    for _ in range(token_processes.MOST_LOOKS):
         processes = process.table()
         lines = {one for pid in selected for one in ancestry(processes, pid)}
         chosen = [found for found in processes if found.pid in lines]
         stuck = [found.pid for found in chosen if found.letter == "D" and found.pid not in selected]
-        table = bearers.read_entries(chosen, stuck)
+        table = token_processes.read_entries(chosen, stuck)
         owners = judge_table(table, claims(root, table), os.geteuid(), ancestry(processes, os.getpid()))
-        if bearers.is_as_read(table, _handed_over(owners)):
+        if token_processes.is_as_read(table, _handed_over(owners)):
             break
     return {pid: owners.get(pid, Owner(STRANGER, None)) for pid in selected}
 
@@ -140,11 +140,11 @@ def ancestry(table: Sequence[Union[ProcessEntry, process.Process]], pid: int) ->
 
 def leftovers(root: str, runs: Optional[Collection[str]] = None) -> LeftoverProcesses:
     """Return the leftover processes of ended runs: of all runs below a root, or only of `runs`."""
-    for _ in range(bearers.MOST_LOOKS):
-        table = bearers.read_table()
+    for _ in range(token_processes.MOST_LOOKS):
+        table = token_processes.read_table()
         claimed = claims(root, table)
         owners = judge_table(table, claimed, os.geteuid(), ancestry(table, os.getpid()))
-        if bearers.is_as_read(table, _handed_over(owners)):
+        if token_processes.is_as_read(table, _handed_over(owners)):
             break
     over = {
         claim.run for claim in claimed.values() if not claim.is_needed and (runs is None or claim.run in runs)

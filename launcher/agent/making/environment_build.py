@@ -24,7 +24,7 @@ from ..record.files import paths_in
 from ..record.locks import Lock, is_locked
 from ..record.packages_report import PackagesReport
 from ..record.strict_json import JsonObject
-from ..system import attending, process
+from ..system import client_program, process
 from . import environment_steps, torch_check
 from .environment_seal import is_sealed, unseal
 from .image_build import NAME as FILE_NAME
@@ -116,7 +116,7 @@ def make(
         raise EnvironmentBuildError("invalid file name or variable in the request for an environment")
     remove(path)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with scratch_folder() as folder, attending.guarded() as run:
+    with scratch_folder() as folder, client_program.guarded() as run:
         for name, text in (*files.items(), *secrets.items()):
             write_base64(os.path.join(folder, name), text)
         making = _EnvironmentBuild(folder, path, _variables(folder, variables), lock, run, wire)
@@ -132,7 +132,7 @@ class _EnvironmentBuild:
         path: str,
         variables: dict[str, str],
         lock: Lock,
-        run: attending.Attend,
+        run: client_program.Attend,
         wire: Any,
     ) -> None:
         self._folder = folder
@@ -165,11 +165,11 @@ class _EnvironmentBuild:
         shutil.rmtree(self._variables["TMPDIR"])
         return {"step": None, "packages": packages, "by": "uv" if uv else "pip"}
 
-    def _run(self, words: List[str], wire: Any) -> attending.ProgramEnd:
-        program = attending.AttendedProgram(words, self._folder, self._variables, (self._lock.fileno(),))
+    def _run(self, words: List[str], wire: Any) -> client_program.ProgramEnd:
+        program = client_program.AttendedProgram(words, self._folder, self._variables, (self._lock.fileno(),))
         return self._attend(program, wire)
 
-    def _import_torch(self) -> Tuple[attending.ProgramEnd, Optional[PackagesReport]]:
+    def _import_torch(self) -> Tuple[client_program.ProgramEnd, Optional[PackagesReport]]:
         """Run torch_check.py. Return how it ended, and its report; None if it printed none."""
         text = (pkgutil.get_data(__package__, "torch_check.py") or b"").decode()
         capture = _OutputCapture(self._wire, (1,))

@@ -13,7 +13,7 @@ from typing import Any, Dict, NamedTuple, Optional
 
 from ..record import strict_json
 from ..record.engine_record import EngineRecord
-from ..system import attending, deadline
+from ..system import client_program, deadline
 from .scratch_folder import scratch_folder, write_base64
 
 ASK_S = 10.0
@@ -47,7 +47,7 @@ class BuildRequest(NamedTuple):
     arguments: Optional[Dict[str, str]] = None
 
 
-def build(request: BuildRequest, payload: bytes, wire: Any) -> attending.ProgramEnd:
+def build(request: BuildRequest, payload: bytes, wire: Any) -> client_program.ProgramEnd:
     """Build an image while the client listens. Return how the build ended.
 
     The payload is JSON, {"files": {name: base64}, "secrets": {id: base64}}. Raises BuildError,
@@ -94,7 +94,9 @@ def build(request: BuildRequest, payload: bytes, wire: Any) -> attending.Program
                 )
             words = ["sudo", "-n", "env", *("%s=%s" % pair for pair in variables.items()), *words]
         words.append(context)
-        return attending.attend(attending.AttendedProgram(words, folder, dict(os.environ, **variables)), wire)
+        return client_program.attend(
+            client_program.AttendedProgram(words, folder, dict(os.environ, **variables)), wire
+        )
 
 
 def _output_of(words: list[str]) -> str | None:

@@ -19,7 +19,7 @@ from ..making import torch_check
 from ..record import strict_json
 from ..system import deadline, process
 from . import requirements_check
-from .orders import SegmentConfig, TorchWheel
+from .segment_config import SegmentConfig, TorchWheel
 
 NO_KERNEL_IMAGE = "no-kernel-image"
 MISSING = "missing-dependency"

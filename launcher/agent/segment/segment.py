@@ -31,7 +31,7 @@ from ..store import worker_folder
 from ..system import login_umask, process
 from . import fitness, inputs, pruning
 from .frames import FramePrinter, line_of, write_line
-from .orders import PayloadError, SegmentConfig, read_orders
+from .segment_config import PayloadError, SegmentConfig, read_orders
 
 SAVING_S = 120.0
 """Seconds before the end of a session, added to the grace for saving: for outputs, and for a slow host."""

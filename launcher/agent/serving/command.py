@@ -15,7 +15,7 @@ from typing import Any, Iterator, List, NamedTuple, Tuple
 
 from ..liveness import run_state
 from ..record.rundir import Run
-from ..system.attending import AttendedProgram, CommandError, ProgramEnd, attend
+from ..system.client_program import AttendedProgram, CommandError, ProgramEnd, attend
 from ..system.terminal import Window
 from ..training.variables import interpreter_of, native_command, variables
 

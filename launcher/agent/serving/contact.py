@@ -19,7 +19,7 @@ from ..record.files import REFUSED, read_text, remove_folder, write_durably
 from ..record.locks import Lock
 from ..record.rundir import TERMINAL, VERSION, WISHES, RecordFolder, Run
 from ..store.secret_end import forget_secrets
-from ..system import bearers, process
+from ..system import process, token_processes
 from .requests import RequestError
 
 if TYPE_CHECKING:
@@ -102,9 +102,9 @@ def settle(
 
 
 def _sealed_now(run: Run) -> List[str]:
-    from ..store import late_seals  # imported here: a launch settles nothing, and loading takes time
+    from ..store import stale_checkpoints  # imported here: a launch settles nothing, and loading takes time
 
-    return late_seals.sealed_now(run)
+    return stale_checkpoints.sealed_now(run)
 
 
 def record_of(run: Run, folder: RecordFolder, kind: str, **more: Any) -> AttemptRecord:
@@ -127,7 +127,7 @@ def record_of(run: Run, folder: RecordFolder, kind: str, **more: Any) -> Attempt
 def end_leftovers(run: Run, grace_s: float) -> List[process.ProcessProof]:
     """End the processes of this machine that carry the run's token; return the proofs."""
     token = read_text(run.token)
-    return process.end(lambda: bearers.with_token(token), "token", grace_s) if token else []
+    return process.end(lambda: token_processes.with_token(token), "token", grace_s) if token else []
 
 
 def _end_visible_leftovers(run: Run) -> List[process.ProcessProof]:

@@ -29,7 +29,7 @@ from ..record.rundir import Run
 from ..serving import contact
 from ..serving.requests import RequestError
 from ..store import worker_folder
-from ..system import bearers, process
+from ..system import process, token_processes
 from ..training.keeper import HEALTHY_S, back_off_s, handed_on, pause, size_of, tail_of
 from ..training.supervise import RESTART
 
@@ -221,7 +221,7 @@ class _Keeping:
         """Start the agent as a step of the job, handle signals until it has ended, and return its exit status."""
         words = [sys.executable, "-I", sys.argv[0], "step", self._run.path]
         # As a keeper's variables do, they prove that the agent belongs to the launcher, for any ancestors.
-        own = {bearers.OF_RUN: read_text(self._run.token) or "", bearers.OF_KEEPER: "1"}
+        own = {token_processes.OF_RUN: read_text(self._run.token) or "", token_processes.OF_KEEPER: "1"}
         variables = {**os.environ, **own, **handed_on(seen)}
         if (cpus := os.environ.get("SLURM_CPUS_PER_TASK")) is not None:
             variables["SRUN_CPUS_PER_TASK"] = cpus  # since 22.05 srun ignores the job's value

@@ -28,8 +28,8 @@ from ..record.appender import Appender
 from ..record.rundir import RecordFolder, Run
 from ..record.strict_json import JsonObject
 from ..store import worker_folder
-from ..system import bearers, oom, process
-from ..system.attending import start_guard
+from ..system import oom, process, token_processes
+from ..system.client_program import start_guard
 from ..training.command_watch import LEFTOVER_GRACE_S, TURN_S
 from ..training.container_words import PYTHON, words_of
 from ..training.members import KILL, STACKS, STOP
@@ -53,7 +53,7 @@ def main(arguments: List[str]) -> int:
     worker_folder.unpack(sys.argv[0])
     folder = run.folder(int(number))
     # Steps made after this process's death are not recorded.
-    with start_guard(folder.path, bearers.OF_ATTEMPT, 0.0) as guard:
+    with start_guard(folder.path, token_processes.OF_ATTEMPT, 0.0) as guard:
         return _Member(run, folder, first, float(grace_s), terminations, guard.pid).run()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import List
 
-from ..system import bearers, process
+from ..system import process, token_processes
 from ..training import attempts
 
 
@@ -16,5 +16,5 @@ def main(arguments: List[str]) -> int:
     """
     parent = process.find(os.getppid())
     if parent is not None:
-        os.environ[bearers.OF_ADOPTER] = bearers.as_adopter(parent)
+        os.environ[token_processes.OF_ADOPTER] = token_processes.as_adopter(parent)
     return attempts.main(arguments)

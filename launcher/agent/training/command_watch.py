@@ -12,7 +12,7 @@ from ..attempt.attempt_writer import TAIL_BYTES, AttemptWriter, read_report
 from ..attempt.fence import Fence
 from ..attempt.hang_watch import BUSY, IDLE, UNSEEN
 from ..attempt.judging import CommandResult
-from ..attempt.lingering import Lingering
+from ..attempt.lingering_processes import Lingering
 from ..attempt.progress import AttemptProgress, ProgressChange
 from ..attempt.stopping import RunTime, Stopping
 from ..attempt.streams import Receiver, Streams
@@ -26,7 +26,7 @@ from .checkpoint_evidence import CheckpointEvidence
 from .host_watch import HostWatch
 
 if TYPE_CHECKING:
-    from ..logs.logscan import LoggedMetric, LogScanner
+    from ..logs.log_scanner import LoggedMetric, LogScanner
 
 TURN_S = 0.5
 """How often an agent checks its run's wish, its successor and its host when the training is silent."""
@@ -175,7 +175,7 @@ class RunningCommand:
     def _scan(self, piece: bytes) -> None:
         """Read the next piece of the log."""
         if self._scanner is None and piece:
-            from ..logs.logscan import LogScanner
+            from ..logs.log_scanner import LogScanner
 
             self._scanner = LogScanner()
         if self._scanner is not None:

@@ -24,7 +24,7 @@ from ..record.rundir import Run
 from ..record.safe_open import read_tail, status_of
 from ..store import checkpoints
 from ..store.secret_end import forget_secrets
-from ..system import bearers, process
+from ..system import process, token_processes
 
 if TYPE_CHECKING:
     from ..record.run_records import PreviousRecord
@@ -43,7 +43,9 @@ SEEN = "LAUNCH_SEEN"
 def main(arguments: list[str]) -> int:
     """Keep a run until its agent exits with 0, the host shuts down, or the run's folder is gone; return 0."""
     run = Run(os.path.abspath(arguments[0]))
-    os.environ[bearers.OF_ADOPTER] = bearers.words_of_adopter()  # before the lock: a fork would hold it too
+    os.environ[token_processes.OF_ADOPTER] = (
+        token_processes.words_of_adopter()
+    )  # before the lock: a fork would hold it too
     lock = Lock.take(run.keeper_lock)
     if lock is None:
         return 0

@@ -9,7 +9,7 @@ from ..attempt.history import History, Records, taken_knobs
 from ..diagnosis import remedy
 from ..liveness import run_state
 from ..record.rundir import Run
-from ..store import checkpoints, late_seals
+from ..store import checkpoints, stale_checkpoints
 
 if TYPE_CHECKING:
     from ..record.run_records import ChangesRecord, PlanRecord
@@ -85,7 +85,7 @@ class Retry:
             folder = self._run.checkpoints
             tidied = checkpoints.tidy(folder, "checkpoints" in taken_knobs(consumed))
             removed = tidied.removed + (
-                checkpoints.prune(folder, late_seals.late(self._run)) if prunes else []
+                checkpoints.prune(folder, stale_checkpoints.late(self._run)) if prunes else []
             )
             evidence = {"pruned": removed, "aside": tidied.aside}
             if any(evidence.values()):

@@ -44,7 +44,7 @@ from ..record.files import REFUSED, sync_tree
 from ..record.rundir import TERMINAL, RecordFolder, Run
 from ..record.safe_open import unlink
 from ..record.strict_json import JsonObject
-from ..store import checkpoints, late_seals, settling
+from ..store import checkpoints, code_sync, stale_checkpoints
 from ..store.manifest import ShippingError
 from ..store.secret_end import forget_secrets
 from ..system import oom
@@ -109,7 +109,7 @@ class Supervisor:
             redact=redactor.redact,
         )
         self.account = AttemptWriter(
-            run.new_folder(last, late_seals.sealed_now(run)),
+            run.new_folder(last, stale_checkpoints.sealed_now(run)),
             1 + self.history.begun,
             redactor,
             self.progress,
@@ -146,7 +146,7 @@ class Supervisor:
         interruption = StartInterruption(self.run, self.fence, self.terminations, self.beat)
         verdict = self.mending.settle()
         self._write_attempt()  # at once: our parent waits for it, and checking a checkpoint takes long
-        self._wait_for_recorded_move(interruption)
+        self._wait_for_predecessor(interruption)
         self._mend_code(interruption)
         self._choose_checkpoint(interruption)
         if self.chosen.path is not None or self.mending.in_force.remedy is not None:
@@ -185,7 +185,7 @@ class Supervisor:
         self.proofs.attempt = self.record
         self.account.write_attempt(self.record)
 
-    def _wait_for_recorded_move(self, interruption: StartInterruption) -> None:
+    def _wait_for_predecessor(self, interruption: StartInterruption) -> None:
         """Wait for the last agent to leave where no lock shows if it is alive.
 
         Two trainings must not write into one folder.
@@ -193,9 +193,9 @@ class Supervisor:
         last = self._last
         if last is None or not run_state.probe_of(self.run).writes_afar or predecessor.is_by_a_client(last):
             return
-        recorded_move = predecessor.PredecessorExit(last, self.account.folder)
+        predecessor_exit = predecessor.PredecessorExit(last, self.account.folder)
         began_s = time.monotonic()
-        while not recorded_move.is_over() and not interruption.is_due():
+        while not predecessor_exit.is_over() and not interruption.is_due():
             time.sleep(0.1)
         self.run_time.leave_out(time.monotonic() - began_s)
 
@@ -220,20 +220,20 @@ class Supervisor:
         """Repair the code if the host stopped before its disk had all of it: compare it with its manifest."""
         if run_state.probe_of(self.run).is_in_image:  # the image does not see the store: `serve` has done it
             return
-        while settling.is_doubtful(self.run) and not self.lost and not interruption.is_due():
+        while code_sync.is_doubtful(self.run) and not self.lost and not interruption.is_due():
             with contextlib.suppress(ShippingError):  # while `gc` runs
-                mended = settling.mend(self.run, interruption.is_due)
+                mended = code_sync.mend(self.run, interruption.is_due)
                 if mended is not None and mended.lost:
-                    self.lost = settling.words_of(self.run, mended)
+                    self.lost = code_sync.words_of(self.run, mended)
                 elif mended is not None and mended.paths:
-                    self.account.record("evidence", settling.words_of(self.run, mended))
+                    self.account.record("evidence", code_sync.words_of(self.run, mended))
 
     def _choose_checkpoint(self, interruption: StartInterruption) -> None:
         """Tidy the earlier checkpoints while no script writes there, and choose the one to resume from."""
         folder = self.run.checkpoints
         tidied = checkpoints.tidy(folder, "checkpoints" in taken_knobs(self.history.consumed))
         with contextlib.suppress(checkpoints.CheckAbortedError):  # the attempt ends early
-            self.chosen = checkpoints.choose(folder, interruption.is_due, late_seals.late(self.run))
+            self.chosen = checkpoints.choose(folder, interruption.is_due, stale_checkpoints.late(self.run))
             checkpoints.set_aside_damaged(folder, self.chosen)
             self.progress.checkpoint = self.chosen.step
             self.mending.begin(self.chosen.step)
@@ -293,7 +293,7 @@ class Supervisor:
             self.account.say("resuming", shutdown_reason(self.run, self.terminations))
             return RESTART
         if self.lost:
-            return self._end("failed", settling.LOST, self.lost)
+            return self._end("failed", code_sync.LOST, self.lost)
         if verdict is not None and verdict.remedy is None:
             failure = self.mending.in_force.failure
             return self._give_up(verdict, {**failure.evidence()} if failure is not None else {})

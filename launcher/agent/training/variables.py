@@ -14,7 +14,7 @@ from ..record import secret
 from ..record.files import read_text
 from ..record.rundir import Run
 from ..store import worker_folder
-from ..system import bearers
+from ..system import token_processes
 
 if TYPE_CHECKING:
     from ..record.run_records import PlanRecord, RecordedRuntime
@@ -92,8 +92,8 @@ def variables(run: Run, runtime: RecordedRuntime) -> dict[str, str]:
         values[name] = _first(first, values.get(name))
     values.update(PYTHONUNBUFFERED="1", LAUNCH_RUN=run.id, LAUNCH_TOKEN=read_text(run.token) or "")
     values["LAUNCH_ARTIFACTS"] = run.artifacts
-    if os.environ.get(bearers.OF_ADOPTER):  # set by the keeper or the job step
-        values[bearers.OF_ADOPTER] = os.environ[bearers.OF_ADOPTER]
+    if os.environ.get(token_processes.OF_ADOPTER):  # set by the keeper or the job step
+        values[token_processes.OF_ADOPTER] = os.environ[token_processes.OF_ADOPTER]
     _keep_hub_downloads(values, run.cache)
     gpus = runtime.get("gpus")
     if gpus is not None:  # empty for a plan without a card, so that no card of the host is visible

@@ -13,7 +13,7 @@ from ..record.files import read_json, write_durably
 from ..record.locks import Lock
 from ..serving.requests import RequestError, VerbReply
 from ..serving.session import ClientSession, UnsealedEnvironment, Verb
-from ..system import attending, process
+from ..system import client_program, process
 
 LOCK_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
 IMAGE_ID = re.compile(r"sha256:([0-9a-f]{64})")
@@ -71,7 +71,7 @@ def build(session: ClientSession, request: image_build.BuildRequest, payload: by
         return VerbReply(image_build.build(request, payload, session.connection))
     except (image_build.BuildError, ValueError) as error:
         raise RequestError("bad-build", str(error)) from None
-    except attending.CommandError as error:
+    except client_program.CommandError as error:
         raise RequestError(error.code, str(error)) from None
 
 
@@ -173,7 +173,7 @@ def make_environment(session: ClientSession, request: MakeEnvironment, payload: 
         values = environment_build.make(path, options, request.unimported, payload, lock, session.connection)
     except (environment_build.EnvironmentBuildError, ValueError) as error:
         raise RequestError("bad-environment", str(error)) from None
-    except attending.CommandError as error:
+    except client_program.CommandError as error:
         raise RequestError(error.code, str(error)) from None
     session.unsealed[lock_name] = UnsealedEnvironment(path, values.get("packages") or {})
     return VerbReply(values)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, List, Mapping, NamedTuple, Optional
 
 from ..host import garbage
 from ..liveness import run_state
-from ..record import forgone, strict_json
+from ..record import cancelled_starts, strict_json
 from ..record.files import read_json, write_durably
 from ..record.rundir import TERMINAL, Run
 from ..record.safe_open import open_regular
 from ..serving import contact
 from ..serving.requests import NoArguments, RequestError, RunId, RunRequest, VerbReply, read_object
 from ..serving.session import ClientSession, OfferedCheckpoint, Verb
-from ..store import parentage, shipping
+from ..store import inheritance, shipping
 from ..store.manifest import check, read_manifest
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def outlook(session: ClientSession, request: RunRequest, _payload: bytes) -> Ver
     run = session.run(request.run)
     return VerbReply(
         {
-            "resumes": parentage.resumes(run),
+            "resumes": inheritance.resumes(run),
             "moved": read_json(run.moved) or None,
             "half_made": garbage.is_half_made(run),
         }
@@ -74,8 +74,8 @@ def move(session: ClientSession, request: Move, _payload: bytes) -> VerbReply:
         if state["state"] not in TERMINAL or run_state.is_unwritten(state):
             raise RequestError("not-ended", "run %s is %s" % (run.id, state["state"]))
         try:
-            parentage.check_ended(run)
-        except parentage.ParentError as error:
+            inheritance.check_ended(run)
+        except inheritance.ParentError as error:
             raise RequestError(error.code, str(error)) from None
         known = read_json(run.moved)
         if not known or known.get("run") in (request.instead or ()):
@@ -110,7 +110,7 @@ def contents(session: ClientSession, request: Contents, _payload: bytes) -> Verb
         raise RequestError("not-offered", "run %s: a requested file was never sent" % run.id)
     with session.store.shared():
         missing = [sha256 for sha256 in wanted if not session.store.holds(sha256, sizes[sha256])]
-        found = parentage.find_in_trees(run, manifest, missing)
+        found = inheritance.find_in_trees(run, manifest, missing)
         stream = shipping.ChunkWriter(session.connection)
         for sha256 in wanted:
             path = found[sha256][0] if sha256 in found else session.store.file(sha256)
@@ -149,7 +149,7 @@ def forgo(session: ClientSession, request: RunRequest, _payload: bytes) -> VerbR
     `begun` is true if it was too late.
     """
     run = Run(session.path_of(request.run))
-    forgone.mark(session.root, run.id)
+    cancelled_starts.mark(session.root, run.id)
     is_gone = not os.path.isdir(run.path) or (bool(run.numbers()) and garbage.remove_half_made(run))
     return VerbReply({"begun": not is_gone})
 
@@ -172,7 +172,7 @@ def offer_checkpoint(session: ClientSession, request: OfferCheckpoint, payload: 
     if not isinstance(files, dict) or not all(map(_is_file, files.values())) or not _is_size(step):
         raise RequestError("bad-checkpoint", "the manifest of %s is invalid" % request.name)
     for path in files:
-        if "\0" in path or parentage.leads_out(path):
+        if "\0" in path or inheritance.leads_out(path):
             raise RequestError("bad-checkpoint", "the manifest of %s names %r" % (request.name, path))
     offered = OfferedCheckpoint(request.parent, request.name, int(manifest["step"]), files, payload)
     session.checkpoints[run.id] = offered
@@ -225,7 +225,7 @@ def _put(session: ClientSession, run: Run, offered: OfferedCheckpoint) -> None:
     """Copy a checkpoint from the store, check it, and publish it under its name."""
 
     def put(name: str, entry: Mapping[str, Any], copy: str) -> None:
-        parentage.copy_checked(session.store.file(entry["sha256"]), copy, entry["sha256"])
+        inheritance.copy_checked(session.store.file(entry["sha256"]), copy, entry["sha256"])
         if os.path.getsize(copy) != entry["size"]:
             raise RequestError("bad-checkpoint", "%s: %s has another size" % (offered.name, name))
 
@@ -234,8 +234,8 @@ def _put(session: ClientSession, run: Run, offered: OfferedCheckpoint) -> None:
 
     os.makedirs(run.checkpoints, exist_ok=True)
     try:
-        parentage.publish(run.checkpoints.below(offered.name), offered.files, put, put_manifest)
-    except parentage.ParentError as error:
+        inheritance.publish(run.checkpoints.below(offered.name), offered.files, put, put_manifest)
+    except inheritance.ParentError as error:
         raise RequestError("bad-checkpoint", "%s: %s" % (offered.name, error)) from None
 
 

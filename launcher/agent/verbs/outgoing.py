@@ -16,13 +16,13 @@ from ..record import strict_json
 from ..record.rundir import Run
 from ..serving.requests import RequestError, RunId, RunRequest, VerbReply
 from ..serving.session import ClientSession, Verb
-from ..store import checkpoints, late_seals
+from ..store import checkpoints, stale_checkpoints
 from ..store.output_digests import OutputDigests
 from ..store.outputs import OutputScan, open_output
 from ..store.shipping import ChunkWriter, LineWriter, send_file
 
 if TYPE_CHECKING:
-    from ..store.parentage import DamagedCheckpoint
+    from ..store.inheritance import DamagedCheckpoint
 
 MOST_REASONS = 100
 MOST_NAMED = 20
@@ -105,16 +105,16 @@ def checkpoint(session: ClientSession, request: Checkpoint, _payload: bytes) -> 
 
 
 def _newest_whole(run: Run) -> Tuple[str, List[DamagedCheckpoint]]:
-    from ..store import parentage  # few clients need it, and loading it would delay all the others
+    from ..store import inheritance  # few clients need it, and loading it would delay all the others
 
     try:
-        return parentage.newest_whole(run)
-    except parentage.ParentError as error:
+        return inheritance.newest_whole(run)
+    except inheritance.ParentError as error:
         raise RequestError(error.code, str(error)) from None
 
 
 def _picked(run: Run, which: str) -> str:
-    late = late_seals.late(run)
+    late = stale_checkpoints.late(run)
     sealed = [
         found for found in checkpoints.sealed(run.checkpoints) if os.path.basename(found[1]) not in late
     ]

@@ -13,7 +13,7 @@ from ..host import evidence_import, garbage
 from ..host.probe_host import interpreter_path
 from ..liveness import liveness, ownership, run_state
 from ..making import environment_build
-from ..record import forgone, secret
+from ..record import cancelled_starts, secret
 from ..record.engine_record import EngineRecord
 from ..record.files import read_json, sync_folder, write_durably
 from ..record.locks import Lock
@@ -65,7 +65,7 @@ def create(session: ClientSession, request: Create, payload: bytes) -> VerbReply
         run.make()
     except FileExistsError:
         raise RequestError("run-exists", "run %s exists already" % run.id) from None
-    if forgone.is_marked(
+    if cancelled_starts.is_marked(
         session.root, run.id
     ):  # checked after it was made: a process that marks it looks for it afterwards
         shutil.rmtree(run.path, ignore_errors=True)
@@ -224,17 +224,17 @@ def inherit(session: ClientSession, request: Inherit, _payload: bytes) -> VerbRe
 
     This replaces an upload from the client: files that are on this host are not sent again.
     """
-    from ..store import parentage  # few clients need it, and loading it would delay all the others
+    from ..store import inheritance  # few clients need it, and loading it would delay all the others
 
     run = session.prepared_run(request.run)
     parent = session.run(request.parent)
     contact.check_is_here(parent)
     with _unjudged(parent):
         try:
-            values = parentage.inherit(
+            values = inheritance.inherit(
                 parent, run, session.prepared[run.id], session.store, request.asked or []
             )
-        except parentage.ParentError as error:
+        except inheritance.ParentError as error:
             raise RequestError(error.code, str(error)) from None
     session.manifests[run.id] = read_manifest(run.manifest)
     return VerbReply(values)

@@ -11,7 +11,7 @@ from ..serving import command, contact
 from ..serving.requests import RequestError, RunId, RunRequest, VerbReply
 from ..serving.session import ClientSession, Verb
 from ..store.shipping import LineWriter
-from ..system import attending
+from ..system import client_program
 from ..system.terminal import Window
 from . import run_lines
 
@@ -82,7 +82,7 @@ def execute(session: ClientSession, request: Execute, _payload: bytes) -> VerbRe
     contact.check_is_here(run)
     try:
         return VerbReply(command.execute(run, request.command, session.connection))
-    except attending.CommandError as error:
+    except client_program.CommandError as error:
         raise RequestError(error.code, str(error)) from None
 
 
@@ -103,7 +103,7 @@ def interact(session: ClientSession, request: Interact, _payload: bytes) -> Verb
     screen = command.Screen(request.kind, Window(request.rows, request.columns))
     try:
         return VerbReply(command.interact(run, request.command, screen, session.connection))
-    except attending.CommandError as error:
+    except client_program.CommandError as error:
         raise RequestError(error.code, str(error)) from None
 
 
@@ -117,7 +117,7 @@ def entrance(session: ClientSession, request: RunRequest, _payload: bytes) -> Ve
     contact.check_can_start(session.root)
     try:
         return VerbReply({"words": run_state.probe_of(run).entrance(run)})
-    except attending.CommandError as error:
+    except client_program.CommandError as error:
         raise RequestError(error.code, str(error)) from None
 
 

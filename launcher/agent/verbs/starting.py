@@ -17,7 +17,7 @@ from ..serving import contact
 from ..serving.container_place import container_place
 from ..serving.requests import RequestError, RunId, RunRequest, VerbReply
 from ..serving.session import ClientSession, Verb
-from ..store import settling, worker_folder
+from ..store import code_sync, worker_folder
 from ..store.manifest import ShippingError
 from ..store.secret_end import forget_secrets
 
@@ -224,7 +224,7 @@ def _restart(session: ClientSession, run: Run, judged: StateRecord, by: Optional
 def _settle(session: ClientSession, run: Run) -> None:
     """Write the complete code of a run to the disk in the background."""
     session.manifests.pop(run.id, None)
-    settling.start_settling(run)
+    code_sync.start_settling(run)
 
 
 def _look_after_crash(run: Run) -> JsonObject:
@@ -234,12 +234,12 @@ def _look_after_crash(run: Run) -> JsonObject:
     a container does not see the store. Raises RequestError while `gc` runs.
     """
     run_fate = run_state.probe_of(run)
-    if run_fate.is_in_image and settling.is_doubtful(run):
+    if run_fate.is_in_image and code_sync.is_doubtful(run):
         try:
-            mended = settling.mend(run, lambda: False)
+            mended = code_sync.mend(run, lambda: False)
         except ShippingError as error:
             raise RequestError("held", str(error)) from None
-        return settling.words_of(run, mended) if mended is not None and mended.lost else {}
+        return code_sync.words_of(run, mended) if mended is not None and mended.lost else {}
     return {}
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from launcher.backends.base.probing import Probing
     from launcher.backends.base.running import Running
     from launcher.backends.base.upkeep import Upkeep
-    from launcher.transport.client.desk import HostClient
+    from launcher.transport.client.host_client import HostClient
     from launcher.transport.shared_connection import SharedConnection
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from launcher.backends.base.runtime import Say
 from launcher.base.text import printable
 from launcher.errors import ConnectionLostError
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.reported.answers import HeldLock
 
 POLL_S = 0.5

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from launcher.backends.kinds import host_kind
 from launcher.errors import UsageError
-from launcher.planning.host_part import MACHINE, HostChecks, Resources
+from launcher.planning.host_resources import MACHINE, HostChecks, Resources
 from launcher.planning.placement import requested_gpus
 from launcher.values.job import OF_ONE_KIND
 from launcher.values.plan import Finding

@@ -25,7 +25,7 @@ from launcher.values.software.requirement import distribution
 if TYPE_CHECKING:
     from launcher.config.lookup import Lookup
     from launcher.rental.renting import InstanceOffer
-    from launcher.transport.client.desk import HostClient
+    from launcher.transport.client.host_client import HostClient
     from launcher.values.host import Host
     from launcher.values.machine_choice import MachineChoice
     from launcher.values.plan import Plan

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from launcher.backends.kinds import PACKAGES, host_kind
 from launcher.backends.registry import backend_of
 from launcher.config import resolve
-from launcher.copy.mirror import LocalCopy, local_copies
+from launcher.copy.local_copy import LocalCopy, local_copies
 from launcher.errors import RefusedError, UsageError
 from launcher.planning.placement import requested_gpus
 from launcher.rental.lease.renter import open_account

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from launcher.backends.base.running import Running
 from launcher.backends.base.upkeep import Upkeep
-from launcher.copy.mirror import LocalCopy, local_copies
+from launcher.copy.local_copy import LocalCopy, local_copies
 
 if TYPE_CHECKING:
     from launcher.values.host import Host

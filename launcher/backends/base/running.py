@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
     from launcher.rental.rental_settings import RentalSettings
     from launcher.transport.log_diagnosis import Diagnosis
     from launcher.values.host import Host

@@ -20,7 +20,7 @@ from launcher.values.software.image import BuildOptions
 if TYPE_CHECKING:
     from launcher.errors import AgentError
     from launcher.transport.channel import Socket
-    from launcher.transport.client.desk import HostClient
+    from launcher.transport.client.host_client import HostClient
     from launcher.values.facts import Facts
     from launcher.values.host import Host
     from launcher.values.plan import Plan

@@ -46,7 +46,7 @@ from launcher.backends.spool.segment_record import SegmentRecord, SegmentStatus
 from launcher.backends.spool.segment_settings import SegmentSettings, SegmentTree
 from launcher.backends.spool.segments import Packed, SegmentLook, SegmentOutput, Segments
 from launcher.backends.spool.spool_trees import KeptTree, SpoolTrees
-from launcher.backends.spool.spooled_desk import SpooledClient, connect_spool
+from launcher.backends.spool.spooled_client import SpooledClient, connect_spool
 from launcher.base.text import printable
 from launcher.errors import BadFileError, ServiceAuthError, ServiceError, ServiceUnreachableError
 from launcher.transport.agent_file import agent_file

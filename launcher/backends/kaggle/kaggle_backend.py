@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from launcher.backends.kaggle.kaggle_probing import KaggleProbing
     from launcher.backends.kaggle.kaggle_running import KaggleRunning
     from launcher.backends.kaggle.kaggle_upkeep import KaggleUpkeep
-    from launcher.transport.client.desk import HostClient
+    from launcher.transport.client.host_client import HostClient
     from launcher.transport.shared_connection import SharedConnection
 
 LACKS = {

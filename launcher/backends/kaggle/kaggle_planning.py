@@ -12,7 +12,7 @@ from launcher.backends.kaggle.kaggle_machines import expected_facts
 from launcher.backends.kaggle.kaggle_session import session
 from launcher.config import resolve
 from launcher.config.script_reading import seems_to_resume
-from launcher.planning.host_part import HostChecks, Resources
+from launcher.planning.host_resources import HostChecks, Resources
 from launcher.planning.placement import requested_gpus
 from launcher.planning.precision.ladder import is_too_large_as_asked
 from launcher.values.facts import Facts

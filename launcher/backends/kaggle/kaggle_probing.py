@@ -18,7 +18,7 @@ from launcher.backends.kaggle.kaggle_running import UNTRIED
 from launcher.config.lookup import Lookup
 
 if TYPE_CHECKING:
-    from launcher.transport.client.desk import HostClient
+    from launcher.transport.client.host_client import HostClient
     from launcher.values.facts import Facts
     from launcher.values.host import Host
     from launcher.values.job import Job

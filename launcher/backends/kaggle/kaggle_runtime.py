@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from launcher.backends.base.runtime import ResumeInputs, RunResource, Runtime, Say, SharedResource
 from launcher.backends.spool.segments import LeftoverSegment
-from launcher.backends.spool.spooled_desk import SpooledClient
+from launcher.backends.spool.spooled_client import SpooledClient
 from launcher.errors import HostError, ServiceError
 from launcher.values.facts import Facts
 from launcher.values.host import Host

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.backends.base.planning import Planning
 from launcher.backends.lambda_cloud.lambda_machines import lambda_findings
-from launcher.planning.host_part import HostChecks
+from launcher.planning.host_resources import HostChecks
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.plan import Plan

@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from launcher.backends.base.inside import NestedChannel, serving
+from launcher.backends.base.nested_channel import NestedChannel, serving
 from launcher.backends.base.runtime import ResumeInputs, RunResource, Runtime, Say, SharedResource
-from launcher.backends.machine.docker.build_remains import discard_remains, remains
+from launcher.backends.machine.docker.build_leftovers import discard_remains, remains
 from launcher.backends.machine.docker.container import (
     DOWN,
     LABEL_CHECK,
@@ -29,8 +29,8 @@ from launcher.errors import EngineError, PortClosedError
 from launcher.planning.placement import engine as usable_engine
 from launcher.planning.placement import is_closed
 from launcher.transport.channel import AgentChannel, Socket
-from launcher.transport.client.agent_desk import AgentClient
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.agent_client import AgentClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.plan import Plan

@@ -13,7 +13,7 @@ from launcher.errors import AgentError, HostError, MalformedAnswerError, Refused
 from launcher.planning.software.build_failure import build_failure, indexes
 from launcher.planning.software.environment_plan import build_variables, environment_files, has_no_index
 from launcher.planning.software.wheel_choice import unfit, unimported_torch, verifiable_torch
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.plan import Plan
 from launcher.values.profile import Profile
 from launcher.values.software.environment import Environment, EnvironmentBuilder

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from launcher.backends.base.runtime import Runtime, Say
 
 if TYPE_CHECKING:
-    from launcher.transport.client.desk import HostClient
+    from launcher.transport.client.host_client import HostClient
     from launcher.values.plan import Plan
     from launcher.values.software.environment import Environment
 

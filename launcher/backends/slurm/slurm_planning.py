@@ -20,7 +20,7 @@ from launcher.backends.slurm.slurm_job import (
 from launcher.config import resolve
 from launcher.config.script_reading import seems_to_resume
 from launcher.errors import UsageError
-from launcher.planning.host_part import MACHINE, HostChecks, Resources
+from launcher.planning.host_resources import MACHINE, HostChecks, Resources
 from launcher.planning.placement import requested_gpus
 from launcher.values.facts import Facts
 from launcher.values.host import Host

@@ -26,7 +26,7 @@ from launcher.values.slurm_settings import SlurmSettings
 
 if TYPE_CHECKING:
     from launcher.config.lookup import Lookup
-    from launcher.transport.client.desk import HostClient
+    from launcher.transport.client.host_client import HostClient
     from launcher.values.host import Host
     from launcher.values.job import Job
     from launcher.values.machine_choice import MachineChoice

@@ -12,7 +12,7 @@ from launcher.transport.log_diagnosis import Diagnosis
 from launcher.values.record import Reason, RunState, State
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
 
 _TIMEOUT = re.compile(r"\bTIMEOUT\b")
 """Slurm's word for a job whose time limit was reached."""

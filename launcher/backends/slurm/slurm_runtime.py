@@ -8,8 +8,8 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 
-from launcher.backends.base.inside import NestedChannel, serving
 from launcher.backends.base.making import alone
+from launcher.backends.base.nested_channel import NestedChannel, serving
 from launcher.backends.base.runtime import Say
 from launcher.backends.machine.native_runtime import Native
 from launcher.backends.slurm.slurm_host import SlurmHost
@@ -17,8 +17,8 @@ from launcher.base.text import printable
 from launcher.errors import AgentError, ConnectionLostError, HostError, PortClosedError
 from launcher.transport.agent_file import MAGIC
 from launcher.transport.channel import AgentChannel, ByteStream, Socket
-from launcher.transport.client.agent_desk import AgentClient
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.agent_client import AgentClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.plan import Plan, Submission

@@ -31,7 +31,7 @@ from launcher.backends.spool.spool import OutputChanges, Spool
 from launcher.backends.spool.spool_trees import KeptTree
 from launcher.base.text import printable
 from launcher.errors import HostError, RunError, ServiceError, ServiceUnreachableError, UnknownOutcomeError
-from launcher.transport.client.desk import Heard
+from launcher.transport.client.host_client import Heard
 
 SETTLE_S = 60.0
 """Seconds for a push without an answer to appear at the service. A guess: no figure was found."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from launcher.cli.output.say import complain
 from launcher.copy.last_answer import last_answer
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import AgentError, MachineGoneError, UnreachableError
 from launcher.runs.follow.refreshing import refresh
 from launcher.runs.locating import locate_to_read
-from launcher.runs.run_desk import open_client
+from launcher.runs.run_client import open_client
 
 EARLIER = "showing the local copy"
 

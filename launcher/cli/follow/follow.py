@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from launcher.cli.signals import Terminated
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import MachineGoneError, ServiceAuthError, ServiceError
 from launcher.rental import records
 from launcher.rental.renting import RentalReason
@@ -19,7 +19,7 @@ from launcher.runs.follow.following import finish
 from launcher.runs.follow.read_position import show_more, show_rest
 from launcher.runs.follow.sessions import follow_sessions, has_sessions
 from launcher.runs.follow.view import View
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.host import Host
 from launcher.values.record import RunState, State, is_terminal
 
@@ -43,7 +43,7 @@ def follow_to_end(
             state = _follow(host, local_copy, view, client, lease)
             if lease is not None:
                 from launcher.rental.lease.release import end_rent
-                from launcher.runs.rented.bringing_home import RunOnMachine
+                from launcher.runs.rented.final_download import RunOnMachine
 
                 try:
                     end_rent(lease, RunOnMachine(local_copy, host, view), view, state.state)
@@ -58,7 +58,7 @@ def follow_to_end(
             if lease is None or error.reason != RentalReason.LIMIT or not lease.rental.is_open:
                 raise
             from launcher.rental.lease.release import end_rent
-            from launcher.runs.rented.bringing_home import RunOnMachine
+            from launcher.runs.rented.final_download import RunOnMachine
 
             end_rent(lease, RunOnMachine(local_copy, host, view), view, is_last=True)
             raise lease.over(RentalReason.LIMIT, "its time was up") from None

@@ -10,7 +10,7 @@ from launcher.cli.follow.plain_view import PlainView
 from launcher.cli.output.say import without_escapes
 from launcher.cli.text.log_records import log_records
 from launcher.cli.text.log_text import readable
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.printed_lines import Printed, PrintedLines
 from launcher.copy.record_sync import News
 from launcher.runs.follow.evidence import why_waiting

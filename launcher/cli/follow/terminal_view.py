@@ -16,8 +16,8 @@ from launcher.cli.follow.idle_notice import QUIET_S
 from launcher.cli.follow.link_loss import LinkLoss
 from launcher.cli.follow.plain_view import PlainView
 from launcher.cli.output.figures import clock_text
+from launcher.cli.output.line_throttle import LineThrottle
 from launcher.cli.output.live_region import ACCENT, live_region
-from launcher.cli.output.thinning import LineThrottle
 from launcher.cli.output.wrapping import wrapped_lines
 from launcher.cli.signals import cursor_back_on_stop, spinner
 from launcher.cli.text.log_text import readable

@@ -11,7 +11,7 @@ from launcher.cli.output.say import complain
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
 
 YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask which run `last` is.")]
 

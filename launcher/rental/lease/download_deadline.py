@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher.base.clock import Clock
-    from launcher.transport.client.desk import HostClient
+    from launcher.transport.client.host_client import HostClient
 
 LOOK_S = 1.0
 """The interval of clock checks in seconds.

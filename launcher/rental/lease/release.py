@@ -24,7 +24,7 @@ from launcher.rental.lease.handoff import hand_over
 from launcher.rental.lease.rental_lease import Lease, RentalView
 from launcher.rental.records import ENDED_WITH_RUN, note_lost
 from launcher.rental.renting import RentalReason
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.host import Host
 from launcher.values.record import is_terminal
 

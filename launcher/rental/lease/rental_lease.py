@@ -30,7 +30,7 @@ from launcher.rental.records import (
 )
 from launcher.rental.renting import Instance, Rental, RentalReason, minutes_text
 from launcher.rental.verdict import GRACE_S, loss
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.host import Host
 
 LOOK_S = 1.0

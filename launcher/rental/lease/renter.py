@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from launcher.errors import BadFileError, RefusedError, ServiceError, UnknownOutcomeError
-from launcher.rental.lease.hold import RentalLock
+from launcher.rental.lease.rental_lock import RentalLock
 from launcher.rental.ledger import RentalLedger, new_nonce, usual_folder
 from launcher.rental.provider import REFUSED, Provider, is_passing, module_of
 from launcher.rental.rental_settings import RentalSettings

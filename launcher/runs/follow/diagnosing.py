@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from launcher.backends.registry import backend_of
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.runs.follow.evidence import of_service, words
 from launcher.transport.log_diagnosis import BY_NAME, Diagnosis, LogFile, ProcessEnd, diagnose
 from launcher.upload.excluded_files import explained

@@ -13,10 +13,10 @@ from rich.filesize import decimal
 
 from launcher.copy import move_records
 from launcher.copy.last_answer import last_answer
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import HostError, MachineGoneError, RunError, ServiceError, UnreachableError
+from launcher.metrics.ancestry import joined
 from launcher.metrics.host_figures import host_figures
-from launcher.metrics.lineage import joined
 from launcher.metrics.picture import draw
 from launcher.metrics.tensorboard import TensorBoard
 from launcher.rental import records
@@ -27,8 +27,8 @@ from launcher.runs.follow.view import Result, View
 from launcher.runs.pull.checkpoint_pulling import CheckpointKeeper
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.runs.pull.pulling import Choice, Pulled, by_number, came, checkpoint_of, pull, shown_path
-from launcher.runs.run_desk import Opening, open_client
-from launcher.transport.client.desk import HostClient
+from launcher.runs.run_client import Opening, open_client
+from launcher.transport.client.host_client import HostClient
 from launcher.upload.excluded_files import explained
 from launcher.values.host import Host
 from launcher.values.record import RunState, State, is_terminal

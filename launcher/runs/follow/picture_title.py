@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from launcher.base.text import printable
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 
 if TYPE_CHECKING:
     from launcher.runs.follow.precision_report import PrecisionReport

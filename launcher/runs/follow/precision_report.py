@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from launcher.base.json_file import JsonObject
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.run_record import MOST_GROWN
 from launcher.errors import BadFileError
 from launcher.planning.precision.precision_comparison import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from launcher.copy.record_sync import News
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
     from launcher.runs.follow.view import View
     from launcher.values.record import RunState
 

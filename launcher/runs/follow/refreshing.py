@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from launcher.values.record import RunState, State, is_terminal
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
-    from launcher.transport.client.desk import HostClient
+    from launcher.copy.local_copy import LocalCopy
+    from launcher.transport.client.host_client import HostClient
 
 MOST_ROUNDS = 20
 """The maximum number of answers that are not full. An ended run needs fewer."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 
 from launcher.backends.runtimes import load
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import BadFileError, UnreachableError
 from launcher.runs.follow.following import Watch, follow, no_watch, pause
 from launcher.runs.follow.view import View
 from launcher.runs.resume.recovering import RecoveryOutcome, recover_to_follow
-from launcher.runs.run_desk import Opening, open_client
-from launcher.transport.client.desk import HostClient
+from launcher.runs.run_client import Opening, open_client
+from launcher.transport.client.host_client import HostClient
 from launcher.values.host import Host
 from launcher.values.record import Reason, RunState, State
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from launcher.copy import last_seen
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import NoRunError
 from launcher.runs.follow.evidence import diagnosis, doubt, lingered
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.record import RunState, State, Summary, is_terminal
 
 

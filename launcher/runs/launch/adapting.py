@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import LaunchError
 from launcher.planning.precision.precision_history import PRECISION_FAILURES
 from launcher.planning.script.script import starts_python

@@ -14,15 +14,15 @@ from launcher.copy.request import Request
 from launcher.errors import HostError, RefusedError
 from launcher.planning.assembly import ladder_inputs
 from launcher.planning.gate import model_room
-from launcher.planning.host_part import Resources
-from launcher.planning.model_gate import unknown_model
+from launcher.planning.host_resources import Resources
+from launcher.planning.model_size_findings import unknown_model
 from launcher.planning.placement import cards_of
 from launcher.planning.precision.ladder import Ladder, LadderInputs, ladder, too_large
 from launcher.runs.launch import cards
 from launcher.runs.launch.adapting import suggestion
 from launcher.runs.launch.planned import known_of, plan_of
 from launcher.runs.launch.resolved_request import AUTO, secrets_for, there, understand
-from launcher.runs.run_desk import connect
+from launcher.runs.run_client import connect
 from launcher.upload.loading import load
 from launcher.upload.upload_history import UploadHistory
 from launcher.values.facts import Facts

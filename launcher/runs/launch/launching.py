@@ -13,10 +13,10 @@ from launcher.backends.kinds import RUNTIMES
 from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import Runtime, open_for_plan
 from launcher.backends.runtimes import load as load_runtime
-from launcher.base.held_interrupts import HeldInterrupts, Interrupts
+from launcher.base.delayed_interrupts import HeldInterrupts, Interrupts
 from launcher.config import build_settings, job_check, resolve, script_check, secret_values
 from launcher.config.resolved import Resolved
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.request import Request, remember
 from launcher.copy.run_id import new_run_id
 from launcher.copy.runs_folder import runs_folder
@@ -33,15 +33,21 @@ from launcher.errors import (
 from launcher.runs.follow.view import Stage, View
 from launcher.runs.launch import cards, sweeping
 from launcher.runs.launch.adapting import suggestion
-from launcher.runs.launch.contact import ConnectedHost, look_at_cards, pass_gate, pass_gate_when_free, settle
 from launcher.runs.launch.hook_note import hook_note
+from launcher.runs.launch.preflight import (
+    ConnectedHost,
+    look_at_cards,
+    pass_gate,
+    pass_gate_when_free,
+    settle,
+)
 from launcher.runs.launch.resolved_request import AUTO, secrets_for, there, understand
 from launcher.runs.launch.shipping import Shipment, ship
 from launcher.runs.launch.verifiable import unverifiable
 from launcher.runs.launch.wanted_machine import Wanted
 from launcher.runs.rented.acquire import acquire
-from launcher.runs.run_desk import Opening, connect
-from launcher.transport.client.desk import HostClient
+from launcher.runs.run_client import Opening, connect
+from launcher.transport.client.host_client import HostClient
 from launcher.upload import excluded_files, upload_record
 from launcher.upload.loading import Load, load
 from launcher.upload.upload_history import UploadHistory
@@ -161,7 +167,7 @@ def _launch_on(
         stage.text = client.about
     try:
         facts, profile = _look(client, resolved, view)
-        from launcher.planning.model_gate import unknown_model
+        from launcher.planning.model_size_findings import unknown_model
         from launcher.runs.launch.planned import plan_of
 
         plan = plan_of(profile, resolved, facts)

@@ -21,7 +21,7 @@ from launcher.planning.script.script import starts_python
 from launcher.planning.software.environment_plan import environment
 from launcher.planning.software.needed_packages import may_need_more, with_needed
 from launcher.planning.software.wheel_choice import site
-from launcher.runs.launch.contact import refusal
+from launcher.runs.launch.preflight import refusal
 from launcher.values.facts import Facts
 from launcher.values.job import Job
 from launcher.values.model import Model

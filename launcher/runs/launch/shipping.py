@@ -10,10 +10,10 @@ from rich.filesize import decimal
 
 from launcher.base.meter import Meter
 from launcher.base.text import files_text
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import ConnectionLostError, RunError
 from launcher.runs.follow.view import Stage
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.upload import tree
 from launcher.upload.excluded_text import left_out_line
 from launcher.upload.loading import Load

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from launcher.backends.base.runtime import RunResource
 from launcher.backends.runtimes import Runtime
 from launcher.planning.placement import release_advice, strangers_on
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.facts import Facts
 from launcher.values.reported.answers import CleanupResult, Sweep
 

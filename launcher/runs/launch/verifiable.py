@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import UsageError
 from launcher.values.plan import Finding, Plan
 

@@ -36,16 +36,16 @@ from launcher.runs.pull import checkpoints_here
 from launcher.runs.rented.lost_machines import end_rental
 from launcher.runs.rented.machine_gone import gone
 from launcher.runs.resume.recovering import RecoverRequest, Recovery, recover_on
-from launcher.runs.run_desk import connect
+from launcher.runs.run_client import connect
 from launcher.upload import upload_record
 from launcher.values.reported.answers import MovedTo
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
     from launcher.copy.move_record import MoveRecord
     from launcher.runs.follow.view import Stage, View
     from launcher.runs.pull.checkpoint_pulling import LocalCheckpoint
-    from launcher.transport.client.desk import HostClient
+    from launcher.transport.client.host_client import HostClient
     from launcher.upload.tree import SizedFile
     from launcher.upload.upload_record import UploadRecord
     from launcher.values.host import Host

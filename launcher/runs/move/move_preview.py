@@ -15,10 +15,10 @@ from launcher.runs.move.moving import check_move
 from launcher.runs.move.pending_stops import root_of
 from launcher.runs.rented.rental_agreement import agree
 from launcher.runs.resume.recovering import RecoverRequest, Recovery, RecoveryOutcome, recover_on
-from launcher.runs.run_desk import connect
+from launcher.runs.run_client import connect
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
     from launcher.runs.follow.view import View
     from launcher.values.host import Host
 

@@ -20,15 +20,15 @@ from launcher.base.meter import Meter
 from launcher.config import build_settings, env_file, resolve, secret_values
 from launcher.config.resolved import Resolved
 from launcher.copy import move_records
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.run_id import RUN_ID, new_run_id
 from launcher.errors import AgentError, HostError, RunError, UsageError
 from launcher.planning.assembly import job_of
 from launcher.rental.records import is_rented, rented_for
 from launcher.runs.follow.summaries import known_summary, summary_of
-from launcher.runs.launch.contact import ConnectedHost, pass_gate_when_free
 from launcher.runs.launch.launching import Started, UploadStage, begin
 from launcher.runs.launch.planned import plan_with
+from launcher.runs.launch.preflight import ConnectedHost, pass_gate_when_free
 from launcher.runs.launch.resolved_request import there
 from launcher.runs.launch.verifiable import refuse_verification
 from launcher.runs.launch.wanted_machine import Wanted
@@ -38,7 +38,7 @@ from launcher.runs.rented.api_key_guard import check_key_is_not_sent
 from launcher.runs.rented.lost_machines import end_rental, look_for
 from launcher.runs.resume.recovering import RecoverRequest, Recovery, RecoveryOutcome, recover_on
 from launcher.runs.resume.secret_consent import check_consent
-from launcher.runs.run_desk import connect
+from launcher.runs.run_client import connect
 from launcher.upload import upload_record
 from launcher.upload.tree import SizedFile, write_files
 from launcher.values.record import Reason, State, is_terminal
@@ -46,7 +46,7 @@ from launcher.values.record import Reason, State, is_terminal
 if TYPE_CHECKING:
     from launcher.runs.follow.view import Stage, View
     from launcher.runs.pull.checkpoint_pulling import LocalCheckpoint
-    from launcher.transport.client.desk import HostClient
+    from launcher.transport.client.host_client import HostClient
     from launcher.values.host import Host
     from launcher.values.plan import Plan
     from launcher.values.reported.answers import MovedTo

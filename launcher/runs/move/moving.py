@@ -20,7 +20,7 @@ from launcher.backends.base.rental_choice import check_limited
 from launcher.backends.registry import backend_of
 from launcher.config import resolve
 from launcher.copy import move_records
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.run_files import RunFiles
 from launcher.errors import AgentError, RunError, UnreachableError, UsageError
 from launcher.rental import records
@@ -53,9 +53,9 @@ from launcher.runs.rented.acquire import acquire, left_on_failure
 from launcher.runs.rented.lost_machines import look_for, reach
 from launcher.runs.rented.rented_runs import end_rent_later, pass_on
 from launcher.runs.resume.recovering import RecoverRequest, Recovery, recover_on
-from launcher.runs.run_desk import connect
+from launcher.runs.run_client import connect
 from launcher.runs.run_stopping import stop
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.upload.tree import SizedFile
 from launcher.values.host import Host
 from launcher.values.record import Summary, is_terminal

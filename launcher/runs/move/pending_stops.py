@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher.copy import index, move_records
-from launcher.copy.mirror import local_copy_of
+from launcher.copy.local_copy import local_copy_of
 from launcher.errors import LaunchError
 from launcher.runs.follow.summaries import summary_of
 from launcher.runs.run_stopping import stop
@@ -20,9 +20,9 @@ from launcher.values.record import is_terminal
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
     from launcher.copy.move_record import MoveRecord
-    from launcher.transport.client.desk import HostClient
+    from launcher.transport.client.host_client import HostClient
 
 
 said: list[str] = []

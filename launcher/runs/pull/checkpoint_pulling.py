@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from rich.filesize import decimal
 
 from launcher.base.text import files_text
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import AgentError, LaunchError
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.runs.pull.transfer import ChangedError, Transfer, until_stable
-from launcher.runs.run_desk import open_client
+from launcher.runs.run_client import open_client
 from launcher.values.reported.checkpoint import MANIFEST, SealedCheckpoint
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from launcher.runs.follow.view import Stage, View
-    from launcher.runs.run_desk import Opening
-    from launcher.transport.client.desk import HostClient
+    from launcher.runs.run_client import Opening
+    from launcher.transport.client.host_client import HostClient
     from launcher.values.host import Host
     from launcher.values.reported.output import Content
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from launcher.base.client_files import UnreadableError
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.run_files import MOST_JSON
 from launcher.runs.pull.checkpoint_pulling import LocalCheckpoint
 from launcher.runs.pull.local_copies import LocalCopies

@@ -9,13 +9,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import RunError, UsageError
 from launcher.runs.follow.view import Stage
 from launcher.runs.pull.local_copies import PIECE, LocalCopies, sync_folders
 from launcher.runs.pull.pulling import named_by
 from launcher.runs.pull.transfer import Transfer, until_stable
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.reported.output import Content, RunOutput
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import AgentError, ConnectionLostError, RunError, UnreachableError
 from launcher.runs.follow.following import LOST_LINKS, pause
 from launcher.runs.follow.refreshing import refresh
@@ -15,8 +15,8 @@ from launcher.runs.follow.summaries import known_summary
 from launcher.runs.follow.view import Stage, View
 from launcher.runs.pull.checkpoint_pulling import LocalCheckpoint, note_asked, pull_checkpoint
 from launcher.runs.pull.pulling import Choice, Pulled, came, pull
-from launcher.runs.run_desk import open_client
-from launcher.transport.client.desk import HostClient
+from launcher.runs.run_client import open_client
+from launcher.transport.client.host_client import HostClient
 from launcher.values.host import Host
 from launcher.values.record import State, is_terminal
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from rich.filesize import decimal
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import RunError, UnreachableError
 from launcher.runs.follow.view import Stage
 from launcher.runs.pull.local_copies import Here, LocalCopies
 from launcher.runs.pull.pulling import named_by, shown_path
-from launcher.runs.run_desk import open_client
+from launcher.runs.run_client import open_client
 from launcher.values.host import Host
 from launcher.values.public_result import public
 

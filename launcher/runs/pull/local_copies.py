@@ -17,7 +17,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.run_files import RunFiles
 from launcher.upload.digests import Digests
 from launcher.values.reported.output import CONTENT, Content, Kind, RunOutput

@@ -17,12 +17,12 @@ from typing import NamedTuple, TypeVar
 from rich.filesize import decimal
 
 from launcher.base.text import files_text
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import RunError
 from launcher.runs.follow.view import Stage
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.runs.pull.transfer import Transfer, until_stable
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.reported.output import TOPS, Content, Outputs, RunOutput
 
 File = TypeVar("File", RunOutput, Content)

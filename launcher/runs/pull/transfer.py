@@ -12,12 +12,12 @@ from typing import TypeVar
 from rich.filesize import decimal
 
 from launcher.base.meter import Meter
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import AgentError, MalformedAnswerError, RunError
 from launcher.runs.follow.view import Stage
 from launcher.runs.pull.local_copies import PARTS, LocalCopies
 from launcher.transport.channel import Incoming
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.reported.output import Content, Manifest, RunOutput
 
 PIECE = 1 << 18

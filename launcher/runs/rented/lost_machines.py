@@ -9,12 +9,12 @@ from launcher.errors import BadFileError, HostError, HostKeyError, MachineGoneEr
 from launcher.rental.records import RentedMachine, rented_for
 from launcher.rental.renting import Rental
 from launcher.runs.rented.machine_gone import check_rented
-from launcher.runs.run_desk import open_client
+from launcher.runs.run_client import open_client
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
     from launcher.runs.follow.view import View
-    from launcher.transport.client.desk import HostClient
+    from launcher.transport.client.host_client import HostClient
     from launcher.values.host import Host
 
 

@@ -11,7 +11,7 @@ from launcher.values.record import State, is_terminal
 from launcher.values.reported.checkpoint import MANIFEST
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
 
 
 def gone(local_copy: LocalCopy) -> str | None:

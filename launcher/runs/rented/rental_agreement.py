@@ -23,7 +23,7 @@ from launcher.rental.offers import fits
 from launcher.rental.price import RentalChoice
 from launcher.runs.follow.view import View
 from launcher.runs.launch import cards
-from launcher.runs.launch.contact import settle
+from launcher.runs.launch.preflight import settle
 from launcher.runs.launch.wanted_machine import Wanted
 from launcher.runs.rented.api_key_guard import check_key_is_not_sent
 from launcher.runs.rented.rental_names import name_findings

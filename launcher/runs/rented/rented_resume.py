@@ -21,7 +21,7 @@ from launcher.rental.lease.rental_lease import Lease
 from launcher.rental.records import RentedMachine, rent_cost
 from launcher.runs.follow.refreshing import refresh
 from launcher.runs.follow.summaries import known_summary, remembered
-from launcher.runs.launch.contact import settle
+from launcher.runs.launch.preflight import settle
 from launcher.runs.move.abandoning import fill_from_here, newest_here, sent_from_here
 from launcher.runs.move.move_target import (
     MoveRequest,
@@ -40,11 +40,11 @@ from launcher.runs.rented.acquire import acquire
 from launcher.runs.rented.lost_machines import reach
 from launcher.runs.rented.rented_runs import local_copy_of, pass_on
 from launcher.runs.resume.resumed_plan import changed_plan, check_ended, check_settings, refuse_moved
-from launcher.runs.run_desk import connect, open_client
+from launcher.runs.run_client import connect, open_client
 from launcher.values.record import is_terminal
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
     from launcher.runs.follow.view import Stage, View
     from launcher.runs.launch.launching import Started
     from launcher.runs.move.move_target import MoveTarget

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.copy import index
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.runs_folder import make_runs_folder, runs_folder
 from launcher.errors import HostError, LaunchError, RefusedError
 from launcher.rental import records

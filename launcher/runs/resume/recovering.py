@@ -18,7 +18,7 @@ from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import open_for_run
 from launcher.config import build_settings, env_file, resolve, secret_values
 from launcher.copy import move_records
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.runs_folder import runs_folder
 from launcher.errors import LaunchError, UsageError
 from launcher.rental import records
@@ -31,7 +31,7 @@ from launcher.runs.rented.api_key_guard import check_key_is_not_sent
 from launcher.runs.rented.lost_machines import reach
 from launcher.runs.resume.secret_consent import check_consent
 from launcher.runs.run_listing import listing
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.record import State, Summary, is_terminal
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from launcher.values.plan import Plan
 from launcher.values.record import State, Summary, is_terminal
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
-    from launcher.transport.client.desk import HostClient
+    from launcher.copy.local_copy import LocalCopy
+    from launcher.transport.client.host_client import HostClient
     from launcher.values.host import Host
 
 FILE = "--set"

@@ -13,7 +13,7 @@ from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import open_for_run
 from launcher.config import build_settings, env_file, job_variables, resolve, secret_values
 from launcher.config.job_check import on_end_findings, undeclared
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.request import new_launch
 from launcher.copy.run_id import new_run_id
 from launcher.errors import (
@@ -27,8 +27,8 @@ from launcher.planning.assembly import job_of
 from launcher.rental.records import RentedMachine, rented_for
 from launcher.runs.follow.refreshing import refresh
 from launcher.runs.follow.summaries import known_summary
-from launcher.runs.launch.contact import ConnectedHost, pass_gate_when_free, settle
 from launcher.runs.launch.launching import Started, UploadStage, begin
+from launcher.runs.launch.preflight import ConnectedHost, pass_gate_when_free, settle
 from launcher.runs.launch.verifiable import refuse_verification
 from launcher.runs.locating import locate
 from launcher.runs.rented.api_key_guard import check_key_is_not_sent
@@ -42,8 +42,8 @@ from launcher.runs.resume.resumed_plan import (
     refuse_moved,
 )
 from launcher.runs.resume.secret_consent import check_consent
-from launcher.runs.run_desk import open_client
-from launcher.transport.client.desk import HostClient
+from launcher.runs.run_client import open_client
+from launcher.transport.client.host_client import HostClient
 from launcher.upload import upload_record
 from launcher.values.host import Host
 
@@ -101,7 +101,7 @@ def _resume(
         refuse_moved(client, parent)
         refresh(client, parent)
         if lease is not None:
-            from launcher.runs.rented.bringing_home import download_files  # few runs are on a rented machine
+            from launcher.runs.rented.final_download import download_files  # few runs are on a rented machine
 
             download_files(
                 client, parent, view

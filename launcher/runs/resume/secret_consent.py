@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from launcher.errors import RefusedError
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
     from launcher.runs.follow.view import View
 
 

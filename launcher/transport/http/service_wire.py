@@ -81,7 +81,7 @@ class ServiceWire:
 
     def __init__(self, base: str) -> None:
         """Use this base URL. Raises UsageError unless it is HTTPS, or this machine's loopback."""
-        from launcher.transport.http.answer_limit import NoRedirectSession
+        from launcher.transport.http.response_deadline import NoRedirectSession
 
         parts = urlsplit(base)
         if parts.username or (parts.scheme != "https" and parts.hostname not in LOOPBACK):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.backends.toy.toy_host import ToyHost
 
 from launcher.backends.base.planning import Planning
-from launcher.planning.host_part import HostChecks
+from launcher.planning.host_resources import HostChecks
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.plan import Finding, Plan

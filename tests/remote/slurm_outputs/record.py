@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from testbed.client import until
 from testbed.slurm_cluster import SlurmCluster, slurm_cluster
 
-from launcher.agent.liveness.slurm import slurm_jobs, slurm_turn
+from launcher.agent.liveness.slurm import queue_position, slurm_jobs
 
 FOLDER = Path(__file__).resolve().parent
 LOOP = "trap : TERM; while :; do sleep 0.1; done"
@@ -121,7 +121,7 @@ def in_line(cluster: SlurmCluster) -> None:
         last = cluster.submit("true", "--comment=launch:a-run", *flags)
     cluster.submit("true", user="bob")
     until(lambda: cluster.job(last)["Reason"] == "Priority", "a reason")
-    said = [asked(cluster, *words) for words in (slurm_jobs.QUEUE, slurm_turn.LINE)]
+    said = [asked(cluster, *words) for words in (slurm_jobs.QUEUE, queue_position.LINE)]
     (FOLDER / "in-line.txt").write_text("".join(said))
     cluster.clear()
 

@@ -17,7 +17,7 @@ from ...record.files import read_text
 from ...record.locks import is_locked
 from ...record.rundir import Run
 from ...record.safe_open import APPENDING, open_regular
-from ...system import bearers, process
+from ...system import process, token_processes
 from ...system.process_lineage import ProcessEntry
 from ..liveness import COMING_BACK, GONE, LivenessProbe, RunLiveness, StartError
 
@@ -68,7 +68,7 @@ class NativeLiveness(LivenessProbe):
         """Kill a run's keeper, agent and training."""
         token = read_text(run.token)
         if token:
-            process.end(lambda: bearers.with_token(token), "token", 0.0)
+            process.end(lambda: token_processes.with_token(token), "token", 0.0)
 
     def end_without_wish(self, run: Run, *, by_force: bool) -> None:
         """Make the keeper end the run, as on a host that shuts down."""
@@ -81,7 +81,7 @@ class NativeLiveness(LivenessProbe):
     def left(self, run: Run) -> str:
         """Name the processes that carry the run's token, and those that an earlier attempt could not end."""
         token = read_text(run.token)
-        pids = {found.pid for found in bearers.with_token(token)} if token else set()
+        pids = {found.pid for found in token_processes.with_token(token)} if token else set()
         for folder in run.newest():
             evidence = folder.read_state().get("evidence") or {}
             for recorded in evidence.get("remaining") or []:
@@ -132,7 +132,7 @@ def start_keeper(run: Run, after: int) -> subprocess.Popen[bytes]:
 def _open_keeper(run: Run) -> subprocess.Popen[bytes]:
     variables = secret.without(dict(os.environ), run.read_plan())
     # The token proves that the keeper is ours, in whatever session it ends up. Its ancestors prove nothing.
-    variables.update({bearers.OF_RUN: read_text(run.token) or "", bearers.OF_KEEPER: "1"})
+    variables.update({token_processes.OF_RUN: read_text(run.token) or "", token_processes.OF_KEEPER: "1"})
     with open(open_regular(run.keeper_log, APPENDING), "ab") as log:
         return subprocess.Popen(
             [sys.executable, "-I", sys.argv[0], "keep", run.path],
@@ -158,13 +158,15 @@ def end_keeper(pid: int) -> None:
 
 def _keepers(run: Run) -> List[process.Process]:
     """Return the run's keeper, proven by the run's token and by its command line."""
-    found = bearers.with_token(read_text(run.token) or "?")
+    found = token_processes.with_token(read_text(run.token) or "?")
     return [bearer for bearer in found if _keeps(bearer.pid, run)]
 
 
 def _stopped() -> List[ProcessEntry]:
     """Return the processes that a signal or a tracer has stopped."""
-    return bearers.read_entries([found for found in process.table() if found.letter in ("T", "t")], ())
+    return token_processes.read_entries(
+        [found for found in process.table() if found.letter in ("T", "t")], ()
+    )
 
 
 def _is_keeper(entry: ProcessEntry, run: Run) -> bool:

@@ -17,14 +17,14 @@ from ...record import secret
 from ...record.rundir import LIVE, RUN_ID, TERMINAL, Run
 from ...record.safe_open import read_regular
 from ...record.strict_json import JsonObject
-from ...system.attending import CommandError
+from ...system.client_program import CommandError
 from ..liveness import GONE, SILENT, EndError, LivenessProbe, Orphan, RunLiveness
 from . import slurm_jobs, slurm_submission
+from .queue_position import QueuePosition
 from .slurm_jobs import SlurmJob
 from .slurm_lookup import JobLookup
 from .slurm_programs import FREED, CachedQuery, SlurmSilentError, ask, cluster_name, path_of
 from .slurm_submission import SubmittedJobs
-from .slurm_turn import QueuePosition
 
 MOST_LOG = 1 << 20
 PLACE = "slurm:"

@@ -33,7 +33,7 @@ from launcher.backends.machine.docker.container import (
 from launcher.base.text import printable
 from launcher.errors import EngineError, RefusedStreamError
 from launcher.transport.channel import Socket
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.base import Record
 from launcher.values.reported.engine_access import EngineAccess
 

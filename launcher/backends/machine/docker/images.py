@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from launcher.backends.base.making import OutputLines, alone, encoded
 from launcher.backends.base.runtime import Say, SharedResource
-from launcher.backends.machine.docker.build_remains import (
+from launcher.backends.machine.docker.build_leftovers import (
     LABEL_NAME,
     LABEL_STEP,
     clear_remains,
@@ -31,7 +31,7 @@ from launcher.planning.software.build_failure import build_failure, indexes
 from launcher.planning.software.recipe import buildkit, classic
 from launcher.planning.software.wheel_choice import unfit, verifiable_torch
 from launcher.transport.agent_file import torch_check
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.plan import Plan
 from launcher.values.software.image import BuildOptions, Image
 from launcher.values.software.packages import InstalledPackages

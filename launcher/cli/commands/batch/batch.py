@@ -202,7 +202,7 @@ def begin(
 
         show_preview(batch, is_sure=sure, as_json=as_json)
         return
-    from launcher.base.held_interrupts import HeldInterrupts
+    from launcher.base.delayed_interrupts import HeldInterrupts
     from launcher.batch.batch_queue import NewItem, make_queue
     from launcher.cli.commands.batch.batch_work import leaving
 

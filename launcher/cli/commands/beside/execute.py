@@ -65,7 +65,7 @@ def execute(
     from launcher.backends.registry import backend_of
     from launcher.runs.commands_beside import execute as run_there
     from launcher.runs.locating import locate
-    from launcher.runs.run_desk import open_client
+    from launcher.runs.run_client import open_client
 
     place, local_copy = locate(run, host)
     backend_of(place).check_has(place, "exec", local_copy.short)

@@ -37,7 +37,7 @@ def shell(
     from launcher.cli.output.say import complain
     from launcher.runs.commands_beside import interact
     from launcher.runs.locating import locate
-    from launcher.runs.run_desk import open_client
+    from launcher.runs.run_client import open_client
 
     place, local_copy = locate(run, host)
     backend_of(place).check_has(place, "shell", local_copy.short)

@@ -34,7 +34,7 @@ def gc(
     from launcher.cli.output.say import say
     from launcher.config import resolve
     from launcher.runs.cleaning import collect_garbage
-    from launcher.runs.run_desk import connect
+    from launcher.runs.run_client import connect
 
     place = resolve.host(host)
     with connect(place) as client, make_stage("reading") as stage:

@@ -11,7 +11,7 @@ from launcher.cli.output.asking import YesFlag, agrees, check_last
 from launcher.errors import OtherRootError, UnreachableError
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
     from launcher.runs.cleaning import Freeing
     from launcher.values.host import Host
 
@@ -120,7 +120,7 @@ def _free(place: Host, local_copy: LocalCopy, *, force: bool) -> Freeing:
     from launcher.cli.follow.screens import make_stage
     from launcher.errors import LastCopyError
     from launcher.runs.cleaning import free
-    from launcher.runs.run_desk import open_client
+    from launcher.runs.run_client import open_client
 
     with open_client(place, local_copy) as client, make_stage("comparing") as stage:
         try:

@@ -12,7 +12,7 @@ from launcher.cli.output.say import complain, say
 from launcher.cli.signals import Terminated, waiting
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
 
 
 def stop(
@@ -40,7 +40,7 @@ def stop(
     from launcher.runs.follow.summaries import has_live_session, summary_of
     from launcher.runs.locating import locate_live
     from launcher.runs.rented.rented_runs import leave_to_keeper, still_rented
-    from launcher.runs.run_desk import open_client
+    from launcher.runs.run_client import open_client
     from launcher.runs.run_stopping import stop as ask
     from launcher.values.record import Reason, is_terminal
 

@@ -36,7 +36,7 @@ def sweep(
     from launcher.runs.cleaning import open_runtimes
     from launcher.runs.launch.sweeping import strangers
     from launcher.runs.launch.sweeping import sweep as clean
-    from launcher.runs.run_desk import connect
+    from launcher.runs.run_client import connect
 
     place = resolve.host(host)
     backend_of(place).check_has(place, "sweep")

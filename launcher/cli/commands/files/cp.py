@@ -45,7 +45,7 @@ def cp(
     from launcher.runs.locating import locate
     from launcher.runs.pull.copying import copy, copy_from_here
     from launcher.runs.rented.machine_gone import gone
-    from launcher.runs.run_desk import open_client
+    from launcher.runs.run_client import open_client
 
     run, colon, path = source.partition(":")
     if not run or not colon or not path:

@@ -10,7 +10,7 @@ from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, 
 
 if TYPE_CHECKING:
     from launcher.cli.json_output.file_shapes import PulledFiles
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
     from launcher.runs.follow.view import View
     from launcher.runs.pull.checkpoint_pulling import LocalCheckpoint
     from launcher.runs.pull.pulling import Pulled

@@ -117,7 +117,7 @@ def _close_held(*, as_json: bool) -> None:
 def _growing(rows: list[Probed], names: list[str]) -> AbstractContextManager[None]:
     """Draw each row when its host answers, in the configured order, and below them the hosts without an answer."""
     from launcher.cli.output.columns import lay_out
-    from launcher.cli.output.watching import growing
+    from launcher.cli.output.watch_loop import growing
 
     places = {name: place for place, name in enumerate(names)}
 

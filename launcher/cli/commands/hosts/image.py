@@ -137,7 +137,7 @@ def listing(
     from launcher.cli.output.columns import Column, print_columns
     from launcher.config import resolve
     from launcher.runs.cleaning import images_of
-    from launcher.runs.run_desk import connect
+    from launcher.runs.run_client import connect
 
     place = resolve.host(host)
     backend_of(place).check_has(place, "image")
@@ -190,7 +190,7 @@ def prune(
     from launcher.base.text import printable
     from launcher.config import resolve
     from launcher.runs.cleaning import prune_images
-    from launcher.runs.run_desk import connect
+    from launcher.runs.run_client import connect
 
     place = resolve.host(host)
     backend_of(place).check_has(place, "image")

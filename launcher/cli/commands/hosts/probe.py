@@ -33,7 +33,7 @@ def probe(
     from launcher.cli.output.wait_notice import waiting_for
     from launcher.config.lookup import Lookup
     from launcher.errors import RefusedError, UnknownNameError
-    from launcher.runs.run_desk import connect
+    from launcher.runs.run_client import connect
     from launcher.values.profile import DERIVED
 
     lookup = Lookup()

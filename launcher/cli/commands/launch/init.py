@@ -51,7 +51,7 @@ def init(
     from launcher.config import resolve, trust
     from launcher.config.lookup import PROJECT_FILE, Lookup
     from launcher.runs.launch.init_config import propose, write
-    from launcher.runs.run_desk import connect
+    from launcher.runs.run_client import connect
 
     path = PROJECT_FILE
     if path.exists():

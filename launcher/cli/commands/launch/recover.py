@@ -23,7 +23,7 @@ from launcher.cli.options import (
 from launcher.cli.output.say import say
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
     from launcher.runs.follow.view import View
     from launcher.runs.move.move_target import MoveRequest
     from launcher.runs.resume.recovering import Recovery

@@ -17,7 +17,7 @@ from launcher.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
     from launcher.rental.lease.rental_lease import Lease
     from launcher.runs.follow.view import View
     from launcher.values.host import Host
@@ -82,7 +82,7 @@ def _keep(place: Host, local_copy: LocalCopy, view: View, lease: Lease) -> None:
 
     from launcher.rental.lease.rental_keeper import keep
     from launcher.runs.follow import read_position
-    from launcher.runs.rented.bringing_home import RunOnMachine
+    from launcher.runs.rented.final_download import RunOnMachine
 
     def follow() -> None:
         with contextlib.suppress(typer.Exit):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from launcher.cli.json_output.comparison_shapes import ComparisonShown
     from launcher.compare.code_diff import CodeDiff
     from launcher.compare.comparing import Comparison
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
     from launcher.copy.run_files import RunFiles
 
 _MOST_NAMED = 3

@@ -12,7 +12,7 @@ from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, 
 from launcher.cli.output.say import say
 
 if TYPE_CHECKING:
-    from launcher.copy.mirror import LocalCopy
+    from launcher.copy.local_copy import LocalCopy
     from launcher.metrics.curves import Measured
     from launcher.metrics.host_figures import FigureSummary
 
@@ -40,8 +40,8 @@ def metrics(
     """
     from launcher.cli.follow.fetch import fetch
     from launcher.metrics import curves
+    from launcher.metrics.ancestry import joined
     from launcher.metrics.host_figures import host_figures, summarize
-    from launcher.metrics.lineage import joined
     from launcher.values.record import is_terminal
 
     local_copy = fetch(run, host)

@@ -29,8 +29,8 @@ def plot(
     """
     from launcher.cli.follow.fetch import fetch
     from launcher.cli.output.wrapping import terminal_width
+    from launcher.metrics.ancestry import joined
     from launcher.metrics.host_figures import host_figures
-    from launcher.metrics.lineage import joined
     from launcher.metrics.picture import draw
     from launcher.runs.follow.picture_title import title_of
     from launcher.runs.follow.precision_report import known_precision

@@ -71,7 +71,7 @@ def ps(
         if len(rows) > limit and not as_json:
             complain(f"the newest {limit} are shown   more   launch ps --limit {10 * limit}")
         return
-    from launcher.cli.output.watching import watch as watch_rows
+    from launcher.cli.output.watch_loop import watch as watch_rows
 
     watch_rows(
         look,

@@ -87,7 +87,7 @@ def reconcile(
     from launcher.rental.provider import module_of
     from launcher.rental.settle_account import TerminationRequest, reconcile_all
     from launcher.runs.follow.null_view import NullView
-    from launcher.runs.rented.bringing_home import run_of
+    from launcher.runs.rented.final_download import run_of
 
     if dismiss is not None:
         if dry_run or adopt or after is not None or force or sure or as_json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.filesize import decimal
 
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.errors import AgentError, LaunchError, RunError, UnreachableError
 from launcher.rental import records
 from launcher.rental.records import RentalRecord
@@ -22,8 +22,8 @@ from launcher.runs.pull.checkpoint_pulling import WHOLE, pull_checkpoint
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.runs.pull.pulling import Choice, by_number, came, checkpoint_of, pull, shown_path
 from launcher.runs.rented.rented_runs import local_copy_of
-from launcher.runs.run_desk import open_client
-from launcher.transport.client.desk import HostClient
+from launcher.runs.run_client import open_client
+from launcher.transport.client.host_client import HostClient
 from launcher.values.record import State, is_terminal
 from launcher.values.reported.output import RunOutput
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.backends.base.runtime import SharedResource
 from launcher.backends.machine.docker.container import LABEL_ROOT
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 
 if TYPE_CHECKING:
     from launcher.backends.machine.docker.engine import DockerEngine, ListedImage

@@ -14,7 +14,7 @@ from launcher.config import resolve
 from launcher.errors import RefusedError
 from launcher.runs.follow.view import View
 from launcher.runs.launch import cards
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job

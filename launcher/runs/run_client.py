@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 from launcher.backends.registry import backend_of
 from launcher.copy import move_records
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.runs.rented.machine_gone import check_rented
-from launcher.transport.client.desk import HostClient
+from launcher.transport.client.host_client import HostClient
 from launcher.transport.shared_connection import SharedConnection
 from launcher.values.host import Host
 

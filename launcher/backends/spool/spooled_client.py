@@ -20,8 +20,8 @@ from launcher.backends.spool.spool_lacks import SPOOL_LACKS
 from launcher.errors import LackingError, ServiceAuthError, ServiceUnreachableError
 from launcher.transport.agent_input import Keyboard
 from launcher.transport.channel import AgentReply, Calls, Incoming, Socket
-from launcher.transport.client.agent_desk import AgentClient, _Preparation, _Runs, _Upkeep
-from launcher.transport.client.desk import Heard, Printed
+from launcher.transport.client.agent_client import AgentClient, _Preparation, _Runs, _Upkeep
+from launcher.transport.client.host_client import Heard, Printed
 from launcher.transport.client.run_reading import Reader
 from launcher.transport.local import LocalConnection
 from launcher.values.host import Host

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from launcher.planning.fitting import what_fits
+from launcher.planning.alternatives import what_fits
 from launcher.planning.precision.ladder import MEASURED
 from launcher.planning.precision.memory import GB, Training, estimate
 from launcher.planning.precision.workload import workload_of

@@ -20,7 +20,7 @@ from launcher.base.text import is_obeyed, printable
 from launcher.errors import BadFileError, MalformedAnswerError
 from launcher.transport.agent_input import ONLY_LISTENING, Keyboard, typing, until
 from launcher.transport.channel import HASHING_S, AgentReply, Calls, ForwardingOpener, Incoming
-from launcher.transport.client.desk import Heard, HostUpkeep, Making, Preparation, Printed, RunList
+from launcher.transport.client.host_client import Heard, HostUpkeep, Making, Preparation, Printed, RunList
 from launcher.transport.client.run_reading import Reader, SingleReader
 from launcher.values.base import Record
 from launcher.values.parsing import build

@@ -22,14 +22,14 @@ from typing import IO, Any, Callable, Iterator, NamedTuple, Optional, TypedDict
 
 from ..record import strict_json
 from ..record.strict_json import JsonObject
-from . import bearers, process
+from . import process, token_processes
 from .login_umask import login_umask
 from .terminal import Terminal, Window, become_controlling
 
 TURN_S = 0.05
 GRACE_S = 3.0
 QUIET_S = 1.0
-MARK = bearers.OF_EXEC
+MARK = token_processes.OF_EXEC
 MOST_TYPED = 1 << 16
 PIECE = 3900  # bytes: with its header line no more than a writable pipe accepts at once
 
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
     """Guard a program. When standard input closes, end the processes that carry the token, and return 0."""
     token, variable, grace_s = arguments
     sys.stdin.buffer.read()
-    process.end(lambda: bearers.with_token(token, variable, _parent), "token", float(grace_s))
+    process.end(lambda: token_processes.with_token(token, variable, _parent), "token", float(grace_s))
     return 0
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.copy import index
-from launcher.copy.mirror import LocalCopy, local_copy_of
+from launcher.copy.local_copy import LocalCopy, local_copy_of
 from launcher.copy.run_id import RUN_ID
 from launcher.metrics.curves import Measured, in_order, order
 from launcher.metrics.metric_points import metric_points
