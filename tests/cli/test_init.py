@@ -47,7 +47,7 @@ def test_a_file_that_is_there_stays_as_it_is(client):
     client.script("# mine\n", "launch.toml")
     done = client.run("init", "--host", "local")
     assert done.returncode == 2
-    assert "stays as it is" in done.stderr
+    assert "was not changed" in done.stderr
     assert (client.project / "launch.toml").read_text() == "# mine\n"
     assert not (client.home / ".launch" / "runs").exists()
 
@@ -153,6 +153,6 @@ def test_an_engine_or_an_environment_decides_where_jobs_run():
 def test_a_file_that_appears_meanwhile_stays(tmp_path):
     """Made by an editor, or by another `launch init`, while a person was asked."""
     (tmp_path / "launch.toml").write_text("# mine\n")
-    with pytest.raises(UsageError, match="stays as it is"):
+    with pytest.raises(UsageError, match="was not changed"):
         write(tmp_path / "launch.toml", 'host = "lab"\n')
     assert (tmp_path / "launch.toml").read_text() == "# mine\n"

@@ -69,7 +69,7 @@ def python_with(required: list[str], wheels: str | None) -> str:
             f"this Python lacks {', '.join(missing)}: make gpu WHEELS=FOLDER installs from a folder of wheels"
         )
     if not Path(wheels).is_dir():
-        raise UnfitError(f"WHEELS={wheels} is no folder")
+        raise UnfitError(f"WHEELS={wheels} is not a folder")
     return _filled(FOLDER / "venv", required, wheels)
 
 

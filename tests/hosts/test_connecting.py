@@ -75,7 +75,7 @@ def test_a_name_that_cannot_be_looked_up_is_looked_up_once(client, listener):
 @pytest.mark.parametrize(
     ("greeting", "stays", "said"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", False, "is no SSH server"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", False, "does not speak SSH"),
         pytest.param(b"SSH", True, "does not answer within 10 s", marks=pytest.mark.long),
     ],
     ids=["a web server", "a greeting that stops"],

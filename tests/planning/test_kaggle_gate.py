@@ -51,7 +51,7 @@ def test_secrets_are_refused_with_the_ways_that_work(facts):
     assert said.level == "refuse"
     assert "HF_TOKEN" in said.message
     assert "kaggle-cli#582" in said.message
-    assert "private dataset" in said.mend
+    assert "private Kaggle dataset" in said.mend
     assert "gated model" in said.mend
 
 

@@ -57,7 +57,7 @@ def test_a_pipe_a_device_and_a_huge_file_in_a_manifests_place_stop_nobody(tmp_pa
     signal.alarm(20)
     try:
         assert [step for step, _ in sealed(str(tmp_path))] == [3]
-        assert what_is_wrong(str(tmp_path / "step-3")) == "weights is no file"
+        assert what_is_wrong(str(tmp_path / "step-3")) == "weights is not a regular file"
     finally:
         signal.alarm(0)
 

@@ -275,7 +275,7 @@ def test_an_end_that_never_comes_is_an_error_with_its_cost(renter, lambda_servic
     ready(renter, rental)
     lambda_service.alive()[0].lies = 10_000
     with pytest.raises(
-        ServiceError, match=r"still listed: \$.* so far\n  try again   launch reconcile"
+        ServiceError, match=r"still listed after its termination: \$.* so far\n  try again   launch reconcile"
     ) as caught:
         renter.end(rental, "done")
     assert caught.value.reason == RentalReason.STILL_BILLED

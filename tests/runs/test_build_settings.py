@@ -82,7 +82,7 @@ def test_proxies_are_handed_on_where_the_host_says_so(place):
     [
         (f"index-url = https://me:{SECRET}@h", "line 1 is neither"),
         (f"[global]\nindex-url = x\n{SECRET}\n", "line 3 is neither"),
-        (f"[global]\na = 1\na = {SECRET}\n", "line 3 says again"),
+        (f"[global]\na = 1\na = {SECRET}\n", "line 3 repeats an earlier setting"),
         (f"[global]\n{SECRET}/x = 1\n", "is not an option of pip"),
     ],
 )

@@ -399,12 +399,12 @@ def test_an_entry_that_says_no_host_ends_no_listing(client):
 
 INTERRUPTED_AS_IT_IS_BOUND = """
 import os, signal
-from launcher.copy.mirror import Mirror
-bind = Mirror.bind
+from launcher.copy.local_copy import LocalCopy
+bind = LocalCopy.bind
 def bound(*words):
     bind(*words)
     os.kill(os.getpid(), signal.SIGINT)
-Mirror.bind = bound
+LocalCopy.bind = bound
 from launcher.cli import main
 main()
 """

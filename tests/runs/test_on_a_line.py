@@ -233,7 +233,7 @@ class Notes:
 
     def note(self, text):
         """Take it."""
-        assert "did not come here" in text
+        assert "was not downloaded" in text
 
 
 def test_interrupts_are_held_back_by_the_main_thread_alone():

@@ -108,7 +108,7 @@ def test_with_adds_and_replaces(folder):
         with pytest.raises(UsageError, match=said) as error:
             packages(added=(word,))
         assert "SESAME" not in str(error.value)
-    with pytest.raises(UsageError, match="image of its own"):
+    with pytest.raises(UsageError, match="launch installs nothing into it"):
         packages(added=("peft",), settings=('image="mine:1"',))
 
 

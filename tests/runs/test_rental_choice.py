@@ -286,7 +286,7 @@ def test_what_the_service_does_not_tell_is_an_error_of_the_host(account, monkeyp
 def test_the_host_whose_offers_are_meant(account):
     account.write(max_hours=1)
     assert offering_host(None).name == offering_host("lambda").name == offering_host("r").name == "r"
-    with pytest.raises(UsageError, match="nothing is rented there"):
+    with pytest.raises(UsageError, match="it rents no machines"):
         offering_host(LOCAL.name)
 
 

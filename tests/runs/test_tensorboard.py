@@ -107,7 +107,7 @@ def test_fifty_runs_are_drawn_at_once_without_a_process_or_a_library(tmp_path):
     code = """
 import json, pathlib, resource, sys
 from launcher.copy.event_lines import parse_event
-from launcher.copy.mirror import LocalCopy
+from launcher.copy.local_copy import LocalCopy
 from launcher.metrics.tensorboard import TensorBoard
 mirrors = [LocalCopy(f"0101-sft-{number:04}", pathlib.Path(sys.argv[1])) for number in range(50)]
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -160,7 +160,7 @@ def test_what_the_disk_refuses_is_told_once(local_copy):
     events = local_copy(1, metric(1, loss=1.0))
     while board.problem is None:
         board.add(events)
-    assert board.problem == f"{local_copy.tensorboard}: is no folder"
+    assert board.problem == f"{local_copy.tensorboard}: is not a folder"
     board.problem = None
     board.add(events)
     assert board.problem is None

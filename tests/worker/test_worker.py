@@ -544,7 +544,7 @@ def test_nothing_is_sealed_or_removed_once_the_run_has_gone_on(worker, run_of, m
         write_weights(folder)
         attempt.with_name("0003").mkdir()
 
-    with pytest.raises(worker.SupersededError, match="goes on in 0003"):
+    with pytest.raises(worker.SupersededError, match="continues in 0003"):
         worker.save(20, write_meanwhile)
     assert [path.name for path in (out / "checkpoints").iterdir()] == ["step-10"]
     own = out / "checkpoints" / "checkpoint-30"
