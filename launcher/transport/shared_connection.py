@@ -1,6 +1,6 @@
 """A shared connection to a host, on which many host clients may be open at once.
 
-    with open_line(host) as line:
+    with open_shared_connection(host) as line:
         with line.desk() as client:
             client.runs.summaries()
 

@@ -153,10 +153,10 @@ sys.path.insert(0, sys.argv[1])
 subprocess.run([sys.executable, "-c", '''
 import os, subprocess, sys
 sys.path.insert(0, sys.argv[1])
-from launcher.agent.system import bearers
-os.environ.update({"LAUNCH_TOKEN": sys.argv[2], bearers.OF_ADOPTER: bearers.words_of_adopter()})
+from launcher.agent.system import token_processes
+os.environ.update({"LAUNCH_TOKEN": sys.argv[2], token_processes.OF_ADOPTER: token_processes.words_of_adopter()})
 program = subprocess.Popen(["sleep", "1000"], stdout=subprocess.DEVNULL, start_new_session=True)
-print(program.pid, os.environ[bearers.OF_ADOPTER], flush=True)
+print(program.pid, os.environ[token_processes.OF_ADOPTER], flush=True)
 ''', *sys.argv[1:]])
 sys.stdin.read()
 """

@@ -221,14 +221,14 @@ def test_a_limit_ends_a_rent_although_files_are_not_home(project):
 
 BUG = """
 from testbed.sim_clock import wait_by_it
-from launcher.runs.rented import bringing_home
+from launcher.runs.rented import final_download
 wait_by_it()
-bring_home = bringing_home.bring_home
+download_files = final_download.download_files
 def fails(*words):
     if os.path.exists(os.environ["BUG"]):
         raise RuntimeError("a mistake of launcher's own")
-    return bring_home(*words)
-bringing_home.bring_home = fails
+    return download_files(*words)
+final_download.download_files = fails
 """
 
 
@@ -291,11 +291,11 @@ def test_who_only_looks_on_has_the_rent_ended_if_nobody_else_does(project):
 
 
 MISTAKEN = """
-from launcher.runs.rented import bringing_home
+from launcher.runs.rented import final_download
 from launcher.rental.lease import handoff
 def fails(*words):
     raise RuntimeError("a mistake of launcher's own")
-bringing_home.bring_home = fails
+final_download.download_files = fails
 if {is_alone}:
     handoff.start_keeper = fails
 from launcher.cli import main

@@ -105,7 +105,7 @@ def make(
 
     `unimported` is the torch that need not be imported: its version, or "" for any. The payload is JSON,
     {"files": {name: base64}, "secrets": {name: base64}, "settings": {variable: value}}. Raises EnvironmentBuildError,
-    attending.CommandError, OSError, and the wire's exceptions when the client is gone. The caller removes an
+    client_program.CommandError, OSError, and the wire's exceptions when the client is gone. The caller removes an
     incomplete environment.
     """
     contents = strict_json.decode(payload)

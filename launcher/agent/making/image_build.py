@@ -51,7 +51,7 @@ def build(request: BuildRequest, payload: bytes, wire: Any) -> client_program.Pr
     """Build an image while the client listens. Return how the build ended.
 
     The payload is JSON, {"files": {name: base64}, "secrets": {id: base64}}. Raises BuildError,
-    attending.CommandError, OSError, and the wire's exceptions when the client is gone.
+    client_program.CommandError, OSError, and the wire's exceptions when the client is gone.
     """
     contents = strict_json.decode(payload)
     files, secrets = contents.get("files") or {}, contents.get("secrets") or {}

@@ -94,7 +94,7 @@ def choose(
     """Return the newest checkpoint that is not late and whose files all match its manifest.
 
     This may take minutes. `is_given_up` is called between blocks. `late` has defects by name; see
-    late_seals.py. Raises CheckAbortedError.
+    stale_checkpoints.py. Raises CheckAbortedError.
     """
     damaged: dict[str, str] = dict(late)
     for step, path in reversed(sealed(folder)):

@@ -9,7 +9,7 @@ the keeper records), or a keeper.
 A server that puts itself in the background (tmux) is started by the training, and is meant to outlive it: the
 server and its descendants count as handed over too.
 
-The functions decide from a table, which bearers.py reads.
+The functions decide from a table, which token_processes.py reads.
 """
 
 from __future__ import annotations

@@ -220,7 +220,7 @@ class Inherit(NamedTuple):
 
 
 def inherit(session: ClientSession, request: Inherit, _payload: bytes) -> VerbReply:
-    """Give a prepared run its parent's code, data and newest intact checkpoint; see parentage.py.
+    """Give a prepared run its parent's code, data and newest intact checkpoint; see inheritance.py.
 
     This replaces an upload from the client: files that are on this host are not sent again.
     """

@@ -1,6 +1,6 @@
 """The client of a host with an agent.
 
-Only this module names the agent's verbs; see `desk.py` for the methods.
+Only this module names the agent's verbs; see `host_client.py` for the methods.
 """
 
 from __future__ import annotations

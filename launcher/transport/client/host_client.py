@@ -1,6 +1,6 @@
 """The interface of a host client: a typed method for each request to a host.
 
-For an SSH host, the implementation uses an agent (`agent_desk.py`). The methods are grouped by subject:
+For an SSH host, the implementation uses an agent (`agent_client.py`). The methods are grouped by subject:
 `runs` for recorded runs, `preparation` for a run in preparation, `making` for environments and images,
 `upkeep` for cleanup and garbage collection. Example: `connect(host).runs.summaries()`.
 
