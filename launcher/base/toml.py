@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,7 +66,7 @@ def parse_toml(text: str, where: str) -> TomlTable:
     except RecursionError:
         raise BadFileError(f"{where}: {_TOO_DEEP}") from None
     except ValueError as error:  # TOMLDecodeError, or int's own for thousands of digits
-        raise BadFileError(f"{where}: is not TOML: {error}") from error
+        raise BadFileError(f"{where}: is not TOML: {_plain(str(error), text)}") from error
     level: list[Any] = [tables]
     for _ in range(MOST_DEEP):
         inner = [value for one in level for value in (one.values() if isinstance(one, dict) else one)]
@@ -75,6 +76,14 @@ def parse_toml(text: str, where: str) -> TomlTable:
         if not level:
             return tables
     raise BadFileError(f"{where}: {_TOO_DEEP}")
+
+
+def _plain(said: str, text: str) -> str:
+    """Return tomllib's message in the terms of the file."""
+    said = said.replace(r"Illegal character '\n'", "a quote is not closed")
+    said = said.replace("Cannot overwrite a value", "this table has the name of a value above it")
+    hint = "\n  the table of a host is   [hosts.NAME]" if re.search(r"(?m)^\s*\[host\.", text) else ""
+    return f"{said}{hint}"
 
 
 def inline(value: object) -> str:

@@ -143,9 +143,11 @@ def _near_options(error: Any) -> list[str]:
         for name in (*param.opts, *param.secondary_opts)
     ]
     known += ["--help"]
-    return difflib.get_close_matches(
-        error.option_name, {name: None for name in known if name.startswith("--")}
-    )
+    names = {name: None for name in known if name.startswith("--")}
+    asked: str = error.option_name
+    if not asked.startswith("--"):  # one letter: the options that begin with it
+        return [name for name in names if name.startswith(f"-{asked[:2]}")]
+    return difflib.get_close_matches(asked, names, cutoff=0.7)
 
 
 def _with_default(option: Any) -> Any:

@@ -220,7 +220,21 @@ def _by_option(said: str, written: _WrittenJob, changed: Iterable[str]) -> str:
         return said
     before = rf"(?m)^{re.escape(written.title)} with --set"
     named = re.sub(rf"{before}: (?=(?:{tops})\b)", "--set ", said)
-    return re.sub(rf"{before}(?=: unknown key '(?:{tops})\b)", "--set", named)
+    named = re.sub(rf"{before}(?=: unknown key '(?:{tops})\b)", "--set", named)
+    return re.sub(r"(?m)^(--set: unknown key '(\w+)')(?:: did you mean '(\w+)'\?)?", _with_a_hint, named)
+
+
+_OPTIONS = ("gpus", "host", "precision", "profile", "runtime", "wait")
+
+
+def _with_a_hint(unknown: re.Match[str]) -> str:
+    """Return the message of a key that no job has, with the way to give that value."""
+    said, key, near = unknown.groups()
+    if key in _OPTIONS:
+        return f"{said}\n  it is an option   --{key} …"
+    if near is not None and difflib.SequenceMatcher(None, key, near).ratio() > 0.7:
+        return unknown[0]
+    return f"{said}\n  a setting of the script is   --set settings.{key}=…"
 
 
 def _of_words(words: Sequence[str]) -> _WrittenJob:
