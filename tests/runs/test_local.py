@@ -126,7 +126,7 @@ def test_a_script_that_knows_nothing_of_us_needs_no_file(client, tmp_path):
     row = json.loads(client.ok("ps", "--json"))["runs"][0]
     assert (row["state"], row["reason"]) == ("succeeded", "exit-only")
     said = client.ok("stop", row["run"])
-    assert said == f"{row['run']} had ended already (succeeded: exit-only, step -): nothing was stopped\n"
+    assert said == f"{row['run']} had ended already (succeeded: exit-only): nothing was stopped\n"
     assert client.summary(row["run"])["state"] == "succeeded"
     assert (tmp_path / "shared").stat().st_mode & 0o777 == 0o644
     log = next((client.home / ".launch" / "runs").glob("*/record/0002/log.txt"))

@@ -65,7 +65,8 @@ def ending(
         )
         is_cut_short = evidence.of_rent(state.evidence)
         reason = "its machine's time was up" if is_cut_short else state.reason or gone
-        where = ", ".join([reason, f"step {progress.where()}", *rehearsed])
+        step = progress.where()
+        where = ", ".join([reason, *([f"step {step}"] if step != "-" else []), *rehearsed])
         became = "stopped" if is_cut_short else state.state
         yield StyledLine(f"  ✗ {became} {took}   {where}", "bold")
         yield from (

@@ -92,7 +92,7 @@ def stop(
         answer(StopShown(run=local_copy.run, **values, problem=row.problem, rent_cents=cents))
         return
     reason = f": {ended.reason}" if ended.reason else ""  # missing if a full disk did not take the run's end
-    became = f"{ended.state}{reason}, step {ended.step or '-'}"
+    became = f"{ended.state}{reason}{f', step {ended.step}' if ended.step else ''}"
     if before is not None and is_terminal(before.state):
         became = f"had ended already ({became}): nothing was stopped"
     say(f"{local_copy.run} {became}")
