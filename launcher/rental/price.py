@@ -188,7 +188,7 @@ class RentalChoice(NamedTuple):
         minutes = minutes_text(download_reserve_s(self.first.limit_s) / 60)
         home = (
             f"{self.host}: the last {minutes} before the limit are reserved for downloads: the run is then asked to save and stop;"
-            " files not downloaded by the limit are lost with the machine, and named"
+            " files not downloaded by the limit are lost with the machine"
         )
         return (
             Finding(level="note", code="home", message=home),
