@@ -689,7 +689,7 @@ def test_what_refuses_a_stream_refuses_it_through_a_holder_too(desk):
         port = server.getsockname()[1]
     with pytest.raises(PortClosedError, match=f"A: no process listens on port {port}"):
         desk.open_port(port)
-    with pytest.raises(RefusedStreamError, match="nothing listens there"):
+    with pytest.raises(RefusedStreamError, match="no process listens on it"):
         desk.open_socket("/nowhere")
 
 

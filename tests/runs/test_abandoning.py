@@ -70,7 +70,7 @@ def test_a_run_goes_on_without_its_host_which_ends_its_own_when_it_answers(two, 
             "abandoned": 0, "told": None, "settled": None, "also": None, "given_up": [],
         }  # fmt: skip
         listed = client.ok("ps")
-        assert f"abandoned, goes on as {child[-6:]}; not yet told" in listed
+        assert f"abandoned, continues as {child[-6:]}; not yet told" in listed
         assert f"its parent {run[-6:]} may still train on A" in listed
     swept = client.seen("sweep", "--host", "A")  # any verb
     assert f"{run} on A was ended, at step " in swept
@@ -232,14 +232,14 @@ def test_the_abandoned_run_says_where_it_goes_on_and_another_root_hears_nothing(
         seen = client.run("attach", run)
         assert (seen.returncode, f"launch attach {child[-6:]}" in seen.stderr) == (4, True), seen.stderr
         seen = client.run("recover", run)
-        assert (seen.returncode, f"goes on at local as {child}" in seen.stderr) == (2, True), seen.stderr
+        assert (seen.returncode, f"continues on local as {child}" in seen.stderr) == (2, True), seen.stderr
         assert f"its parent {run[-6:]} may still train on A" in until_note(client, child)
     table = (client.project / "launch.toml").read_text()
     (client.project / "launch.toml").write_text(table.replace(str(two.roots["A"]), f"{two.roots['A']}/other"))
     client.ok("sweep", "--host", "A")
     assert two.runs_on("A") == {run: "running"}
     seen = client.run("attach", run)  # its mirror knows the true root
-    assert f"goes on at local as {child}" in seen.stderr
+    assert f"continues on local as {child}" in seen.stderr
     assert two.runs_on("A") == {run: "stopped"}
     client.ok("stop", "--now", child)
 

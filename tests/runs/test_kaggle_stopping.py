@@ -85,7 +85,7 @@ def test_a_script_that_cannot_resume_gets_no_second_session_and_its_follower_lea
     account.client.script("import time\nprint('at work', flush=True)\ntime.sleep(300)\n")
     followed = account.client.run("--host", "k", "--", "python", "train.py")
     said = followed.stdout + followed.stderr
-    assert "never asks worker.resume_from()" in said
+    assert "never calls worker.resume_from()" in said
     assert "stopping" not in said
     assert "it cannot continue in another one" in said
     assert "not-restartable" in said

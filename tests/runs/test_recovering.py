@@ -140,7 +140,7 @@ def test_a_run_that_lost_its_secrets_waits_for_them(client):
     kill_all(client, run)
     (folder_of(client, run) / "record" / "secrets.env").unlink()
     del client.variables["HF_TOKEN"]
-    assert "without --dry-run it goes on: it is interrupted" in client.ok("recover", run, "--dry-run")
+    assert "without --dry-run it continues: it is interrupted" in client.ok("recover", run, "--dry-run")
     assert client.summary(run)["state"] == "interrupted"
     seen = client.run("recover", run)
     assert (seen.returncode, "HF_TOKEN" in seen.stderr) == (2, True)

@@ -165,7 +165,7 @@ class SshConnection:
                 forbidden = "sshd forbids it (AllowStreamLocalForwarding no)"
                 why = {
                     FORBIDDEN: forbidden,
-                    UNREACHED: f"no process listens on that port, or {forbidden}",
+                    UNREACHED: f"no process listens on it, or {forbidden}",
                 }.get(error.code, error.text)
                 raise RefusedStreamError(self._host.name, f"{self._host.name}: {path}: {why}") from error
             except AttributeError as error:
