@@ -96,10 +96,10 @@ def test_another_machine_goes_on_with_a_run_by_the_words_that_ps_shows_there(kag
     account.hurry(other)
     words = f"recover {run.rpartition('-')[2]} --host k"
     assert f"launch {words}" in other.ok("ps", "--host", "k")
-    assert "goes on" in other.seen(*words.split())
+    assert "continues" in other.seen(*words.split())
     account.assert_pushed_once(run, 2)
     assert "nothing to do" in other.seen(*words.split())
     account.service.wait_for(f"alice/launch-{run}-2", "COMPLETE")
-    assert "goes on" in other.seen("recover", "--all", "--host", "k")
+    assert "continues" in other.seen("recover", "--all", "--host", "k")
     account.assert_pushed_once(run, 3)
     assert "succeeded" in other.seen("attach", run)

@@ -41,7 +41,7 @@ def test_a_run_moves_in_mid_flight_and_ends_with_the_weights_of_an_unbroken_one(
         assert again.returncode == 2
         assert f"was moved to local, and continues as {child}" in again.stderr
     seen = client.run("attach", run).stderr
-    assert f"goes on  launch attach {child[-6:]}" in seen
+    assert f"new run  launch attach {child[-6:]}" in seen
     assert "launch resume" not in seen
     assert "succeeded" in client.seen("attach", child)
     two.judge()

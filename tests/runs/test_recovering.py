@@ -78,7 +78,7 @@ def test_a_run_without_a_kernel_for_its_card_waits_and_goes_on_after_the_mend(cl
     assert "waiting: image" in row
     assert f"launch recover {short}" in row
     (client.home / "fixed").touch()
-    assert "goes on" in client.ok("recover", run)
+    assert "continues" in client.ok("recover", run)
     assert "succeeded" in client.seen("attach", run)
     assert len(ledger(client)) == 2
     (told,) = [
@@ -105,7 +105,7 @@ def test_a_lost_card_is_never_taken_again(client, listed_cards):
     (lost,) = ledger(client)
     assert (waiting["reason"], waiting["evidence"]["lost"]) == ("card", [lost])
     (client.home / "fixed").touch()
-    assert "goes on" in client.ok("recover", run)
+    assert "continues" in client.ok("recover", run)
     assert "succeeded" in client.seen("attach", run)
     assert ledger(client) == [lost, ({"GPU-card-0", "GPU-card-1"} - {lost}).pop()]
 
@@ -149,7 +149,7 @@ def test_a_run_that_lost_its_secrets_waits_for_them(client):
     assert (waiting["reason"], waiting["evidence"]) == ("secret", {"secrets": "missing: HF_TOKEN"})
     client.variables["HF_TOKEN"] = value
     (client.home / "go").touch()
-    assert "goes on" in client.ok("recover", run)
+    assert "continues" in client.ok("recover", run)
     assert "succeeded" in client.seen("attach", run)
     assert Path(out).read_text().split() == [hashlib.sha256(value.encode()).hexdigest()] * 2
     everything = b"".join(path.read_bytes() for path in folder_of(client, run).rglob("*") if path.is_file())
@@ -198,7 +198,7 @@ def test_of_several_clients_at_once_one_goes_on_with_the_run(client):
         out, err = one.communicate(timeout=100)
         assert one.returncode == 0, out + err
         said.append(out)
-    assert sum("goes on" in out for out in said) == 1, said
+    assert sum("continues" in out for out in said) == 1, said
     assert sum("nothing to do" in out for out in said) == 3, said
     assert "succeeded" in client.seen("attach", run)
     assert is_once(client)

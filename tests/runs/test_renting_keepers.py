@@ -264,7 +264,7 @@ def test_who_only_looks_on_sees_the_end(project):
     done = project.client.run("--detach", *ON_RENTED, "--", "python3", "train.py")
     assert done.returncode == 0, done.stderr
     onlooker = project.client.start("attach", "last")
-    assert "another process here" in onlooker.stderr.readline()
+    assert "another process on this computer" in onlooker.stderr.readline()
     project.instances.newest.enter("touch", "/home/ubuntu/go")
     out, said = onlooker.communicate(timeout=90)
     assert onlooker.returncode == 0, out + said
@@ -278,12 +278,12 @@ def test_who_only_looks_on_has_the_rent_ended_if_nobody_else_does(project):
     project.client.script(TRAIN + 'while not os.path.exists("/home/ubuntu/go"): pass\n')
     project.client.ok("--detach", *ON_RENTED, "--", "python3", "train.py")
     onlooker = project.client.start("attach", "last")
-    assert "another process here" in onlooker.stderr.readline()
+    assert "another process on this computer" in onlooker.stderr.readline()
     project.end_keepers()
     project.go()
     out, said = onlooker.communicate(timeout=90)
     assert onlooker.returncode == 0, out + said
-    assert "goes on" not in said
+    assert "continues" not in said
     project.until_gone()
     project.until_left()
     (rental,) = project.rentals()
@@ -335,7 +335,7 @@ def test_who_only_looks_on_hears_who_ends_the_rent(project):
     project.client.script(TRAIN + 'while not os.path.exists("/home/ubuntu/go"): pass\n')
     project.client.ok("--detach", *ON_RENTED, "--", "python3", "train.py")
     onlooker = project.client.start("attach", "last")
-    assert "another process here" in onlooker.stderr.readline()
+    assert "another process on this computer" in onlooker.stderr.readline()
     with project.service.holding("terminate"):
         project.go()
         out, said = onlooker.communicate(timeout=90)

@@ -94,7 +94,7 @@ def test_a_machine_whose_run_goes_on_is_ended_by_force_alone(project):
     assert project.ours() == [instance]
     project.end_keepers()
     done = project.client.run("reconcile", "--adopt", instance)
-    assert (done.returncode, "goes on" in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, "continues" in done.stderr) == (1, True), done.stderr
     assert project.ours() == [instance]
     assert project.keepers()  # it is looked after again
     done = project.client.run("reconcile", "--adopt", instance, "--force")

@@ -105,7 +105,7 @@ def test_agent_and_keeper_killed_and_all_children_are_ended_by_the_next_launch(c
     assert not any(is_gone(pid) for pid in trained)
     said = next_launch_succeeds(client)
     assert all(is_gone(pid) for pid in trained)
-    assert "ended 3 of ours: pid" in said
+    assert "ended 3 leftovers: pid" in said
     assert f"of {run.name[-6:]}" in said
     record = root / "hosts" / process.host_id() / "sweeps.jsonl"
     lines = [json.loads(line) for line in record.read_text().splitlines()]
@@ -128,7 +128,7 @@ def test_what_takes_long_to_give_back_its_memory_is_waited_for(client, root):
     until(lambda: is_gone(agent) and is_gone(keeper), "their end")
     said = next_launch_succeeds(client)
     assert is_gone(trained)
-    assert f"ended 1 of ours: pid {trained} " in said
+    assert f"ended 1 leftover: pid {trained} " in said
     assert "left alone" not in said
 
 
@@ -143,7 +143,7 @@ def test_what_the_training_gave_to_a_spooler_is_named_and_goes_on(client, root, 
         said = next_launch_succeeds(client)
         assert not is_gone(job)
         assert all(is_gone(pid) for pid in trained if pid != job)
-        assert "ended 1 of ours: pid" in said
+        assert "ended 1 leftover: pid" in said
         assert f"· pid {job} (" in said
         assert f"of {run.name[-6:]}: left alone: handed over to {spooler.title}: not ended" in said
         (item,) = json.loads(client.ok("sweep", "--json"))["items"]
@@ -242,7 +242,7 @@ def test_the_agent_alone_killed_is_brought_back_and_none_of_its_processes_is_swe
     _, trained, agent, _ = begin(client, root)
     kill(agent)
     until(lambda: all(is_gone(pid) for pid in trained), "the keeper's work")
-    assert "of ours: pid" not in next_launch_succeeds(client)
+    assert "leftover: pid" not in next_launch_succeeds(client)
 
 
 def sockets(client):

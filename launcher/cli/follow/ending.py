@@ -133,7 +133,7 @@ def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> It
     if name == "failed" and not evidence.diagnosis(state.evidence):
         yield StyledLine(f"           launch diagnose {short}     reads its log for the cause")
     if result.goes_on is not None:
-        yield StyledLine(f"  continued  launch attach {result.goes_on.rpartition('-')[2]}")
+        yield StyledLine(f"  new run  launch attach {result.goes_on.rpartition('-')[2]}")
     elif (
         name in ("failed", "stopped")
         and state.reason != Reason.CODE_DAMAGED

@@ -71,6 +71,6 @@ def summary(items: list[CleanupResult]) -> str:
         if chosen:
             more = f", {len(chosen) - 3} more" if len(chosen) > 3 else ""
             words.append(
-                f"{did} {len(chosen)} leftovers: {', '.join(item.title for item in chosen[:3])}{more}"
+                f"{did} {len(chosen)} leftover{'s' * (len(chosen) != 1)}: {', '.join(item.title for item in chosen[:3])}{more}"
             )
     return "; ".join(words) or "nothing is left over"

@@ -166,7 +166,7 @@ def recover_on(client: HostClient, local_copy: LocalCopy, request: RecoverReques
         _note_unread(run, request, view)
         return Recovery(run, host, RecoveryOutcome.NOTHING_TO_DO, summary.state)
     if request.is_dry:
-        words = f"it continues: it is {summary.state}{f' ({summary.reason})' if summary.reason else ''}; nothing was sent"
+        words = f"continues: it is {summary.state}{f' ({summary.reason})' if summary.reason else ''}; nothing was sent"
         return Recovery(run, host, RecoveryOutcome.PLANNED, summary.state, words)
     return _recover(client, local_copy, summary, request, view)
 
