@@ -76,8 +76,8 @@ class Rules(Written):
 class BatchFile(BatchRun, Rules):
     """A batch as the user writes it: the common options, the runs, and a matrix that multiplies them.
 
-    `name` is the batch's name. A matrix key is a key of `--set`, `host`, `profile`, `precision`, or a
-    placeholder `{KEY}` of the command.
+    `name` is the batch's name. A matrix key is a key of `--set`, or `host`, `profile`, `precision` or
+    `gpus`, or a placeholder `{KEY}` of the command.
     """
 
     run: tuple[BatchRun, ...] = ()

@@ -1,7 +1,7 @@
 """The index of this user's batches. A batch is worked on, or stopped, only if this user began it.
 
 Each batch has a file `~/.local/share/launch/batches/DIGEST.json`. DIGEST is the SHA-256 of the batch's
-initial definition: its rules, and the command and hosts of each item. A queue in a cloned folder is not in
+definition: its present rules, and the command and hosts of each item. A queue in a cloned folder is not in
 the index. The folder in the file is a hint.
 """
 

@@ -196,8 +196,8 @@ class BatchQueue:
     def _check_data(self) -> None:
         """Raise BadFileError for other tables than launch's, sqlite3.DatabaseError for a damaged file.
 
-        Afterwards each table is as large as the file says. A view, a trigger, a computed column or a cycle of
-        pages could keep SQLite busy forever, and no signal reaches a process inside SQLite.
+        In a file that passes, every query ends. A view, a trigger, a computed column or a cycle of pages could
+        keep SQLite busy forever, and no signal reaches a process inside SQLite.
         """
         self._data.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_SCHEMA_TEXT)
         self._data.set_progress_handler(lambda: 1, _SCHEMA_OPS)
@@ -232,7 +232,7 @@ class BatchQueue:
             return Rules.model_validate_json(self._rules)
 
     def identity(self) -> str:
-        """Return the SHA-256 of the batch's initial definition: rules, and the items' commands and hosts."""
+        """Return the SHA-256 of the batch's definition: its present rules, and the items' commands and hosts."""
         keys = ("version", "rules", "folder", "made", "name")
         with self._errors():
             items = self._data.execute("SELECT number, name, request, hosts, point FROM item ORDER BY number")
@@ -254,9 +254,9 @@ class BatchQueue:
         self._rules = written
 
     def check_folder(self) -> None:
-        """Raise UsageError unless this is the folder in which the batch was created, and no copy.
+        """Raise UsageError unless the batch was made in the working folder, and is not a copy.
 
-        Its runs take their files from there.
+        Its runs take their files from that folder.
         """
         with self._errors():
             folder = Path(self._value("folder"))
@@ -386,7 +386,7 @@ class BatchQueue:
     def mark(self) -> bool:
         """Update the marker for lists of runs. Return whether the batch has ended.
 
-        If the write fails, lists read this batch's queue.
+        If the marker cannot be removed, lists still read this batch's queue.
         """
         has_ended = self.count(*UNENDED) == 0
         with contextlib.suppress(OSError):
@@ -520,7 +520,7 @@ def names() -> list[str]:
 
 
 def _with(file: str) -> list[str]:
-    """Return the names of the batches that have a given file. A name with a leading dot is incomplete."""
+    """Return the names of the batches that have a given file. A leading dot marks an incomplete batch."""
     files = RunFiles(batches_folder())
     return [name for name in files.folders() if name[0] != "." and files.is_file(f"{name}/{file}")]
 
@@ -664,7 +664,7 @@ def open_queue(name: str | None, *, only_looks: bool = False, may_be_foreign: bo
     """Open the queue of a batch, by default the latest. With `only_looks` the folder may be read-only.
 
     Raises UnknownNameError and RunError. RunError is also raised for a batch that this user has not begun,
-    unless `may_be_foreign`.
+    unless `only_looks` or `may_be_foreign`.
     """
     known = names()
     if not known:

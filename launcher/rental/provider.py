@@ -103,8 +103,8 @@ class Provider(Protocol):
     def launch(self, intent: Intent, setup: LaunchOptions) -> tuple[str, ...]:
         """Launch an instance that carries the intent's nonce. Return its id and the ids of extra instances.
 
-        Raises UnsettledError if the provider may have accepted the launch. After any other error it did not;
-        NO_CAPACITY means that none is free.
+        Raises UnknownOutcomeError if the provider may have accepted the launch. After any other error it did
+        not; NO_CAPACITY means that none is free.
         """
 
     def instances(self) -> tuple[Instance, ...]:

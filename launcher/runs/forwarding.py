@@ -1,4 +1,4 @@
-"""Port forwarding: carry each connection to a port of this machine to a port beside a run."""
+"""Port forwarding: connections to a port of this machine lead to a port beside a run."""
 
 from __future__ import annotations
 
@@ -108,11 +108,11 @@ class Forwarded(NamedTuple):
 
 @contextlib.contextmanager
 def forwarded(door: PortForward, port: int | None, tell: Callable[[str], None]) -> Iterator[Forwarded]:
-    """Carry connections to `port` of this machine's loopback through a door, during the block.
+    """Carry connections to `port` of this machine's loopback through `door`, during the block.
 
-    Without a `port` it is the same number as the run's port, or another if that is taken. `tell` gets errors,
-    once for each reason in a row. Raises UsageError if `port` is taken, RefusedStreamError if the host
-    forbids it, HostError.
+    Without a `port`, the number of the run's port is used, or another if that is taken. `tell` gets each
+    error, but not the same one twice in a row. Raises UsageError if `port` is taken, RefusedStreamError if
+    the host forbids it, HostError.
     """
     is_answered = door.is_answered()
     with contextlib.ExitStack() as opened:
@@ -149,7 +149,7 @@ def _listen(port: int, *, or_another: bool) -> socket.socket:
 
 
 class _Carrier:
-    """Carries connections to `listener` through a door."""
+    """Carries connections to `listener` through `door`."""
 
     def __init__(self, listener: socket.socket, door: PortForward, tell: Callable[[str], None]) -> None:
         self._listener = listener

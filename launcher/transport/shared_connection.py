@@ -1,7 +1,7 @@
 """A shared connection to a host, on which many host clients may be open at once.
 
     with open_shared_connection(host) as line:
-        with line.desk() as client:
+        with line.client() as client:
             client.runs.summaries()
 
 The connection is made for the first client. The requests of all clients use few channels, each with its own

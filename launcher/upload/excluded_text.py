@@ -12,13 +12,13 @@ MOST_NAMED = 6
 FEW = 3
 """Up to this many exclusions are all named, whatever their size."""
 _SPOKEN_FOR = (ExclusionReason.CREDENTIALS, ExclusionReason.KEY_NAME, ExclusionReason.ENVIRONMENT)
-"""The reasons that a name like `.env`, `id_rsa` or `.venv/` makes clear."""
+"""The reasons that need no words, because a name like `.env`, `id_rsa` or `.venv/` shows them."""
 WORTH_NAMING = 1_000_000
 """The minimum bytes for naming an exclusion's size. Smaller exclusions by git or a rule are only counted."""
 
 
 def left_out_line(cargo: UploadSelection) -> str:
-    """Return the exclusions in one line, secrets and the largest first: `.env, .venv/ (1.2 GB)`.
+    """Return the exclusions in one line, first secrets, then the largest: `.env, .venv/ (1.2 GB)`.
 
     Empty if nothing was excluded.
     """

@@ -29,7 +29,8 @@ _BY_A_CLIENT = ("prepare", "contact")
 def lock_decides(run: Run, folder: RecordFolder) -> bool:
     """Whether the folder's lock shows, from here, if its writer is alive.
 
-    Also true for a run whose locks are never seen as held: its service was asked before, so it need not wait.
+    Also true for a run whose locks are never seen as held, as on Slurm or Kaggle: its scheduler or service has
+    already been asked, so no wait is needed.
     """
     if run.has_shared_locks or not run_state.probe_of(run).sees_lock:
         return True
@@ -122,7 +123,7 @@ class SilenceWatch:
 
     @property
     def left_s(self) -> float:
-        """The rest of this time, in seconds."""
+        """The part of `lasts_s` that is still missing, in seconds."""
         return max(0.0, self._began_s + self.lasts_s - time.monotonic())
 
     def look(self) -> Optional[bool]:

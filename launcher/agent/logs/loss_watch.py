@@ -51,7 +51,7 @@ def is_of_sweep(line: str) -> bool:
 
 
 def _is_of_part(line: str) -> bool:
-    """Whether the line begins with a setting or a part, as `fold 3`.
+    """Whether the line begins with a setting or a part, such as `fold 3`.
 
     Its loss then belongs to one of several trainings.
     """
@@ -70,7 +70,8 @@ class LossWatch:
     """Two non-finite training losses in a row are a divergence; `divergence` is the first of the log.
 
     A non-finite gradient norm alone is not one: a scaler's first steps overflow. Evaluations and the losses
-    of a sweep are ignored. A loss without a step, an epoch or a bar is at most uncertain.
+    of a sweep are ignored. A non-finite loss without a step, an epoch or a bar is no divergence: it may be
+    something else.
     """
 
     def __init__(self) -> None:

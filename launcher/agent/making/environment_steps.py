@@ -1,4 +1,4 @@
-"""The programs that make and fill an environment: uv where it can do all of it, else venv (or uv) and pip.
+"""The programs that make and fill an environment: uv, or pip in an environment that venv or uv has made.
 
 uv does not read pip's settings. So pip fills the environment if this host's pip settings contain something
 that the client's own settings do not replace, for example an index of the site.
@@ -95,7 +95,7 @@ def conflicts(output: str) -> List[str]:
 
 
 def uv_that_fills(folder: str, maker: MakerRecord) -> Optional[str]:
-    """Return the client's uv, unless this host's pip has settings that uv would ignore."""
+    """Return the uv of the maker, unless this host's pip has settings that uv would ignore."""
     uv = maker.get("uv")
     given = _options(os.path.join(folder, "pip_conf"))
     own = {option for file in _pip_files() for option in _options(file)}

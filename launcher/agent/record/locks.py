@@ -57,7 +57,7 @@ class Lock:
 def _open_lock(path: str) -> int:
     """Open the file of a lock, created if missing. Read access is enough, so a read-only disk will do.
 
-    A missing file cannot be created there. Its folder is locked instead.
+    On a read-only disk a missing file cannot be created; its folder is locked instead.
     """
     try:
         return open_regular(path, os.O_RDWR | os.O_CREAT)

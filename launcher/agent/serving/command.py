@@ -40,7 +40,7 @@ class Screen(NamedTuple):
 
 
 def interact(run: Run, command: list[str], screen: Screen, connection: Any) -> ProgramEnd:
-    """Run a command on a terminal, by default the user's shell; otherwise like `execute`."""
+    """Like `execute`, run a command, but on a terminal. Without a command, run the user's shell."""
     words, values = _beside(run, command or [_shell()])
     values["TERM"] = screen.kind if _KIND.fullmatch(screen.kind) else "dumb"
     if command or os.path.basename(words[0]) != "bash":

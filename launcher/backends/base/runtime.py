@@ -174,9 +174,9 @@ class Runtime(ABC):
     def start(self, run: str) -> str | None:
         """Start a created run. Return once its agent has begun the first attempt.
 
-        The result is the id of the run's job on a cluster, else None. `desk.preparation.start` has the agent
-        start the run's keeper. A runtime that starts the run itself calls `desk.preparation.hand_over` first
-        and waits with `desk.runs.await_agent`.
+        The result is the id of the run's job on a cluster, else None. `client.preparation.start` has the
+        agent start the run's keeper. A runtime that starts the run itself first calls
+        `client.preparation.hand_over`, and waits with `client.runs.await_agent`.
         """
 
     def start_words(self, job_id: str | None) -> str:

@@ -1,9 +1,10 @@
 """Start the ranks of this node by torchrun: `python -m launcher_worker.start_ranks train.py ...`.
 
-torchrun reads its options from the variables PET_*. Its backend is the static one, whose agents exchange
-JSON. With `c10d`, and so with `--standalone`, the agents unpickle values from a store: anyone who can reach
-the store can write a value and so run code in the agents. The static backend would open its store on all
-addresses of this machine. So this module opens the store, on the one address that the ranks connect to.
+torchrun reads its options from the variables PET_*. launcher uses torchrun's static backend, whose agents
+exchange JSON. With the backend `c10d`, which `--standalone` uses too, the agents unpickle values from a store:
+anyone who can reach the store can write a value and so run code in the agents. The static backend would open
+its store on all addresses of this machine. So this module opens the store, on the one address that the ranks
+connect to.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ def start_ranks(arguments: List[str]) -> None:
 
 
 def open_store(host: str, port: int) -> Any:
-    """Return a TCPStore that listens on a host's address only; on all if that is a loopback of several nodes.
+    """Return a TCPStore that listens only on a host's address.
 
-    Raises OSError if the port is taken, or if the host's address does not belong to this machine.
+    It listens on all addresses if a host name has a loopback address, which other nodes cannot reach. Raises
+    OSError if the port is taken, or if the host's address does not belong to this machine.
     """
     from torch.distributed import TCPStore
 

@@ -8,9 +8,10 @@ et al. 2020, arXiv:2001.08361, section 2.1):
     2 T    backward, for the gradients of the `T` trained parameters among them
     2 F    forward through additional frozen models, such as a distillation's teacher
 
-That is 6 M for a full fine-tune. As in Chowdhery et al. 2022, arXiv:2204.02311, appendix B, two costs are
-left out: the products inside attention (`12 L T H` a token; a few percent below some thousand tokens) and the
-recomputation of activation checkpointing. So the figure is a lower bound of the card's real rate.
+That is 6 M for a full fine-tune. Two costs are left out, so the figure is a lower bound of the card's real
+rate: the recomputation of activation checkpointing, and the products inside attention. For `L` layers of
+width `H` and sequences of `S` tokens the latter cost `12 L H S` a token, a few percent if `S` is below some
+thousand. Chowdhery et al. 2022, arXiv:2204.02311, appendix B, leave out only the recomputation.
 """
 
 from __future__ import annotations

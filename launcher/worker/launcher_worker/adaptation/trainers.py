@@ -121,7 +121,7 @@ def adapt_trainer(module: Any) -> None:
 
 
 def _add_callback(trainer: Any) -> None:
-    """Add the worker's callback, unless the script has done so; it copies checkpoints to the agent's folder."""
+    """Add the worker's callback, which copies checkpoints to the agent's folder, unless the script has one."""
     callbacks = trainer.callback_handler.callbacks
     if any(type(one).__module__ == "launcher_worker.trainer" for one in callbacks):
         return
@@ -131,7 +131,7 @@ def _add_callback(trainer: Any) -> None:
 
 
 def _keep(step: int, folder: str, epoch: Any, is_own: bool) -> None:
-    """Seal a copy of a Trainer's checkpoint, as links. `is_own`: the script wanted it too, and keeps it."""
+    """Seal a copy of a Trainer's checkpoint, as links. `is_own`: the script saves it too, so it stays."""
 
     def write(target: str) -> None:
         shutil.copytree(folder, target, copy_function=_link, dirs_exist_ok=True)

@@ -84,7 +84,7 @@ class WatchedModels:
 
     @property
     def is_sample_trainable(self) -> bool:
-        """Whether all samples of trainable weights still are trainable, and no frozen ones were unfrozen."""
+        """Whether all sampled trainable weights are still trainable, and all sampled frozen ones still frozen."""
         if self._weights is None or not all(part.requires_grad for part, _ in self._weights.parts):
             return False
         return self._base is None or not any(part.requires_grad for part, _ in self._base.parts)
@@ -113,7 +113,7 @@ class WatchedModels:
     def sample_largest_gradients(self, optimizer: Any) -> None:
         """Sample, from now on, weights that this optimizer must move: those with the largest gradients.
 
-        A random sample may miss the trained weights, such as the used rows of an embedding, or only a head.
+        A random sample may miss the weights that are trained: a few rows of an embedding, or only a head.
         """
         given = {id(part) for group in optimizer.param_groups for part in group["params"]}
         with_gradient = [
@@ -173,7 +173,10 @@ class WatchedModels:
         return ~elements.isfinite().all(), is_zero
 
     def _held_by(self, optimizer: Any) -> List[Any]:
-        """Return the trainables that an optimizer holds, or all if it holds none: other gradients may be old."""
+        """Return the trainables that an optimizer holds, or all if it holds none.
+
+        The gradients of other trainables may be old.
+        """
         size = sum(len(group["params"]) for group in optimizer.param_groups)
         known_size, held = self._held.get(optimizer, (-1, []))
         if known_size != size:
