@@ -165,7 +165,7 @@ class SharedConnection:
             circuit.close()
 
     def _hung_up(self) -> ConnectionLostError:
-        return ConnectionLostError(self.host, f"{self.host}: the line was closed")
+        return ConnectionLostError(self.host, f"{self.host}: the shared connection was closed")
 
 
 class _Circuit:
@@ -335,7 +335,7 @@ class SharedCalls(ForwardingOpener):
             self._circuit.pool.release(channel)
 
     def _hung_up(self) -> ConnectionLostError:
-        return ConnectionLostError(self.host, f"{self.host}: the desk was closed")
+        return ConnectionLostError(self.host, f"{self.host}: its client was closed")
 
 
 class _ClientReader:

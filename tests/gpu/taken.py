@@ -178,7 +178,7 @@ def _leftovers(station: Station) -> Iterator[Row]:
         "what": "… and the next launch",
         "found": re.sub(r"\s+", " ", sweep.strip(" ✓")),
         "witness": f"{len(living)} of them live; {in_use}",
-        "ok": not living and f"ended {len(left)} of ours" in sweep and after - before < SLACK,
+        "ok": not living and f"ended {len(left)} leftover" in sweep and after - before < SLACK,
     }
 
 

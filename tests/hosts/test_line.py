@@ -322,7 +322,7 @@ def test_streams_end_with_their_desk(line):
             assert streams[0].recv(1) == b""
         streams[1].sendall(b"y")
         assert streams[1].recv(1) == b"y"
-        with pytest.raises(ConnectionLostError, match="the desk was closed"):
+        with pytest.raises(ConnectionLostError, match="its client was closed"):
             first.runs.summaries()
         with pytest.raises(PortClosedError):
             second.open_port(1)
