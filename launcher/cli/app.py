@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Container, Sequence
 from functools import cache
-from gc import set_threshold
 from typing import Annotated, Any
 
 import typer
@@ -221,10 +220,6 @@ def app_for(words: Sequence[str]) -> typer.Typer:
     return _app_of({first}) if first in _VERBS else whole_app()
 
 
-_NEW_OBJECTS = 200_000
-"""Threshold of the garbage collector, in objects. At Python's 700, it takes a fifth of a walk over 10,000 files."""
-
-
 def main() -> None:
     """Run the command line.
 
@@ -235,7 +230,6 @@ def main() -> None:
     heed_sigterm()
     if "_LAUNCH_COMPLETE" not in os.environ:
         question.answer_by(agrees)
-    set_threshold(_NEW_OBJECTS)
     try:
         try:
             code = typer.main.get_command(app_for(sys.argv[1:]))(prog_name="launch", standalone_mode=False)

@@ -41,7 +41,6 @@ The termination takes time, and so does the list of lost files.
 """
 YIELD_S = 10.0
 """The seconds that a process which merely keeps a machine has to give it up."""
-OTHER_KEY = "other-key"
 TAKEN = "taken"
 
 
