@@ -417,7 +417,7 @@ def test_ctrl_c_just_before_the_start_leaves_a_run_that_is_named(client):
     done = client.run("--", "true")
     (run,) = [path.name for path in client.runs.glob("2*")]
     assert done.returncode == 0, done.stderr
-    assert "nothing is left of it" not in done.stderr
+    assert "interrupted before the run began" not in done.stderr
     assert "detached" in done.stderr
     assert not done.stdout  # only --detach puts the id there
     client.ok("attach", run)

@@ -163,10 +163,10 @@ def home_lines(run: str, files: Mapping[Path, int]) -> Iterator[str]:
     """Yield a line for each of the largest downloaded files, with its size, then a line that counts the others."""
     largest = sorted(files, key=lambda path: (-files[path], path))[:LARGEST]
     for number, path in enumerate(largest):
-        yield f"  {'files' if number == 0 else '':<9} {shown_path(path)} ({size_text(files[path])})"
+        yield f"  {'files' if number == 0 else '':<8} {shown_path(path)} ({size_text(files[path])})"
     left = len(files) - LARGEST
     if left > 0:
-        yield f"  {'':<9} and {left} more   launch ls {run.rpartition('-')[2]}"
+        yield f"  {'':<8} and {left} more   launch ls {run.rpartition('-')[2]}"
 
 
 def shown_path(path: Path) -> str:

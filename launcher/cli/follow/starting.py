@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def start_and_follow(start: Callable[[], Started], view: View, *, detach: bool) -> None:
-    """Start a run, then follow it to its end or detach. A Ctrl-C before the run begins leaves nothing behind."""
+    """Start a run, then follow it to its end or detach. A Ctrl-C before the run begins leaves no run behind."""
     try:
         started = start()
     except (KeyboardInterrupt, Terminated) as error:
-        view.note("interrupted before the run began; nothing is left of it")
+        view.note("interrupted before the run began; files already sent are kept for the next launch")
         raise typer.Exit(Terminated.exit_code if isinstance(error, Terminated) else 130) from None
     from launcher.cli.follow.follow import detached, follow_to_end
 

@@ -53,7 +53,7 @@ def check_meant(asked: str, found: str, command: str, verb: str) -> None:
 
     Raises UsageError with `command`, which names the target, without a terminal, and Exit with code 1 if the user declines.
     """
-    is_meant = agrees(f"{asked}: {verb} it?")
+    is_meant = agrees(f"{asked}: {'remove' if verb == 'rm' else verb} it?")
     if is_meant is None:
         raise UsageError(f"{found}: name it, or add --yes\n  next   {command}")
     if not is_meant:
