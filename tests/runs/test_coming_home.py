@@ -419,7 +419,7 @@ def test_a_plain_script_brings_its_files_home_and_ls_lists_them(client):
     assert done.returncode == 1
     (run,) = (path.name for path in client.runs.glob("[0-9]*"))
     assert f"  files    runs/{run}/outputs/out/model.pt (25.6 kB)\n" in done.stderr
-    assert f"            runs/{run}/artifacts/adapter (1 byte)\n" in done.stderr
+    assert f"           runs/{run}/artifacts/adapter (1 byte)\n" in done.stderr
     assert (client.runs / run / "outputs/out/model.pt").read_bytes() == bytes(range(256)) * 100
     rows = json.loads(client.ok("ls", "--json"))["files"]
     assert [(row["path"], row["size"], row["here"]) for row in rows] == [
