@@ -65,8 +65,8 @@ def ending(
         )
         is_cut_short = evidence.of_rent(state.evidence)
         reason = "its machine's time was up" if is_cut_short else state.reason or gone
-        step = progress.where()
-        where = ", ".join([reason, *([f"step {step}"] if step != "-" else []), *rehearsed])
+        reached = [f"step {progress.where()}"] if progress.step is not None else []
+        where = ", ".join([reason, *reached, *rehearsed])
         became = "stopped" if is_cut_short else state.state
         yield StyledLine(f"  ✗ {became} {took}   {where}", "bold")
         yield from (
