@@ -46,7 +46,7 @@ class UnfitError(Exception):
     """Raised for a machine that the run cannot train on: the reason of its end, and the evidence."""
 
     def __init__(self, reason: str, line: str, why: str, mend: str) -> None:
-        """Keep the reason of the end, the observation, why it is wrong, and what the user can do."""
+        """Keep the reason of the end, the observation, its explanation and the advice."""
         super().__init__(line)
         self.reason = reason
         self.evidence = {"class": reason, "line": line[:MOST_CHARS], "why": why, "mend": mend}

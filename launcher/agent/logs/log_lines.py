@@ -49,7 +49,7 @@ class Prefix(NamedTuple):
 
 
 class LineSplitter:
-    """The lines of a log, whatever the pieces in which its bytes arrive.
+    """The lines of a log, regardless of how its bytes are split on arrival.
 
     A line ends at a newline or a carriage return. A line of more than MAX_LINE bytes becomes empty.
     """

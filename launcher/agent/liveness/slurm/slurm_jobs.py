@@ -173,7 +173,7 @@ def parse_steps(text: str, name: str) -> List[str]:
 
 
 def parse_shown(text: str) -> Optional[SlurmJob]:
-    """Parse an answer to SHOW for one job that is no array; None for any other text."""
+    """Parse an answer to SHOW for a job that is not an array; None for any other text."""
     found = {key: _said(value) for key, value in _values(text).items()}
     if "JobId" not in found or "JobState" not in found:
         return None
