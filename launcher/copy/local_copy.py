@@ -24,7 +24,7 @@ from launcher.copy.run_files import MOST_JSON, RunFiles
 from launcher.copy.run_id import RUN_ID
 from launcher.copy.run_record import RunRecord
 from launcher.copy.runs_folder import folder_with, make_runs_folder
-from launcher.errors import BadFileError, OtherRootError, RunError
+from launcher.errors import BadFileError, NoRunError, OtherRootError, RunError
 from launcher.values.host import Host
 from launcher.values.record import RunState, State, is_terminal
 
@@ -306,6 +306,12 @@ class LocalCopy:
         entry = self.entry
         return entry is not None and entry.freed is not None
 
+    def check_not_freed(self) -> None:
+        """Raise NoRunError with the next commands if the run was removed from its host."""
+        if self.is_freed:
+            words = f"{self.short} was removed from {self.host().name}"
+            raise NoRunError(f"{words}\n  {after_removal(self.run)}")
+
     @property
     def is_scheduled(self) -> bool:
         """Whether a cluster's scheduler starts the run, so that it may wait in a queue."""
@@ -415,6 +421,12 @@ class LocalCopy:
         return self.record.attempts_s(
             None if began is None or reached is None else reached - launched + began
         )
+
+
+def after_removal(run: str) -> str:
+    """Return the commands that still work for a run that was removed from its host."""
+    short = run.rpartition("-")[2]
+    return f"its local copy   launch ls {short}     from its start   launch rerun {short}"
 
 
 def local_copy_of(run: str, copies: Iterable[str] = ()) -> LocalCopy:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from launcher.backends.runtimes import open_for_run
 from launcher.errors import HostError
-from launcher.runs.follow.summaries import summary_of
+from launcher.runs.follow.summaries import known_summary
 from launcher.transport.client.host_client import HostClient
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def execute(client: HostClient, run: str, command: Sequence[str], take: Callable
     """Run a command beside a run, in its container if it has one; return its exit code, as a shell reports it.
 
     `take` gets its output as (1 or 2, bytes). Ctrl-C ends the command, and 130 is returned when it has ended.
-    A second Ctrl-C does not wait for that. Raises HostError.
+    A second Ctrl-C does not wait for that. Raises HostError, and NoRunError for a run that was removed.
     """
     with _beside(client, run) as inside, _interrupt_noted() as interrupts:
         end = inside.runs.execute(run, command, take, lambda: bool(interrupts))
@@ -38,7 +38,7 @@ def interact(
     """Run a command, by default the user's shell, on a terminal beside a run; return its exit code.
 
     The exit code is as a shell reports it. `take` gets the terminal's output; `keyboard` supplies the input.
-    Raises HostError.
+    Raises HostError, and NoRunError for a run that was removed.
     """
     with _beside(client, run) as inside:
         return _exit_code(client, inside.runs.interact(run, command, take, keyboard))
@@ -47,11 +47,7 @@ def interact(
 @contextlib.contextmanager
 def _beside(client: HostClient, run: str) -> Iterator[HostClient]:
     """Yield a host client whose commands see the same environment as the run's processes."""
-    summary = summary_of(client, run)
-    if summary is None:  # the agent reports the missing run
-        yield client
-        return
-    with open_for_run(client, summary) as runtime, runtime.inside(run) as inside:
+    with open_for_run(client, known_summary(client, run)) as runtime, runtime.inside(run) as inside:
         yield inside
 
 

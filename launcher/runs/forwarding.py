@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from launcher.backends.runtimes import Runtime, open_for_run
 from launcher.copy.local_copy import LocalCopy
-from launcher.errors import HostError, PortClosedError, RefusedStreamError, UnreachableError, UsageError
-from launcher.runs.follow.summaries import summary_of
+from launcher.errors import HostError, LaunchError, PortClosedError, RefusedStreamError, UsageError
+from launcher.runs.follow.summaries import known_summary
 from launcher.runs.run_client import open_client
 from launcher.transport.channel import Socket
 from launcher.transport.client.host_client import HostClient
@@ -28,7 +28,7 @@ class PortForward:
     """A port beside a run, reached over one connection, which is reopened on the next use if it is lost."""
 
     def __init__(self, host: Host, local_copy: LocalCopy, port: int) -> None:
-        """Connect to the host. Raises HostError."""
+        """Connect to the host. Raises HostError, and NoRunError for a run that was removed."""
         self._host = host
         self._local_copy = local_copy
         self.port = port
@@ -49,7 +49,10 @@ class PortForward:
         return self._host.is_local and not self._connected().has_own_loopback
 
     def open(self) -> Socket:
-        """Open a stream to the port. Raises PortClosedError, another RefusedStreamError, or HostError."""
+        """Open a stream to the port.
+
+        Raises PortClosedError, another RefusedStreamError, HostError, or NoRunError for a run that was removed.
+        """
         with self._lock:
             try:
                 return self._connected().open_port(self._local_copy.run, self.port)
@@ -81,11 +84,7 @@ class PortForward:
     def _connect(self) -> Runtime:
         with contextlib.ExitStack() as opening:
             client = opening.enter_context(open_client(self._host, self._local_copy))
-            summary = summary_of(client, self._local_copy.run)
-            if summary is None:
-                raise UnreachableError(
-                    client.host, f"{client.host} has no run {self._local_copy.run}: removed there?"
-                )
+            summary = known_summary(client, self._local_copy.run)
             self._runtime = opening.enter_context(open_for_run(client, summary))
             self._opened = opening.pop_all()
         return self._runtime
@@ -170,7 +169,7 @@ class _Carrier:
         with here:
             try:
                 there = self._door.open()
-            except HostError as error:
+            except LaunchError as error:  # the run may have been removed since
                 self._say_once(str(error).splitlines()[0])
                 return
             self._told = ""

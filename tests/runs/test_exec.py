@@ -238,3 +238,25 @@ def test_words_without_the_dashes_show_the_form(client):
         assert (done.returncode, done.stdout) == (2, "")
         assert form in done.stderr
     assert processes_of(client.home / ".launch") == []
+
+
+@pytest.mark.parametrize("by", ["rm", "another client"])
+def test_a_removed_run_is_told_alike_by_each_command(client, by):
+    """One exit code, and the commands that still work. The host is asked where this client did not remove it."""
+    client.ok("--", "true")
+    (run,) = [path.name for path in client.runs.glob("[0-9]*")]
+    if by == "rm":
+        client.ok("rm", "--yes", run)
+        lines = [["shell"], ["cp", f"{run}:x", "."], ["pull"], ["stop"], ["recover"]]
+    else:
+        (client.home / ".launch" / "runs" / run).rename(client.home / "away")
+        lines = [["recover"]]
+    lines += [["exec", run, "--", "true"], ["forward", run, "6006"]]
+    short = run.rpartition("-")[2]
+    for verb, *words in lines:
+        done = client.run(verb, *(words or [run]))
+        assert (verb, done.returncode) == (verb, 1), done.stderr
+        assert f"launch ls {short} " in done.stderr, (verb, done.stderr)
+        assert f"launch rerun {short}" in done.stderr, (verb, done.stderr)
+    client.ok("ls", run)
+    client.ok("rerun", run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from launcher.copy import last_seen
-from launcher.copy.local_copy import LocalCopy
+from launcher.copy.local_copy import LocalCopy, after_removal
 from launcher.errors import NoRunError
 from launcher.runs.follow.evidence import diagnosis, doubt, lingered
 from launcher.transport.client.host_client import HostClient
@@ -34,8 +34,7 @@ def known_summary(client: HostClient, run: str) -> Summary:
     """Return the summary of a run. Raises NoRunError if its host has no such run."""
     summary = summary_of(client, run)
     if summary is None:
-        words = f"{client.host} has no run {run}: removed there?\n  look   launch ps --host {client.host}"
-        raise NoRunError(words)
+        raise NoRunError(f"{client.host} has no run {run}: removed there?\n  {after_removal(run)}")
     return summary
 
 

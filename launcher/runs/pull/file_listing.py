@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rich.filesize import decimal
 
 from launcher.copy.local_copy import LocalCopy
-from launcher.errors import RunError, UnreachableError
+from launcher.errors import AgentError, RunError, UnreachableError
 from launcher.runs.follow.view import Stage
 from launcher.runs.pull.local_copies import Here, LocalCopies
 from launcher.runs.pull.pulling import named_by, shown_path
@@ -44,21 +44,25 @@ def list_files(host: Host | None, local_copy: LocalCopy, path: str | None, stage
     Raises RunError if the path has no files.
     """
     if host is None or local_copy.is_freed:
-        return Listing(_rows_here(local_copy, path), {})
+        return Listing(_rows_here(local_copy, path, is_on_host=not local_copy.is_freed), {})
     try:
         with open_client(host, local_copy) as client:
             listed = client.runs.outputs(
                 local_copy.run, lambda read: stage.progress(f"{decimal(read)} compared"), every_file=True
             )
     except UnreachableError as error:
-        return Listing(_rows_here(local_copy, path), {}, error)
+        return Listing(_rows_here(local_copy, path, is_on_host=True), {}, error)
+    except AgentError as error:
+        if error.code != "no-run":  # another client has removed it
+            raise
+        return Listing(_rows_here(local_copy, path, is_on_host=False), {})
     copies = LocalCopies(local_copy)
     files = listed.files if path is None else named_by(path, listed.files, local_copy.short)
     rows = [FileRow(shown_path(file.path), file.size, file.kind, copies.status(file)) for file in files]
     return Listing(rows, listed.left_out)
 
 
-def _rows_here(local_copy: LocalCopy, path: str | None) -> list[FileRow]:
+def _rows_here(local_copy: LocalCopy, path: str | None, *, is_on_host: bool) -> list[FileRow]:
     kinds = {
         local_copy.artifacts: "artifact",
         local_copy.outputs: "output",
@@ -76,7 +80,7 @@ def _rows_here(local_copy: LocalCopy, path: str | None) -> list[FileRow]:
         plain = os.path.normpath(path)
         rows = [row for row in rows if row.path == plain or row.path.startswith(f"{plain}/")]
         if not rows:
-            why = "was freed" if local_copy.is_freed else "does not answer"
+            why = "does not answer" if is_on_host else "does not have the run"
             raise RunError(
                 f"no {path} of {local_copy.short} is here, and its host {why}   launch ls {local_copy.short}"
             )

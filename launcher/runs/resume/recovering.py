@@ -86,11 +86,7 @@ def recover(word: str, host_name: str | None, request: RecoverRequest, view: Vie
     host, local_copy = locate(word, host_name)
     if words := move_records.elsewhere(local_copy):
         raise UsageError(words)
-    if local_copy.is_freed:
-        raise UsageError(
-            f"{local_copy.run} was removed from {host.name}: nothing on it can continue\n"
-            f"  from its start   launch rerun {local_copy.short}     its local copy   launch ls {local_copy.short}"
-        )
+    local_copy.check_not_freed()
     with reach(host, local_copy) as client:
         return recover_on(client, local_copy, request, view)
 

@@ -69,6 +69,7 @@ def execute(
 
     place, local_copy = locate(run, host)
     backend_of(place).check_has(place, "exec", local_copy.short)
+    local_copy.check_not_freed()
     try:
         with open_client(place, local_copy) as client, shown_output() as show:
             code = run_there(client, local_copy.run, words, show)

@@ -54,6 +54,7 @@ def forward(
 
     place, local_copy = locate(run, host)
     backend_of(place).check_has(place, "forward", local_copy.short)
+    local_copy.check_not_freed()
     words: list[str] = ctx.obj or []
     code = 0
     with (

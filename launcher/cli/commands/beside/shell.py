@@ -41,6 +41,7 @@ def shell(
 
     place, local_copy = locate(run, host)
     backend_of(place).check_has(place, "shell", local_copy.short)
+    local_copy.check_not_freed()
     keyboard = LocalKeyboard()
     with open_client(place, local_copy) as client:
         complain(f"{local_copy.short} on {place.name}   exit or Ctrl-D leaves; the run is not affected")

@@ -34,7 +34,7 @@ def stop(
         launch stop --now w8q2
     """
     from launcher.backends.registry import backend_of
-    from launcher.errors import ConnectionLostError, RunError, UnreachableError
+    from launcher.errors import ConnectionLostError, UnreachableError
     from launcher.rental.records import open_for, rent_cost
     from launcher.runs.follow.evidence import words
     from launcher.runs.follow.summaries import has_live_session, summary_of
@@ -48,11 +48,7 @@ def stop(
     check_last(run, local_copy, "stop", yes=yes)
     if _is_over(local_copy, as_json=as_json):
         return
-    if local_copy.is_freed:
-        raise RunError(
-            f"{local_copy.short} has ended, and was removed from {place.name}\n  its record   launch logs {local_copy.short}"
-        )
-
+    local_copy.check_not_freed()
     grace_s = local_copy.record.plan().stop_grace_s
     try:
         opened = open_client(place, local_copy)

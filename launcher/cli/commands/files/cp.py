@@ -51,10 +51,7 @@ def cp(
     if not run or not colon or not path:
         raise UsageError(f"{source}: expected RUN:PATH\n  example   launch cp last:out/model.pt .")
     place, local_copy = locate(run, host)
-    if local_copy.is_freed:
-        raise RunError(
-            f"{local_copy.short} was removed from {place.name}\n  its local copy   {local_copy.folder}"
-        )
+    local_copy.check_not_freed()
 
     def may_replace(existing: Sequence[Path]) -> bool:
         names = "\n".join(f"  {path}" for path in existing[:5])

@@ -57,11 +57,7 @@ def pull(
     from launcher.runs.rented.machine_gone import gone
 
     place, local_copy = locate(run, host)
-    if local_copy.is_freed:
-        raise RunError(
-            f"{local_copy.short} was removed from {place.name}: the files downloaded before are in {local_copy.folder}\n"
-            f"  look   launch ls {local_copy.short}"
-        )
+    local_copy.check_not_freed()
     view = make_view(as_json)
     if (words := gone(local_copy)) is not None:
         if checkpoint is not None or not are_here(local_copy, paths or ()):
