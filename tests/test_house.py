@@ -440,7 +440,7 @@ def test_every_option_of_every_verb_is_explained(name):
 KNOWS_DOCKER = {
     "planning": "the gate and the plan name engines and images",
     "values/record.py": "records of the first version name no runtime",
-    "transport/client/agent_client.py": "sends the engine's values, if a record has one",
+    "transport/client/host_client.py": "sends the engine's values, if a record has one",
 }
 """Where a comparison with docker may stand beside the runtime and its fate, and why."""
 OPENING = {
@@ -520,7 +520,7 @@ def test_only_the_desk_and_its_channel_name_what_an_agent_is_asked():
     """A line passes on what desks ask. Everything else calls a typed method."""
     calls = [ids(path) for path in SOURCES if re.search(r"\b_?(agent|channel)\.call\(", path.read_text())]
     assert set(calls) <= {
-        "transport/client/agent_client.py",
+        "transport/client/host_client.py",
         "transport/channel.py",
         "transport/shared_connection.py",
         "transport/client/run_reading.py",

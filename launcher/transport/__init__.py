@@ -8,7 +8,6 @@ FRONT_DOOR = (
     "agent_file",
     "agent_input",
     "channel",
-    "client.agent_client",
     "client.host_client",
     "client.run_reading",
     "connecting",

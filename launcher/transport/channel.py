@@ -1,6 +1,6 @@
 """The client's end of the channel to an agent: requests and replies, with a deadline on every wait.
 
-Only `agent_client.py` uses it; all other code uses a `HostClient`.
+Other code makes its requests through a `HostClient`.
 """
 
 from __future__ import annotations

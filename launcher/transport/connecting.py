@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher.transport.channel import AgentChannel, Link
-from launcher.transport.client.agent_client import AgentClient
 from launcher.transport.client.host_client import HostClient
 from launcher.values.host import Host
 
@@ -25,7 +24,7 @@ def connect(host: Host) -> HostClient:
     Raises HostError with the action to take.
     """
     began = time.monotonic()
-    client = AgentClient(AgentChannel(host.name, _link(host)))
+    client = HostClient(AgentChannel(host.name, _link(host)))
     _LOG.debug("%s: connected in %.3f s", host.name, time.monotonic() - began)
     return client
 
@@ -37,7 +36,7 @@ def open_shared_connection(host: Host) -> SharedConnection:
     """
     from launcher.transport.shared_connection import SharedConnection  # few commands follow many runs
 
-    return SharedConnection(host, lambda: _connection(host), AgentClient)
+    return SharedConnection(host, lambda: _connection(host), HostClient)
 
 
 def _link(host: Host) -> Link:

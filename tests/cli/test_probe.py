@@ -15,7 +15,7 @@ from launcher.config.resolve import profiles
 from launcher.errors import BadFileError, HostError, LaunchError, UnknownNameError
 from launcher.runs.host_probes import saved_probe
 from launcher.transport.channel import AgentReply
-from launcher.transport.client.agent_client import AgentClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
@@ -291,7 +291,7 @@ def outcome(function, *words):
 def test_whatever_a_host_tells_of_itself_is_facts_or_its_error(values):
     """Never a traceback, and never a line of its own in the message; what is shown of facts can be shown."""
     found, error = outcome(
-        Probing().probe, AgentClient(Told(values)), Host(name="lab"), Job(name="x", command=("a",))
+        Probing().probe, HostClient(Told(values)), Host(name="lab"), Job(name="x", command=("a",))
     )
     if error is not None:
         assert isinstance(error, HostError)

@@ -95,7 +95,7 @@ def interrupted(client, name, *words, **variables):
         ("launcher.errors", ["--help"]),
         ("launcher.runs.run_listing", ["ps"]),
         ("packaging.requirements", ["image", "show", "--profile", "titan_rtx"]),
-        ("launcher.transport.client.agent_client", ["probe"]),
+        ("launcher.transport.client.host_client", ["probe"]),
     ],
 )
 def test_ctrl_c_has_no_traceback_while_modules_load(client, name, words):

@@ -31,7 +31,7 @@ from launcher.copy.record_sync import News
 from launcher.errors import AgentError
 from launcher.runs.follow.view import Result
 from launcher.runs.launch.hook_note import HOOK_NOTE
-from launcher.transport.client.agent_client import AgentClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.record import PlanSummary, RunState
 
 pytestmark = pytest.mark.slow(reason="each test starts a client on a terminal and a run")
@@ -336,7 +336,7 @@ def test_whatever_happens_while_following_the_cursor_comes_back(tmp_path, error)
     screen = io.StringIO()
     view = TerminalView(Console(file=screen, force_terminal=True, _environ={"TERM": "xterm"}))
     with pytest.raises(Exit if isinstance(error, KeyboardInterrupt) else type(error)):
-        follow.follow_to_end(None, LocalCopy("1120-x-abcd", tmp_path), view, AgentClient(Breaks(error)))
+        follow.follow_to_end(None, LocalCopy("1120-x-abcd", tmp_path), view, HostClient(Breaks(error)))
     assert screen.getvalue().rfind(SHOW) > screen.getvalue().rfind(HIDE) >= 0
 
 

@@ -23,7 +23,7 @@ from launcher.runs.launch.shipping import ship as ship_load
 from launcher.runs.pull.copying import copy
 from launcher.runs.pull.pulling import Choice, pull
 from launcher.transport.channel import AgentChannel
-from launcher.transport.client.agent_client import AgentClient
+from launcher.transport.client.host_client import HostClient
 from launcher.upload import loading
 from launcher.upload.upload_history import UploadHistory
 from launcher.values.host import Host
@@ -227,8 +227,8 @@ def _check(folder: Path, most: int) -> None:
     assert sum(sizes) <= 3 * most + (1 << 16)  # twins, and the record of what came
 
 
-def _desk(said: bytes, draw: random.Random) -> AgentClient:
-    return AgentClient(AgentChannel("box", ScriptLink(said, draw.choice([1 << 18, 4096, 61]))))
+def _desk(said: bytes, draw: random.Random) -> HostClient:
+    return HostClient(AgentChannel("box", ScriptLink(said, draw.choice([1 << 18, 4096, 61]))))
 
 
 @contextlib.contextmanager

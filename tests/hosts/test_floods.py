@@ -8,7 +8,7 @@ import pytest
 
 from launcher.errors import ConnectionLostError, HostError, MalformedAnswerError
 from launcher.transport import channel
-from launcher.transport.client import agent_client
+from launcher.transport.client import host_client
 from launcher.transport.connecting import connect
 from launcher.values.host import Host
 
@@ -48,10 +48,10 @@ def host(tmp_path):
 def clock(monkeypatch):
     """Bounds of a second or two in place of minutes; the test itself has an end."""
     for module, name in (
-        (channel, "GREETING_S"), (agent_client, "LISTING_S"), (agent_client, "SENDING_S"), (agent_client, "SHORT_S"),
+        (channel, "GREETING_S"), (host_client, "LISTING_S"), (host_client, "SENDING_S"), (host_client, "SHORT_S"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 1.0)
-    monkeypatch.setattr(agent_client, "MAX_LINES", 1 << 20)
+    monkeypatch.setattr(host_client, "MAX_LINES", 1 << 20)
 
     def hang(_number, _frame):
         raise AssertionError("the call was held open")

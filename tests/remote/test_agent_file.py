@@ -23,7 +23,7 @@ from testbed.tables import mostly_long
 from launcher.errors import AgentError, HostError
 from launcher.transport.agent_file import MAGIC, agent_file, shell_command
 from launcher.transport.channel import AgentChannel
-from launcher.transport.client.agent_client import AgentClient
+from launcher.transport.client.host_client import HostClient
 from launcher.transport.connecting import connect
 from launcher.values.host import Host
 
@@ -375,7 +375,7 @@ def test_a_root_that_takes_no_file_has_an_agent_all_the_same(small_disk):
                     file.write(b"x" * size)
     for _ in range(2):
         with channel_to(host) as agent:
-            desk = AgentClient(agent)
+            desk = HostClient(agent)
             assert desk.runs.summaries() == []
             assert desk.upkeep.collect_garbage(print, dry_run=False).items == []
             with pytest.raises(AgentError, match="does not take the agent's file"):

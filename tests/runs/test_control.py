@@ -14,7 +14,7 @@ from launcher.runs.follow.summaries import runs_of
 from launcher.runs.locating import _named_there, locate
 from launcher.runs.run_listing import listing
 from launcher.transport.channel import AgentReply
-from launcher.transport.client.agent_client import AgentClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.host import Host
 
 FIELDS = ["run", "state", "reason", "attempt", "step", "steps", "loss", "job", "card", "time", "evidence"]
@@ -51,7 +51,7 @@ GOOD = {"run": "1120-sft-w8q2", "state": "running", "step": 3, "loss": "nan", "t
 
 def test_a_summary_is_told_as_it_is():
     """With whatever a newer host adds left out."""
-    (summary,) = AgentClient(Told([{**GOOD, "mood": "fine"}])).runs.summaries()
+    (summary,) = HostClient(Told([{**GOOD, "mood": "fine"}])).runs.summaries()
     values = summary.model_dump()
     assert {key: values[key] for key in GOOD} == GOOD
     assert "mood" not in values
@@ -60,7 +60,7 @@ def test_a_summary_is_told_as_it_is():
 @hypothesis.given(json)
 def test_what_is_no_summary_is_left_out(told):
     """Any JSON at all beside a good one."""
-    desk = AgentClient(Told([*(told if isinstance(told, list) else [told]), GOOD]))
+    desk = HostClient(Told([*(told if isinstance(told, list) else [told]), GOOD]))
     with contextlib.suppress(MalformedAnswerError):  # a number is a sign of life, which has bounds
         assert GOOD["run"] in [summary.run for summary in desk.runs.summaries()]
         assert [summary.run for summary in runs_of(desk, [GOOD["run"]])] == [GOOD["run"]]
@@ -99,4 +99,4 @@ def test_of_several_runs_of_a_name_on_a_host_the_latest_comes_first():
     runs = [("261125-nocp-zzzzzz", 1.0), ("261125-nocp-aaaaaa", 2.0), ("261125-nocp-mmmmmm", None)]
     told = Told([{**GOOD, "run": run, "time": began} for run, began in runs])
     with pytest.raises(SeveralRunsError, match="3 runs: aaaaaa, zzzzzz, mmmmmm\n"):
-        _named_there(AgentClient(told), "nocp")
+        _named_there(HostClient(told), "nocp")

@@ -15,7 +15,7 @@ from launcher.runs import cleaning
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.runs.pull.pulling import Choice, pull
 from launcher.transport.channel import AgentChannel
-from launcher.transport.client.agent_client import AgentClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.host import Host
 from launcher.values.reported.checkpoint import sealed_checkpoint
 
@@ -76,7 +76,7 @@ def host():
             thread = threading.Thread(target=talk, daemon=True)
             thread.start()
             stack.callback(theirs.close)
-            return stack.enter_context(AgentClient(AgentChannel("box", Pair(ours))))
+            return stack.enter_context(HostClient(AgentChannel("box", Pair(ours))))
 
         yield make
 

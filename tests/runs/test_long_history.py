@@ -15,7 +15,7 @@ from launcher.copy.local_copy import LocalCopy, local_copies, run_ids
 from launcher.errors import UnknownNameError, UsageError
 from launcher.runs import locating
 from launcher.runs.run_listing import listing
-from launcher.transport.client import agent_client
+from launcher.transport.client import host_client
 from launcher.values.host import LOCAL, Host
 
 FIRST = "261122-train-k3f9w2"
@@ -32,8 +32,8 @@ def there(tmp_path, monkeypatch):
         locating.Lookup, "host", lambda _self, _name: Host(name="box", address=None, root=str(root))
     )
     received = []
-    real = agent_client._summary
-    monkeypatch.setattr(agent_client, "_summary", lambda line: received.append(line) or real(line))
+    real = host_client._summary
+    monkeypatch.setattr(host_client, "_summary", lambda line: received.append(line) or real(line))
     return ids, received
 
 

@@ -15,7 +15,7 @@ from launcher.runs import run_listing
 from launcher.runs.resume import recovering, resumed_plan
 from launcher.runs.run_listing import ListedRun
 from launcher.transport.channel import AgentReply
-from launcher.transport.client.agent_client import AgentClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.record import Summary
@@ -53,7 +53,7 @@ def test_an_image_that_is_made_again_is_shown_as_a_stage(tmp_path, monkeypatch, 
     )
     local_copy = LocalCopy(RUN, tmp_path)
     local_copy.bind_seen(Host(name="there"), "", None)
-    found = recovering.recover_on(AgentClient(There()), local_copy, recovering.RecoverRequest(), PlainView())
+    found = recovering.recover_on(HostClient(There()), local_copy, recovering.RecoverRequest(), PlainView())
     assert found.outcome == "recovered"
     shown = capsys.readouterr().err
     assert ("✓ image" in shown and "img:1" in shown) is bool(steps)
@@ -78,7 +78,7 @@ def test_a_secret_that_the_host_does_not_say_it_lacks_needs_consent_too(tmp_path
     local_copy = LocalCopy(RUN, tmp_path)
     local_copy.bind_seen(Host(name="there"), "", None)
     with pytest.raises(RefusedError, match="asks for your HF_TOKEN, CLOUD_KEY"):
-        recovering.recover_on(AgentClient(There()), local_copy, recovering.RecoverRequest(), PlainView())
+        recovering.recover_on(HostClient(There()), local_copy, recovering.RecoverRequest(), PlainView())
 
 
 @pytest.mark.parametrize(("state", "outcome"), [("interrupted", "recovered"), ("running", "nothing-to-do")])
@@ -95,7 +95,7 @@ def test_a_file_with_secrets_that_is_not_read_is_named(tmp_path, monkeypatch, ca
     local_copy = LocalCopy(RUN, tmp_path)
     local_copy.bind_seen(Host(name="there"), "", None)
     request = recovering.RecoverRequest(["my.env"])
-    assert recovering.recover_on(AgentClient(Here()), local_copy, request, PlainView()).outcome == outcome
+    assert recovering.recover_on(HostClient(Here()), local_copy, request, PlainView()).outcome == outcome
     assert f"{RUN}: --env-file was not read" in capsys.readouterr().err
 
 

@@ -28,7 +28,7 @@ from launcher.runs.follow.summaries import runs_of
 from launcher.runs.follow.view import Result
 from launcher.runs.run_listing import ListedRun
 from launcher.transport.channel import AgentReply
-from launcher.transport.client.agent_client import AgentClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.record import PlanSummary, RunState
 
 RUN = "0101-x-abcd"
@@ -95,7 +95,7 @@ class There:
 
 def test_ps_and_attach_say_that_the_engine_does_not_answer(session, capsys):
     """Not `resuming` alone, for ever; who follows is told once."""
-    (summary,) = runs_of(AgentClient(There(session)), [RUN])
+    (summary,) = runs_of(HostClient(There(session)), [RUN])
     assert summary.state == "resuming"
     ps._show([ListedRun("there", summary)], None, [], is_chosen=False, here=False, as_json=False)
     assert "its engine does not answer" in capsys.readouterr().out
@@ -115,12 +115,12 @@ def test_stop_says_so_and_stop_now_gives_the_run_up(session, monkeypatch):
 
     monkeypatch.setattr(run_stopping, "open_for_run", silent)
     with pytest.raises(EngineError, match="launch stop --now abcd"):
-        run_stopping.stop(AgentClient(There(session)), RUN, now=False, grace_s=0.1)
-    row = run_stopping.stop(AgentClient(There(session)), RUN, now=True, grace_s=0.1)
+        run_stopping.stop(HostClient(There(session)), RUN, now=False, grace_s=0.1)
+    row = run_stopping.stop(HostClient(There(session)), RUN, now=True, grace_s=0.1)
     assert (row.summary.state, row.summary.reason) == ("stop-incomplete", "engine-silent")
     assert "does not answer" in ", ".join(words(row.summary.evidence))
     There(session).call("remove", run=RUN)
-    assert not runs_of(AgentClient(There(session)), [RUN])
+    assert not runs_of(HostClient(There(session)), [RUN])
 
 
 def test_a_run_that_ended_by_itself_has_ended_though_its_engine_is_silent(session, monkeypatch):
@@ -134,7 +134,7 @@ def test_a_run_that_ended_by_itself_has_ended_though_its_engine_is_silent(sessio
         raise EngineError("there", "there: its docker does not answer: gone\n  look")
 
     monkeypatch.setattr(run_stopping, "open_for_run", silent)
-    row = run_stopping.stop(AgentClient(There(session)), RUN, now=False, grace_s=0.1)
+    row = run_stopping.stop(HostClient(There(session)), RUN, now=False, grace_s=0.1)
     assert row.summary.state == "stopped"
     assert row.problem == "there: its docker does not answer: gone"
 
@@ -163,7 +163,7 @@ def test_a_container_is_stopped_though_its_job_has_written_that_the_run_has_ende
     done = []
     run_of(session).new_folder().write_state("succeeded", time=time.time() + 1e6)
     monkeypatch.setattr(run_stopping, "open_for_run", lambda *_: Engine(done))
-    row = run_stopping.stop(AgentClient(There(session)), RUN, now=True, grace_s=0.1)
+    row = run_stopping.stop(HostClient(There(session)), RUN, now=True, grace_s=0.1)
     assert (row.summary.state, row.problem, done) == ("succeeded", None, [f"{RUN} stopped"])
     assert leftovers.ages(session.root, [RUN])[RUN] > 3600
 
@@ -175,7 +175,7 @@ def test_a_container_that_is_up_is_stopped_before_its_run_is_removed(session, mo
     monkeypatch.setattr(cleaning, "open_for_run", lambda *_: Engine(done))
     monkeypatch.setattr(cleaning, "refresh", lambda *_: None)
     monkeypatch.setattr(cleaning, "_remove", lambda *_: done.append("the run removed"))
-    cleaning.free(AgentClient(There(session)), LocalCopy(RUN, tmp_path / "mirrors"), "all", None)
+    cleaning.free(HostClient(There(session)), LocalCopy(RUN, tmp_path / "mirrors"), "all", None)
     assert done == [f"{RUN} stopped", "the run removed", f"{RUN} removed"]
 
 
@@ -185,7 +185,7 @@ def test_rm_takes_it_by_force_only(session):
         There(session).call("remove", run=RUN)
     assert caught.value.code == "refused"
     There(session).call("remove", run=RUN, lose="all")
-    assert not runs_of(AgentClient(There(session)), [RUN])
+    assert not runs_of(HostClient(There(session)), [RUN])
 
 
 def test_a_live_agent_is_no_matter_of_the_engines(session):

@@ -6,7 +6,7 @@ from launcher.copy.local_copy import LocalCopy
 from launcher.errors import AgentError, ConnectionLostError, EngineError
 from launcher.runs.launch.launching import _start
 from launcher.transport.channel import AgentReply
-from launcher.transport.client.agent_client import AgentClient
+from launcher.transport.client.host_client import HostClient
 from launcher.values.host import Host
 
 CASES = [
@@ -23,7 +23,7 @@ class Failing:
     host = "there"
 
     def __init__(self, error, is_taken):
-        self.client, self._error, self._is_taken = AgentClient(self), error, is_taken
+        self.client, self._error, self._is_taken = HostClient(self), error, is_taken
 
     def start(self, _run):
         """Fail."""

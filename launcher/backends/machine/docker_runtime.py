@@ -29,7 +29,6 @@ from launcher.errors import EngineError, PortClosedError
 from launcher.planning.placement import engine as usable_engine
 from launcher.planning.placement import is_closed
 from launcher.transport.channel import AgentChannel, Socket
-from launcher.transport.client.agent_client import AgentClient
 from launcher.transport.client.host_client import HostClient
 from launcher.values.facts import Facts
 from launcher.values.host import Host
@@ -205,7 +204,7 @@ class Docker(Runtime):
         command = serving(place)
         is_running = container.status == "running"
         open_stream = self.engine.open_exec if is_running else self.engine.open_beside
-        with AgentClient(
+        with HostClient(
             AgentChannel(host, NestedChannel(host, open_stream(container, command), "container"))
         ) as client:
             yield client

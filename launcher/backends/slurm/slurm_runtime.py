@@ -17,7 +17,6 @@ from launcher.base.text import printable
 from launcher.errors import AgentError, ConnectionLostError, HostError, PortClosedError
 from launcher.transport.agent_file import MAGIC
 from launcher.transport.channel import AgentChannel, ByteStream, Socket
-from launcher.transport.client.agent_client import AgentClient
 from launcher.transport.client.host_client import HostClient
 from launcher.values.facts import Facts
 from launcher.values.host import Host
@@ -113,7 +112,7 @@ class SlurmRuntime(Native):
         )
         with contextlib.closing(stream):
             _await_node(host, stream, say)
-            with AgentClient(AgentChannel(host, NestedChannel(host, stream, "job"))) as client:
+            with HostClient(AgentChannel(host, NestedChannel(host, stream, "job"))) as client:
                 yield client
 
     def start_words(self, job_id: str | None) -> str:
@@ -169,7 +168,7 @@ class SlurmRuntime(Native):
         except ConnectionLostError as error:
             raise self._not_started(run, link) from error
         try:
-            with AgentClient(channel) as client:
+            with HostClient(channel) as client:
                 yield client
         except ConnectionLostError as error:
             self._entrance(run)  # raises the reason if the job has ended by now

@@ -20,8 +20,7 @@ from launcher.backends.spool.spool_lacks import SPOOL_LACKS
 from launcher.errors import LackingError, ServiceAuthError, ServiceUnreachableError
 from launcher.transport.agent_input import Keyboard
 from launcher.transport.channel import AgentReply, Calls, Incoming, Socket
-from launcher.transport.client.agent_client import AgentClient, _Preparation, _Runs, _Upkeep
-from launcher.transport.client.host_client import Heard, Printed
+from launcher.transport.client.host_client import Heard, HostClient, HostUpkeep, Preparation, Printed, RunList
 from launcher.transport.client.run_reading import Reader
 from launcher.transport.local import LocalConnection
 from launcher.values.host import Host
@@ -37,7 +36,7 @@ BRIEFLY_S = 3.0
 """Seconds that a list of runs waits at most for the output of its live runs."""
 
 
-class SpooledClient(AgentClient):
+class SpooledClient(HostClient):
     """The client of an agent over a spool, with the segments that feed it."""
 
     def __init__(self, channel: Calls, segments: Segments, reader: Reader | None = None) -> None:
@@ -143,7 +142,7 @@ class SpooledClient(AgentClient):
         self.close()
 
 
-class _SpooledRuns(_Runs):
+class _SpooledRuns(RunList):
     """The runs of a spool."""
 
     def __init__(self, channel: Calls, reader: Reader, client: SpooledClient) -> None:
@@ -232,7 +231,7 @@ class _SpooledRuns(_Runs):
             return super().remove(run, held, lose, heard)
 
 
-class _SpooledPreparation(_Preparation):
+class _SpooledPreparation(Preparation):
     """The preparation of a run in the spool."""
 
     def __init__(self, channel: Calls, client: SpooledClient) -> None:
@@ -244,7 +243,7 @@ class _SpooledPreparation(_Preparation):
         return super().inherit(run, parent, requested_keys)
 
 
-class _SpooledUpkeep(_Upkeep):
+class _SpooledUpkeep(HostUpkeep):
     """The upkeep of a spool: no process of a run is on this machine."""
 
     def sweep(self, runs: Iterable[str], *, dry_run: bool) -> Sweep:

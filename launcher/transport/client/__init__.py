@@ -1,5 +1,4 @@
 """The client of a host's agent: a typed method for each request, and reading runs by cursor.
 
-`host_client.HostClient` is the interface, `agent_client.AgentClient` its implementation for an agent.
-Services without a connection have another implementation, in `backends/spool`.
+`host_client.HostClient` is the client. Services without a connection have a subclass of it, in `backends/spool`.
 """
