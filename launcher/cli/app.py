@@ -128,11 +128,11 @@ _TASKS: dict[str, dict[str, str]] = {
 }
 """The commands by task, in the order of the help. Each is imported when it is used."""
 _CLASSES = {
-    DEFAULT: "commands.launch.launch.LaunchCommand",
+    DEFAULT: "quick.TrailingCommand",
     "exec": "commands.beside.execute.ExecuteCommand",
-    "shell": "commands.beside.execute.TrailingCommand",
-    "forward": "commands.beside.execute.TrailingCommand",
-    "verify": "commands.beside.execute.TrailingCommand",
+    "shell": "quick.TrailingCommand",
+    "forward": "quick.TrailingCommand",
+    "verify": "quick.TrailingCommand",
 }
 _VERBS = frozenset(name for verbs in _TASKS.values() for name in verbs)
 

@@ -71,6 +71,49 @@ def tip(word: str, more: list[str], verbs: Iterable[str]) -> str:
     return _message(word, ("launch --help", f"launch -- {shlex.join([word, *more])}"))
 
 
+def tip_for_extra(path: str, words: list[str], extra: list[str], *, can_choose_host: bool) -> str:
+    """Return the message for words after a command that it does not take; one of them may be a host without `--host`."""
+    first, *others = extra
+    said = f"{path}: unexpected word{'s' * bool(others)}: {' '.join(extra)}"
+    see = f"  see   {path} --help"
+    if others:
+        return f"{said}\n{see}"
+    if not can_choose_host:
+        return f"{said}\n  that host   launch probe --host {first}" if _is_host(first) else f"{said}\n{see}"
+    place = words.index(first)
+    command = shlex.join([*path.split(), *words[:place], "--host", *words[place:]])
+    if _is_host(first):
+        return f"{said}\n  next   {command}"
+    return f"{said}\n  if it is a host   {command}\n{see}"
+
+
+def tip_for_stray(words: list[str]) -> str:
+    """Return the message for words among the options of a launch: a command without `--`, a verb, or a host."""
+    first, *more = words
+    said = f"unexpected word{'s' * bool(more)}: {shlex.join(words)}"
+    if _is_host(first):
+        return f"{said}\n  next   launch --host {first} …"
+    command = _as_script(first, more) or shlex.join(words)
+    return "\n".join(
+        [
+            said,
+            f"  a command for the host goes after --, with its options   launch … -- {command}",
+            "  a verb comes first                                       launch ps --host HOST",
+        ]
+    )
+
+
+def _is_host(word: str) -> bool:
+    """Return whether a word is a host's name, or an address such as `me@lab`."""
+    from launcher.config.lookup import Lookup, implicit_names
+    from launcher.errors import LaunchError
+
+    try:
+        return "@" in word or word in (*Lookup().names, *implicit_names())
+    except LaunchError:  # a user's file is invalid; the correct command will report it
+        return False
+
+
 def _message(word: str, commands: Iterable[str]) -> str:
     first, *others = commands
     return "\n".join(
@@ -100,12 +143,10 @@ def _by_name(word: str) -> tuple[str, ...]:
 
 
 def _named(word: str) -> Iterable[str]:
-    from launcher.config import resolve
     from launcher.config.catalogue import files
-    from launcher.config.lookup import Lookup, implicit_names
     from launcher.copy.local_copy import run_ids
 
-    if word in (*Lookup().written_hosts, *resolve.aliases(), *implicit_names()):
+    if _is_host(word):
         yield f"launch --host {word}"
     if word in files("profiles"):
         yield f"launch --profile {word}"

@@ -38,13 +38,17 @@ class QuickCommand(TyperCommand):
         return _with_default(super().get_help_option(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Refuse an option that takes one value and is given twice. For a missing RUN, raise UsageError with commands to type."""
+        """Refuse an option that takes one value and is given twice, a missing RUN, and unexpected words.
+
+        Raises UsageError with commands to type.
+        """
         if not ctx.resilient_parsing:
             self._refuse_twins(ctx, args)
         elif args and self._takes_value(ctx, args[-1]):
             args = args[:-1]  # its value is still being typed; typer would drop the earlier arguments
+        ctx.allow_extra_args = True  # refused below, with a command to type
         try:
-            return super().parse_args(ctx, args)
+            extra = super().parse_args(ctx, list(args))
         except WrongWordsError as error:
             error.ctx = error.ctx or ctx
             missing = (
@@ -55,6 +59,12 @@ class QuickCommand(TyperCommand):
             if missing is None:
                 raise
             raise UsageError(_what_is_missing(ctx.command_path, str(missing))) from None
+        if extra and not ctx.resilient_parsing:
+            from launcher.cli.command_suggestions import tip_for_extra
+
+            can_choose = any("--host" in param.opts for param in self.params) and not ctx.params["host"]
+            raise UsageError(tip_for_extra(ctx.command_path, args, extra, can_choose_host=can_choose))
+        return extra
 
     def _takes_value(self, ctx: Any, word: str) -> bool:
         return any(
@@ -92,6 +102,29 @@ class QuickCommand(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and the options, in groups."""
         write_options(formatter, ctx, self.get_params(ctx))
+
+
+class TrailingCommand(QuickCommand):
+    """A command of launch that accepts another command after `--`."""
+
+    command_words = "[-- COMMAND…]"
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Keep the words after `--` unchanged. Without `--`, keep the unknown options of a typed command among its words."""
+        if "--" in args:
+            ctx.obj = args[args.index("--") + 1 :]
+            args = args[: args.index("--")]
+        elif not ctx.resilient_parsing:
+            ctx.ignore_unknown_options = self._has_command(ctx, args)
+        return super().parse_args(ctx, args)
+
+    def _has_command(self, ctx: Any, args: list[str]) -> bool:
+        """Return whether the first unknown option follows a word that belongs to a command for the host."""
+        ctx.ignore_unknown_options = True
+        values, _, _ = self.make_parser(ctx).parse_args(list(args))
+        stray: list[str] = [*(values.pop("stray", None) or ())]
+        own = [values.get(param.name) for param in self.params if param.param_type_name == "argument"]
+        return bool(stray) and not any(str(word).startswith("-") for word in (*own, stray[0]))
 
 
 class QuickGroup(TyperGroup):

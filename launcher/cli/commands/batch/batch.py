@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from launcher.cli import help_text
-from launcher.cli.commands.beside.execute import TrailingCommand
 from launcher.cli.options import (
     WHERE,
     AcceptFlag,
@@ -24,7 +23,7 @@ from launcher.cli.options import (
     VerboseFlag,
 )
 from launcher.cli.output.say import complain, say
-from launcher.cli.quick import QuickCommand, QuickGroup
+from launcher.cli.quick import QuickCommand, QuickGroup, TrailingCommand
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:

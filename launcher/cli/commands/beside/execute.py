@@ -7,31 +7,18 @@ import contextlib
 import re
 import sys
 from collections.abc import Callable, Iterator
-from typing import Annotated, Any, TextIO
+from typing import Annotated, TextIO
 
 import typer
 
 from launcher.cli.options import AcceptFlag, ColorOption, HostOption, RunWord, VerboseFlag
 from launcher.cli.output.say import complain, without_escapes
-from launcher.cli.quick import QuickCommand
+from launcher.cli.quick import TrailingCommand
 from launcher.errors import AgentError, UsageError
 
 _CODES = {"not-found": 127, "not-executable": 126}
 _OPEN_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b\x9c\n]*\x1b?|[ -/]*)\Z")
 _LONGEST_ESCAPE = 1000
-
-
-class TrailingCommand(QuickCommand):
-    """A command of launch that accepts another command after `--`."""
-
-    command_words = "[-- COMMAND…]"
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the words after `--` unchanged."""
-        if "--" in args:
-            ctx.obj = args[args.index("--") + 1 :]
-            args = args[: args.index("--")]
-        return super().parse_args(ctx, args)
 
 
 class ExecuteCommand(TrailingCommand):

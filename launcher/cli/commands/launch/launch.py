@@ -29,8 +29,6 @@ from launcher.cli.options import (
     WaitOption,
     seconds,
 )
-from launcher.cli.output.say import complain
-from launcher.cli.quick import QuickCommand
 from launcher.errors import UsageError
 
 HELP = """Run a fine-tune on a GPU that you can reach, and download the adapter.
@@ -43,12 +41,6 @@ launch --host lab --profile titan_rtx     on a host, for its TITAN RTX
 launch --host lab -- python train.py      your own command, in this folder
 launch --job sft --set model=org/name --set data.train=./my.jsonl
 """
-
-
-class LaunchCommand(QuickCommand):
-    """The command `run`."""
-
-    command_words = "[-- COMMAND…]"
 
 
 def launch(
@@ -150,12 +142,9 @@ def launch(
     """
     words: list[str] = ctx.obj or []
     if stray:
-        complain(
-            f"unexpected words: {' '.join(stray)}\n"
-            f"  a command for the host goes after --   launch … -- {' '.join(stray)}\n"
-            "  a verb comes first                     launch ps --host HOST"
-        )
-        raise typer.Exit(2)
+        from launcher.cli.command_suggestions import tip_for_stray
+
+        raise UsageError(tip_for_stray(stray))
     if probe and not dry_run:
         raise UsageError(
             "--probe needs --dry-run: a launch probes its host itself\n  next   launch --dry-run --probe FILE"
