@@ -27,7 +27,7 @@ from launcher.copy.record_sync import News
 from launcher.errors import HostError
 from launcher.metrics.curves import points
 from launcher.runs.follow import evidence
-from launcher.runs.follow.view import Result
+from launcher.runs.follow.view import Result, View
 from launcher.values.record import Event, Parent, PlanSummary, RunState, State, Summary, is_terminal
 from launcher.values.states import Reason
 
@@ -64,7 +64,7 @@ class PlainStage:
             self._show_transfer(moved)
 
 
-class PlainView:
+class PlainView(View):
     """Prints plain lines, for a pipe or a file. A quiet view shows only stages, notes and the end."""
 
     transfer_every_s = 3.0
@@ -339,6 +339,3 @@ class PlainView:
             self.write_wrapped(f"  ! the guard warned: {warning}")
         for line in ending(run, state, result, self.progress, list(self._not_shown)):
             self.write(*line)
-
-    def close(self) -> None:
-        """Do nothing: this view has no live display."""

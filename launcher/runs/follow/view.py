@@ -5,8 +5,8 @@ A terminal, a pipe and --json each have a view.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -44,8 +44,8 @@ class NullStage:
         """Show nothing."""
 
 
-class View(Protocol):
-    """Shows a launch and a run to the user."""
+class View:
+    """Shows a launch and a run to the user. A view overrides what it shows."""
 
     def head(self, plan: Plan) -> None:
         """Show the job, host, card and precision."""
@@ -56,8 +56,10 @@ class View(Protocol):
     def agrees(self, question: str) -> bool | None:
         """Ask the user; return the answer, None without a terminal."""
 
-    def stage(self, name: str) -> AbstractContextManager[Stage]:
+    @contextmanager
+    def stage(self, name: str) -> Iterator[Stage]:
         """Show a stage while it lasts, then its time and text."""
+        yield NullStage()
 
     def note(self, text: str) -> None:
         """Show a note outside of a stage."""
