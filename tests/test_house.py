@@ -437,6 +437,20 @@ def test_every_option_of_every_verb_is_explained(name):
     assert not [one.name for one in shown if not getattr(one, "help", None)]
 
 
+ASK_NO_HOST = {
+    *("offers", "trust", "profile list", "image show"),
+    *("batch status", "batch rm", "batch list"),
+}
+
+
+@of_each(VERBS)
+def test_every_verb_has_the_common_options(name):
+    """Colours, details, and, where a host is asked, a new host key."""
+    options = {word for param in VERBS[name].params for word in param.opts}
+    assert {"--color", "--verbose"} <= options
+    assert ("--accept-new-host-key" in options) == (name not in ASK_NO_HOST)
+
+
 KNOWS_DOCKER = {
     "planning": "the gate and the plan name engines and images",
     "values/record.py": "records of the first version name no runtime",

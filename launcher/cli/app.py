@@ -130,6 +130,8 @@ _TASKS: dict[str, dict[str, str]] = {
 _CLASSES = {
     DEFAULT: "quick.TrailingCommand",
     "exec": "commands.beside.execute.ExecuteCommand",
+    "offers": "quick.LocalCommand",
+    "trust": "quick.LocalCommand",
     "shell": "quick.TrailingCommand",
     "forward": "quick.TrailingCommand",
     "verify": "quick.TrailingCommand",

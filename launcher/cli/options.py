@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from functools import cache
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -34,9 +35,9 @@ def _choose_colour(choice: str | None) -> str | None:
 
 def _be_verbose(value: bool) -> bool:
     if value:
-        from launcher.cli import verbose
+        from launcher.cli.verbose import turn_on
 
-        verbose.turn_on()
+        turn_on()
     return value
 
 
@@ -144,26 +145,41 @@ QuietFlag = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show stages, notes and the end, but not the training's output.")
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-AcceptFlag = Annotated[
-    bool,
-    typer.Option(
-        "--accept-new-host-key",
-        callback=_accept_new_host_keys,
-        help="Accept and record a host key that is in no known_hosts file yet; a changed key is still refused.",
-    ),
-]
-ColorOption = Annotated[
-    str | None,
-    typer.Option(
-        "--color",
-        metavar="WHEN",
-        callback=_choose_colour,
-        help="auto, always or never; auto follows NO_COLOR and FORCE_COLOR.",
-    ),
-]
-VerboseFlag = Annotated[
-    bool,
-    typer.Option(
-        "--verbose", "-v", callback=_be_verbose, help="Show files read, and each request to a host."
-    ),
-]
+
+
+def _common(
+    color: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN",
+            callback=_choose_colour,
+            help="auto, always or never; auto follows NO_COLOR and FORCE_COLOR.",
+        ),
+    ] = None,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", callback=_be_verbose, help="Show files read, and each request to a host."
+        ),
+    ] = False,
+    accept: Annotated[
+        bool,
+        typer.Option(
+            "--accept-new-host-key",
+            callback=_accept_new_host_keys,
+            help="Accept and record a host key that is in no known_hosts file yet; a changed key is still refused.",
+        ),
+    ] = False,
+) -> None:
+    """Have the options of every command. Their callbacks do the work."""
+
+
+@cache
+def common_options() -> list[Any]:
+    """Return the options of every command. No command gets their values. The last one is for those that ask a host."""
+    app = typer.Typer(add_completion=False)
+    app.command()(_common)
+    options = typer.main.get_command(app).params
+    for option in options:
+        option.expose_value = False
+    return options

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from launcher.cli.help_text import usage, write_commands, write_options, write_text
+from launcher.cli.options import common_options
 from launcher.cli.output.say import complain
 from launcher.errors import UsageError
 
@@ -32,6 +33,14 @@ _PLAIN = (
 
 class QuickCommand(TyperCommand):
     """A command."""
+
+    asks_hosts = True
+
+    def __init__(self, *words: Any, **values: Any) -> None:
+        """Add the options of every command."""
+        super().__init__(*words, **values)
+        options = common_options()
+        self.params = [*self.params, *(options if self.asks_hosts else options[:-1])]
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return the help option with a plain default."""
@@ -102,6 +111,12 @@ class QuickCommand(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and the options, in groups."""
         write_options(formatter, ctx, self.get_params(ctx))
+
+
+class LocalCommand(QuickCommand):
+    """A command that asks no host."""
+
+    asks_hosts = False
 
 
 class TrailingCommand(QuickCommand):

@@ -10,20 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from launcher.cli import help_text
-from launcher.cli.options import (
-    WHERE,
-    AcceptFlag,
-    CardOption,
-    ColorOption,
-    JobOption,
-    JsonFlag,
-    SecretOption,
-    SetOption,
-    SureFlag,
-    VerboseFlag,
-)
+from launcher.cli.options import WHERE, CardOption, JobOption, JsonFlag, SecretOption, SetOption, SureFlag
 from launcher.cli.output.say import complain, say
-from launcher.cli.quick import QuickCommand, QuickGroup, TrailingCommand
+from launcher.cli.quick import LocalCommand, QuickCommand, QuickGroup, TrailingCommand
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
@@ -157,9 +146,6 @@ def begin(
             "--dry-run", help="Print each item with its plan and the findings of its checks; start nothing."
         ),
     ] = False,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Run all items of a file, or of a grid, on the hosts that have room. `begin` may be left out.
@@ -303,11 +289,9 @@ def _work(queue: BatchQueue, *, detach: bool, as_json: bool) -> None:
     raise typer.Exit(code)
 
 
-@app.command("status", cls=QuickCommand)
+@app.command("status", cls=LocalCommand)
 def status(
     name: NameWord = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Show the state of each item of a batch, as known to this client. No host is asked.
@@ -337,9 +321,6 @@ def resume(
     max_cost: CostOption = None,
     sure: SureFlag = False,
     detach: DetachFlag = False,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Continue a batch that no process works, or follow the process that works it. Ended items are not run again.
@@ -404,9 +385,6 @@ def stop(
     name: NameWord = None,
     now: Annotated[bool, typer.Option("--now", help="End the runs without a checkpoint.")] = False,
     yes: LatestFlag = False,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Drop the queued items, then stop the runs. Runs that could not be reached are named.
@@ -426,12 +404,10 @@ def stop(
         raise typer.Exit(print_stopped(queue, stopped, as_json=as_json))
 
 
-@app.command("rm", cls=QuickCommand)
+@app.command("rm", cls=LocalCommand)
 def rm(
     name: NameWord = None,
     yes: LatestFlag = False,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Remove a batch from the list. Its runs, results.csv and curves.png stay; its queue and batch.log do not.
@@ -476,10 +452,8 @@ def rm(
         say(f"  kept   {shown_path(path)}")
 
 
-@app.command("list", cls=QuickCommand)
-def list_batches(
-    _color: ColorOption = None, _verbose: VerboseFlag = False, as_json: JsonFlag = False
-) -> None:
+@app.command("list", cls=LocalCommand)
+def list_batches(as_json: JsonFlag = False) -> None:
     """List the batches, the latest first, with the states of their items. No host is asked.
 
     Examples:

@@ -11,7 +11,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, RunWord, VerboseFlag
+from launcher.cli.options import HostOption, RunWord
 from launcher.cli.output.say import complain, without_escapes
 from launcher.cli.quick import TrailingCommand
 from launcher.errors import AgentError, UsageError
@@ -32,9 +32,6 @@ def execute(
     run: RunWord,
     stray: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     host: HostOption = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
 ) -> None:
     """Run a command on a run's host, in its code folder.
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
+from launcher.cli.options import HostOption, JsonFlag, RunWord
 from launcher.errors import UsageError
 
 MOST = 65535
@@ -24,9 +24,6 @@ def forward(
     ],
     stray: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     host: HostOption = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Forward a port beside a run, for example TensorBoard's, to this machine's browser.

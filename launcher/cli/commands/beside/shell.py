@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, RunWord, VerboseFlag
+from launcher.cli.options import HostOption, RunWord
 from launcher.errors import AgentError, UsageError
 
 
@@ -15,9 +15,6 @@ def shell(
     run: RunWord = "last",
     stray: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,
     host: HostOption = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
 ) -> None:
     """Open a shell on a run's host, in its code folder.
 

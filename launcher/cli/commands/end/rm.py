@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
+from launcher.cli.options import HostOption, JsonFlag
 from launcher.cli.output.asking import YesFlag, agrees, check_last
 from launcher.errors import OtherRootError, UnreachableError
 
@@ -22,9 +22,6 @@ def rm(
         typer.Argument(metavar="RUN…", help="Runs: an id, the start of it or of its last part; or `last`."),
     ],
     host: HostOption = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     force: Annotated[
         bool, typer.Option("--force", help="Also remove files that have no other copy.")
     ] = False,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
+from launcher.cli.options import HostOption, JsonFlag, RunWord
 from launcher.cli.output.asking import YesFlag, check_last, check_loss
 from launcher.cli.output.say import complain, say
 from launcher.cli.signals import Terminated, waiting
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 def stop(
     run: RunWord,
     host: HostOption = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     now: Annotated[bool, typer.Option("--now", help="End it immediately, without a checkpoint.")] = False,
     yes: YesFlag = False,
     as_json: JsonFlag = False,

@@ -6,14 +6,11 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
+from launcher.cli.options import HostOption, JsonFlag
 
 
 def sweep(
     host: HostOption = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would be done; change nothing.")
     ] = False,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
+from launcher.cli.options import HostOption, JsonFlag
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ def cp(
     ],
     destination: Annotated[str, typer.Argument(metavar="DEST", help="A file or folder on this machine.")],
     host: HostOption = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist, without asking.")] = False,
     as_json: JsonFlag = False,
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
+from launcher.cli.options import HostOption, JsonFlag, RunWord
 
 
 def ls(
@@ -15,9 +15,6 @@ def ls(
         str | None, typer.Argument(metavar="[PATH]", help="A file or folder of the run; by default all.")
     ] = None,
     host: HostOption = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """List the files that a run wrote, and which are here. Paths are relative to the run's working folder.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag
+from launcher.cli.options import HostOption, JsonFlag, RunWord
 
 if TYPE_CHECKING:
     from launcher.cli.json_output.file_shapes import PulledFiles
@@ -25,9 +25,6 @@ def pull(
     run: RunWord = "last",
     paths: PathWords = None,
     host: HostOption = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     everything: Annotated[
         bool, typer.Option("--all", help="All files: without a size limit, and with checkpoints.")
     ] = False,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, CardOption, ColorOption, HostOption, JsonFlag, VerboseFlag
+from launcher.cli.options import CardOption, HostOption, JsonFlag
 from launcher.cli.output.say import complain
 from launcher.cli.signals import Terminated
 
@@ -35,9 +35,6 @@ def drill(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the faults with their durations; launch nothing.")
     ] = False,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Test recovery on your host: kill, cut off and break a small job, and check that it recovers.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, VerboseFlag
+from launcher.cli.options import JsonFlag
 from launcher.cli.output.say import say
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ def hosts(
         bool,
         typer.Option("--close", help="Close the connections that stay open for the next command."),
     ] = False,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Probe the configured hosts, and list their cards, memory and free space.

@@ -7,18 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import (
-    AcceptFlag,
-    CardOption,
-    ColorOption,
-    HostOption,
-    JobOption,
-    JsonFlag,
-    VerboseFlag,
-)
+from launcher.cli.options import CardOption, HostOption, JobOption, JsonFlag
 from launcher.cli.output.figures import size_text
 from launcher.cli.output.say import say
-from launcher.cli.quick import QuickCommand, QuickGroup
+from launcher.cli.quick import LocalCommand, QuickCommand, QuickGroup
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
@@ -38,7 +30,7 @@ def _images() -> None:
     pass
 
 
-@app.command("show", cls=QuickCommand)
+@app.command("show", cls=LocalCommand)
 def show(
     profile: Annotated[
         str | None,
@@ -46,8 +38,6 @@ def show(
     ] = None,
     job: JobOption = None,
     host: HostOption = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Show a job's image for a card: its name, how its parts were chosen, and its Dockerfile. No host is asked.
@@ -103,9 +93,6 @@ def build(
     host: HostOption = None,
     profile: CardOption = None,
     job: JobOption = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Build a job's image on a host now, so that no launch waits for it. Ctrl-C cancels the build.
@@ -123,9 +110,6 @@ def build(
 @app.command("list", cls=QuickCommand)
 def listing(
     host: HostOption = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """List the images that launch has built on a host, newest first.
@@ -173,9 +157,6 @@ def _listed(image: SharedResource) -> ImageRow:
 @app.command("prune", cls=QuickCommand)
 def prune(
     host: HostOption = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would be removed; remove nothing.")
     ] = False,

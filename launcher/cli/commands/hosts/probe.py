@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
+from launcher.cli.options import HostOption, JsonFlag
 from launcher.cli.output.figures import age_text, size_text
 from launcher.cli.output.say import say
 
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 def probe(
     host: HostOption = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Show a host's cards, space, engines and interpreters. A Kaggle account shows its expected machine and its hours.

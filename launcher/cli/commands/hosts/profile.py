@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
-from launcher.cli.quick import QuickCommand, QuickGroup
+from launcher.cli.options import HostOption, JsonFlag
+from launcher.cli.quick import LocalCommand, QuickCommand, QuickGroup
 
 if TYPE_CHECKING:
     from launcher.values.profile import Profile
@@ -17,10 +17,8 @@ app = typer.Typer(
 )
 
 
-@app.command("list", cls=QuickCommand)
-def list_profiles(
-    _color: ColorOption = None, _verbose: VerboseFlag = False, as_json: JsonFlag = False
-) -> None:
+@app.command("list", cls=LocalCommand)
+def list_profiles(as_json: JsonFlag = False) -> None:
     """List the profiles, yours and the built-in ones.
 
     Examples:
@@ -53,9 +51,6 @@ def show(
     as_toml: Annotated[
         bool, typer.Option("--toml", help="Print its file, as a start for your own profile.")
     ] = False,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Show a card: its rates, its features, and the precisions that follow from them. With --host, the host's card.

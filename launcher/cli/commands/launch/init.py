@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
+from launcher.cli.options import HostOption, JsonFlag
 from launcher.cli.output.asking import agrees
 from launcher.cli.output.say import complain
 from launcher.errors import UnknownNameError, UsageError
@@ -31,9 +31,6 @@ def init(
     smoke: Annotated[
         bool, typer.Option("--smoke/--no-smoke", help="Run a first job on the host, which takes seconds.")
     ] = True,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Write launch.toml for a host: probe it, propose its card and environment, and run a first job on it.

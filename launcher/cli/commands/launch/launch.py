@@ -10,9 +10,7 @@ import typer
 from launcher.cli.options import (
     WHAT,
     WHERE,
-    AcceptFlag,
     CardOption,
-    ColorOption,
     DetachFlag,
     EnvFileOption,
     GpusOption,
@@ -25,7 +23,6 @@ from launcher.cli.options import (
     SecretOption,
     SetOption,
     SureFlag,
-    VerboseFlag,
     WaitOption,
     seconds,
 )
@@ -126,9 +123,6 @@ def launch(
     ] = False,
     sure: SureFlag = False,
     quiet: QuietFlag = False,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Launch the job of --job, else the command after --, else the project's job, else the sft demo.

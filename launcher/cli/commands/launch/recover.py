@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from launcher.cli.options import (
-    AcceptFlag,
     CardOption,
-    ColorOption,
     EnvFileOption,
     HostOption,
     JsonFlag,
     QuietFlag,
     RunWord,
     SendSecretsFlag,
-    VerboseFlag,
     WaitOption,
     seconds,
 )
@@ -52,9 +49,6 @@ def recover(
     ] = False,
     sure: SendSecretsFlag = False,
     quiet: QuietFlag = False,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Continue a run that was interrupted, or give a waiting run what it needs.

@@ -7,9 +7,7 @@ from typing import Annotated
 import typer
 
 from launcher.cli.options import (
-    AcceptFlag,
     CardOption,
-    ColorOption,
     DetachFlag,
     EnvFileOption,
     JsonFlag,
@@ -18,7 +16,6 @@ from launcher.cli.options import (
     RunWord,
     SetOption,
     SureFlag,
-    VerboseFlag,
     WaitOption,
     seconds,
 )
@@ -41,9 +38,6 @@ def rerun(
     ] = False,
     sure: SureFlag = False,
     quiet: QuietFlag = False,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Launch a run's job again, as a new run from step 0.

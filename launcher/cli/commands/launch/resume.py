@@ -7,9 +7,7 @@ from typing import Annotated
 import typer
 
 from launcher.cli.options import (
-    AcceptFlag,
     CardOption,
-    ColorOption,
     DetachFlag,
     EnvFileOption,
     HostOption,
@@ -18,7 +16,6 @@ from launcher.cli.options import (
     QuietFlag,
     RunWord,
     SendSecretsFlag,
-    VerboseFlag,
     WaitOption,
     seconds,
 )
@@ -42,9 +39,6 @@ def resume(
     detach: DetachFlag = False,
     sure: SendSecretsFlag = False,
     quiet: QuietFlag = False,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Continue an ended run from its last checkpoint, as a new run.

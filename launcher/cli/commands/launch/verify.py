@@ -9,9 +9,7 @@ import typer
 
 from launcher.cli.options import (
     WHAT,
-    AcceptFlag,
     CardOption,
-    ColorOption,
     EnvFileOption,
     GpusOption,
     HostOption,
@@ -20,7 +18,6 @@ from launcher.cli.options import (
     SecretOption,
     SetOption,
     SureFlag,
-    VerboseFlag,
     WaitOption,
     seconds,
 )
@@ -62,9 +59,6 @@ def verify(
     gpus: GpusOption = None,
     wait: WaitOption = None,
     sure: SureFlag = False,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Try a job in every precision of its ladder for a few steps on the card, and show which work and how fast.

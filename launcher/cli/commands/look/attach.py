@@ -6,15 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import (
-    AcceptFlag,
-    ColorOption,
-    HostOption,
-    JsonFlag,
-    QuietFlag,
-    RunWord,
-    VerboseFlag,
-)
+from launcher.cli.options import HostOption, JsonFlag, QuietFlag, RunWord
 
 if TYPE_CHECKING:
     from launcher.copy.local_copy import LocalCopy
@@ -33,9 +25,6 @@ def attach(
         ),
     ] = False,
     quiet: QuietFlag = False,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Follow a run from where this client left off. An interrupted run is recovered first.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, VerboseFlag
+from launcher.cli.options import JsonFlag
 from launcher.cli.output.say import complain, say, without_escapes
 from launcher.errors import RunError, UnknownNameError, UsageError
 
@@ -42,9 +42,6 @@ def compare(
             help="Write the picture to this PNG file; by default into runs/compared.",
         ),
     ] = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Show the differences between runs and the outcome of each, and draw all curves in one picture.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag
+from launcher.cli.options import HostOption, JsonFlag
 from launcher.errors import UnknownNameError, UsageError
 
 if TYPE_CHECKING:
@@ -23,9 +23,6 @@ def diagnose(
         typer.Argument(metavar="FILE|-|RUN", help="A log file, - for standard input, or a run."),
     ] = "last",
     host: HostOption = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Explain why a log or a run failed, and how to fix it.

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import (
-    AcceptFlag,
-    CardOption,
-    ColorOption,
-    HostOption,
-    JobOption,
-    JsonFlag,
-    PrecisionOption,
-    SetOption,
-    VerboseFlag,
-)
+from launcher.cli.options import CardOption, HostOption, JobOption, JsonFlag, PrecisionOption, SetOption
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,9 +36,6 @@ def explain(
             metavar="FILE", help="Use this output of `launch probe --json` instead of asking the host."
         ),
     ] = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Show the precisions for a card and a job, with reasons; or the precision that a run used.

@@ -7,16 +7,13 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, RunWord, VerboseFlag, seconds
+from launcher.cli.options import HostOption, JsonFlag, RunWord, seconds
 from launcher.errors import UsageError
 
 
 def logs(
     run: RunWord = "last",
     host: HostOption = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     lines: Annotated[
         int | None, typer.Option("-n", "--lines", metavar="N", min=0, help="Only the last N lines.")
     ] = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, HostOption, JsonFlag, VerboseFlag, seconds
+from launcher.cli.options import HostOption, JsonFlag, seconds
 from launcher.cli.output.figures import age_text, duration_text
 from launcher.cli.output.say import complain, say
 from launcher.values.states import Reason, State
@@ -35,9 +35,6 @@ def ps(
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Repeat every five seconds, until Ctrl-C.")
     ] = False,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """List your runs, or all runs of one host, the newest first.

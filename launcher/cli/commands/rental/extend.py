@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, RunWord, VerboseFlag
+from launcher.cli.options import JsonFlag, RunWord
 
 MOST_HOURS = 24.0 * 365
 """LONGEST_HOURS of the rental settings, repeated here so that the help does not import them."""
@@ -18,9 +18,6 @@ def extend(
         float,
         typer.Option("--hours", min=0.01, max=MOST_HOURS, help="Hours to add to the current limit."),
     ],
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     sure: Annotated[
         bool,
         typer.Option(

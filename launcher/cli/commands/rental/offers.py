@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from launcher.cli.options import CardOption, ColorOption, HostOption, JsonFlag, VerboseFlag
+from launcher.cli.options import CardOption, HostOption, JsonFlag
 from launcher.cli.output.say import say
 
 if TYPE_CHECKING:
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 def offers(
     host: HostOption = None,
     profile: CardOption = None,
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """List the instance types at Lambda Cloud, the cheapest first: cards, price per hour, and regions with a free one.

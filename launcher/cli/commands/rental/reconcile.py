@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from launcher.cli.options import AcceptFlag, ColorOption, JsonFlag, VerboseFlag
+from launcher.cli.options import JsonFlag
 
 if TYPE_CHECKING:
     from launcher.cli.json_output.end_shapes import RentedThing
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
 
 def reconcile(
-    _color: ColorOption = None,
-    _verbose: VerboseFlag = False,
-    _accept: AcceptFlag = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List what would be done; change nothing.")
     ] = False,
