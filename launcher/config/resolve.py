@@ -177,7 +177,13 @@ def task(
     if run_name is not None:
         data["name"] = checked_name(run_name)
     try:
-        job = build(Job, data, file=file, text="" if changed else written.text)
+        job = build(
+            Job,
+            data,
+            file=file,
+            text="" if changed else written.text,
+            advise=_advice_on_setting if written.file is None else None,
+        )
     except BadFileError as error:
         raise BadFileError(_by_option(str(error), written, changed)) from error
     if is_projects_end and "on_end" not in changed:
@@ -220,21 +226,17 @@ def _by_option(said: str, written: _WrittenJob, changed: Iterable[str]) -> str:
         return said
     before = rf"(?m)^{re.escape(written.title)} with --set"
     named = re.sub(rf"{before}: (?=(?:{tops})\b)", "--set ", said)
-    named = re.sub(rf"{before}(?=: unknown key '(?:{tops})\b)", "--set", named)
-    return re.sub(r"(?m)^(--set: unknown key '(\w+)')(?:: did you mean '(\w+)'\?)?", _with_a_hint, named)
+    return re.sub(rf"{before}(?=: unknown key '(?:{tops})\b)", "--set", named)
 
 
 _OPTIONS = ("gpus", "host", "precision", "profile", "runtime", "wait")
 
 
-def _with_a_hint(unknown: re.Match[str]) -> str:
-    """Return the message of a key that no job has, with the way to give that value."""
-    said, key, near = unknown.groups()
+def _advice_on_setting(key: str, guess: str) -> str:
+    """Return the guess at a key of --set that no job has, and the way to give a value of that name."""
     if key in _OPTIONS:
-        return f"{said}\n  it is an option   --{key} …"
-    if near is not None and difflib.SequenceMatcher(None, key, near).ratio() > 0.7:
-        return unknown[0]
-    return f"{said}\n  a setting of the script is   --set settings.{key}=…"
+        return f"\n  it is an option   --{key} …"
+    return f"{guess}\n  a setting of the script is   --set settings.{key}=…"
 
 
 def _of_words(words: Sequence[str]) -> _WrittenJob:

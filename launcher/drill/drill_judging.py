@@ -153,7 +153,7 @@ def judge(planned: Planned, seen: RunObservation) -> DrillJudgement:
         problems.append(
             f"{again} steps were trained again; at most {fault.intervals * INTERVAL} were expected"
         )
-    problems += [f"the mirror differs from the host: {path}" for path in sorted(seen.differing)]
+    problems += [f"the local copy differs from the host: {path}" for path in sorted(seen.differing)]
     problems += [f"left on the host: {thing}" for thing in seen.left]
     return DrillJudgement(tuple(problems), again, _silence(ledger))
 

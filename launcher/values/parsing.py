@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
@@ -14,6 +14,8 @@ from pydantic import BaseModel, ValidationError
 from launcher.errors import BadFileError, UnknownNameError
 
 Model = TypeVar("Model", bound=BaseModel)
+Advice = Callable[[str, str], str]
+"""A function of an unknown key and the guess at the meant one, which returns the text after the key."""
 
 MOST_MEANT = 3
 """The maximum number of suggestions for an unknown name."""
@@ -41,23 +43,27 @@ def build(
     text: str = "",
     prefix: str = "",
     unoffered: Container[str] = (),
+    advise: Advice | None = None,
 ) -> Model:
     """Build a value from the tables of `file`; `prefix` is the table that contains it, e.g. `hosts.lambda.`.
 
-    The error for an unknown key does not suggest the `unoffered` keys, because they would be refused. Types
-    are strict: text is not accepted as a number. Raises BadFileError that names every wrong key.
+    The error for an unknown key does not suggest the `unoffered` keys, because they would be refused; with
+    `advise`, it has more about a key of no table. Types are strict: text is not accepted as a number.
+    Raises BadFileError that names every wrong key.
     """
     try:
         return model.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        lines = [_explain(mistake, model, file, text, prefix, unoffered) for mistake in error.errors()]
+        lines = [
+            _explain(mistake, model, file, text, prefix, unoffered, advise) for mistake in error.errors()
+        ]
         raise BadFileError("\n".join(dict.fromkeys(lines))) from error
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return `: did you mean 'x'?` for the nearest known word, else an empty text."""
     by_letters = {name.casefold(): name for name in known}
-    match = difflib.get_close_matches(word.casefold(), by_letters, n=1, cutoff=0.5)
+    match = difflib.get_close_matches(word.casefold(), by_letters, n=1)
     return f": did you mean '{by_letters[match[0]]}'?" if match else ""
 
 
@@ -76,7 +82,13 @@ def unknown_name(
 
 
 def _explain(
-    error: Any, model: type[BaseModel], file: str, text: str, prefix: str, unoffered: Container[str]
+    error: Any,
+    model: type[BaseModel],
+    file: str,
+    text: str,
+    prefix: str,
+    unoffered: Container[str],
+    advise: Advice | None,
 ) -> str:
     parts = [part for part in error["loc"] if part != "[key]"]
     is_table = [
@@ -92,7 +104,10 @@ def _explain(
         hidden = (*_NOT_IN_TABLES,) if prefix else ()
         known = _allowed_keys(model, where[:-1])
         allowed = [name for name in known if name not in hidden and (len(where) > 1 or name not in unoffered)]
-        return f"{file}: unknown key '{key}'{nearest(where[-1], allowed)}{place}\n  allowed: {', '.join(allowed)}"
+        guess = nearest(where[-1], allowed)
+        if advise is not None and len(where) == 1:
+            guess = advise(key, guess)
+        return f"{file}: unknown key '{key}'{guess}{place}\n  allowed: {', '.join(allowed)}"
     if error["type"] == "missing":
         return f"{file}: '{key}' is missing"
     if where[:1] == ["secrets"]:  # the input may be a secret value

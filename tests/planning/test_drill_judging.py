@@ -83,7 +83,10 @@ def test_what_a_broken_run_leaves_in_the_ledger_is_seen(lines, words):
         ({"state": "stopped", "reason": "by-user"}, "expected was succeeded"),
         ({"model": model_after(STEPS - 1)}, "not that of an unhurt training"),
         ({"model": ""}, "not that of an unhurt training"),
-        ({"differing": ("record/0002/log.txt",)}, "the mirror differs from the host: record/0002/log.txt"),
+        (
+            {"differing": ("record/0002/log.txt",)},
+            "the local copy differs from the host: record/0002/log.txt",
+        ),
         ({"left": ("process 7 drill.py",)}, "left on the host: process 7"),
     ],
 )

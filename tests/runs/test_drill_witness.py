@@ -205,7 +205,7 @@ def test_a_copy_that_misses_the_last_bytes_is_not_mended_before_it_is_judged(tmp
     local_copy = SimpleNamespace(folder=tmp_path / "here", files=RunFiles(tmp_path / "here"), run=place.run)
     state = SimpleNamespace(state="succeeded", reason=None)
     row = drilling._judged(Machine(), Planned(FAULTS[0]), local_copy, place, state, [], tmp_path)
-    assert "the mirror differs from the host: record/0001/log.txt" in row.problems
+    assert "the local copy differs from the host: record/0001/log.txt" in row.problems
 
 
 @pytest.mark.parametrize(("size", "model"), [(200_000, "m"), (1000, "torn")])

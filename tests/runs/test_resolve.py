@@ -547,8 +547,11 @@ def test_a_table_in_a_folder_above_is_pointed_to(tmp_path, monkeypatch):
 
 
 def test_a_host_that_resembles_none_is_told_how_to_be_made(monkeypatch, tmp_path):
-    """If a known name is close, also in the other case, that name is suggested instead."""
+    """Half the letters of `local` resemble nothing. If a name is close, also in the other case, it is suggested instead."""
     monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownNameError, match="--host USER@MACHINE") as error:
+        resolve.host("lab")
+    assert "did you mean" not in str(error.value)
     (tmp_path / "launch.toml").write_text('[hosts.LAB]\naddress = "10.0.0.1"\n')
     with pytest.raises(UnknownNameError, match=r"\[hosts\.qqqqq\]"):
         resolve.host("qqqqq")
