@@ -71,12 +71,11 @@ def test_an_unknown_host_key_is_refused_and_the_command_that_is_offered_mends_it
 
 @mostly_long("folder", ["with space", "it's", "a;b"], ci=(1,))
 def test_the_offered_command_can_be_pasted_whatever_the_file_is_called(client, lab, folder):
-    """A known_hosts file in a folder with a space or a quote in its name."""
-    known = client.home / folder / "known_hosts"
-    known.parent.mkdir()
-    use(client, lab, known_hosts=known)
-    command = re.search(r"ssh-keyscan .*", refused(client, lab))[0]
-    subprocess.run(["sh", "-c", command], cwd=client.home, check=False, capture_output=True, env=client.env)
+    """A known_hosts file in a folder with a space or a quote in its name, which the command makes."""
+    use(client, lab, known_hosts=f"~/{folder}/known_hosts")
+    command = re.search(r"(?<=if you trust it   ).*", refused(client, lab))[0]
+    subprocess.run(["sh", "-c", command], cwd=client.home, check=True, capture_output=True, env=client.env)
+    assert (client.home / folder).stat().st_mode & 0o077 == 0
     client.ok("probe", "--host", "A")
 
 

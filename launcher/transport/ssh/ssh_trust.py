@@ -206,7 +206,10 @@ class Trust(paramiko.MissingHostKeyPolicy):
             return None  # ssh-keyscan writes the address, not the alias
         at = f"-p {hop.port} " if hop.port != 22 else ""
         through = f"ssh {shlex.quote(self._before.alias)} " if self._before else ""
-        return f"{through}ssh-keyscan {at}-t {kind} {shlex.quote(hop.address)} >> {_pasteable(self._file)}"
+        folder, file = os.path.dirname(self._file), _pasteable(self._file)
+        is_there = os.path.isdir(os.path.expanduser(folder) or ".")
+        make = "" if is_there else f"mkdir -m 700 -p {_pasteable(folder)} && "
+        return f"{make}{through}ssh-keyscan {at}-t {kind} {shlex.quote(hop.address)} >> {file}"
 
     def _record(self, key: paramiko.PKey) -> None:
         try:
