@@ -127,7 +127,6 @@ class LivenessProbe(ABC):
 
     def job_id(self, run: Run) -> Optional[str]:
         """Return the id of a run's scheduler job from our record; None for other kinds, and if unknown."""
-        del run
         return None
 
     def wake(self, run: Run) -> None:  # noqa: B027 # the agent of most kinds cannot be signalled from here
@@ -143,7 +142,6 @@ class LivenessProbe(ABC):
 
         Raises CommandError if no process can be started beside the run's.
         """
-        del run
         return []
 
     def end(self, run: Run) -> None:  # noqa: B027 # the client ends most kinds
@@ -151,7 +149,6 @@ class LivenessProbe(ABC):
 
     def end_without_wish(self, run: Run, *, by_force: bool) -> None:
         """End a run when the disk refuses the wish file; without `by_force` the run saves first."""
-        del by_force
         self.end(run)
 
     def forget(self, run: Run) -> None:  # noqa: B027 # most kinds cache nothing
@@ -163,12 +160,10 @@ class LivenessProbe(ABC):
 
     def is_paused(self, run: Run) -> bool:
         """Whether the run's runtime was paused, with all its processes."""
-        del run
         return False
 
     def hopeless(self, run: Run) -> Optional[Tuple[str, str, JsonObject]]:
         """Return state, reason and evidence of a gone run that must not start again; None if it may."""
-        del run
         return None
 
     def standstill(self, run: Run) -> str:  # most kinds cannot know
@@ -180,12 +175,10 @@ class LivenessProbe(ABC):
 
         It is for kinds whose processes are not seen from here.
         """
-        del run
         return ""
 
     def strays(self, root: str) -> List[Orphan]:
         """Return the containers and jobs that were started for runs below a root and that no run needs."""
-        del root
         return []
 
     def left(self, run: Run) -> str:

@@ -54,17 +54,14 @@ class Planning:
 
         Called before secrets are requested.
         """
-        del job, host
         return ()
 
     def task_findings(self, task: Task, host: Host) -> Iterator[Finding]:
         """Yield the findings about the time limit of one session or job, from the job's script."""
-        del task, host
         yield from ()
 
     def image(self, job: Job, host: Host) -> str | None:
         """Return the image that the job names; nothing is installed in such an image."""
-        del host
         return job.image
 
     def profile(self, profile: Profile, request: Resolved, facts: Facts | None) -> Profile:
@@ -73,13 +70,11 @@ class Planning:
         A CPU or Apple GPU counts as one card and keeps its profile; the checks of --gpus report another
         number.
         """
-        del facts
         count, _ = requested_gpus(request.gpus, profile.count)
         return profile if profile.kind != "cuda" or count == profile.count else profile.of_cards(count)
 
     def resources(self, profile: Profile, request: Resolved, facts: Facts | None) -> Resources:
         """Return the resources for a run of this request, planned with this profile."""
-        del profile, request, facts
         return MACHINE
 
     def limits(self, host: str, wanted: Resources, facts: Facts) -> Sequence[Finding]:
@@ -87,12 +82,10 @@ class Planning:
 
         The rest of the plan does not matter.
         """
-        del host, wanted, facts
         return ()
 
     def complete(self, plan: Plan, request: Resolved, facts: Facts | None, plan_for: PlanFor) -> Plan:
         """Complete a finished plan with the parts of this kind of host."""
-        del request, facts, plan_for
         return plan
 
     def preview(self, plan: Plan, host: Host, place: str, tree: CodeTree) -> SessionPreview | None:
@@ -100,12 +93,10 @@ class Planning:
 
         `place` is the id of the host. Raises UsageError for a file that cannot be read.
         """
-        del plan, host, place, tree
         return None
 
     def changed(self, plan: Plan, job: Job) -> Plan:
         """Return the plan of a resumed run with the changed settings of this kind of host."""
-        del job
         return plan
 
     def check(
@@ -123,12 +114,10 @@ class Planning:
 
     def gpus_refusals(self, asked: str, plan: Plan) -> Sequence[Finding]:
         """Return a refusal if the user cannot choose these cards with --gpus on any host of this kind."""
-        del asked, plan
         return ()
 
     def rows(self, plan: Plan) -> Sequence[tuple[str, str]]:
         """Return more rows for the plan's table: label and text."""
-        del plan
         return ()
 
     def environment(self, plan: Plan) -> str:
@@ -141,12 +130,10 @@ class Planning:
 
     def makes_environment(self, plan: Plan) -> str:
         """Return the place where a plan's environment is built, in words."""
-        del plan
         return "on the host"
 
     def own_checks(self, plan: Plan, facts: Facts | None, host: Host) -> HostChecks:
         """Return the checks that this kind of host adds to the gate."""
-        del host
         if facts is None or not facts.has_slurm:
             return HostChecks()
         message = f"{plan.host}: this is a login node of a Slurm cluster, and the training runs on {facts.hostname} itself"

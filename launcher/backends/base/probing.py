@@ -95,7 +95,6 @@ class Probing:
 
         Raises UsageError, RefusedError or UnknownNameError.
         """
-        del lookup
         if asked.allows_substitute:
             raise UsageError(
                 f"--allow-substitute: {host.name} has the cards that its probe finds\n  next   launch it without"
@@ -110,7 +109,6 @@ class Probing:
         With a job, the facts cover its packages and its model; without one, the host's other interpreters.
         For a host that cannot be probed, return the facts expected of the chosen machine. Raises HostError.
         """
-        del choice
         return ask(client, host, job)
 
     def probe_again(self, client: HostClient, host: Host, plan: Plan) -> Facts:
@@ -124,7 +122,6 @@ class Probing:
 
         Return None for a host that can be probed.
         """
-        del host, choice
         return None
 
     def expected_offer(self, host: Host, offer: InstanceOffer, profile: Profile) -> Facts:
@@ -132,7 +129,6 @@ class Probing:
 
         Raises UsageError for a host that rents none.
         """
-        del offer, profile
         raise UsageError(f"{host.name}: it rents no machines\n  offers   launch offers")
 
     def cards(self, host: Host, job: Job, asked: CardRequest, facts: Facts, lookup: Lookup) -> HostCards:
@@ -140,7 +136,6 @@ class Probing:
 
         Raises UnknownNameError or RefusedError for cards without a profile.
         """
-        del host, job
         _, uuids = requested_gpus(asked.gpus, 1)
         chosen = [gpu for gpu in facts.gpus if gpu.uuid in uuids]
         there = facts.model_copy(update={"gpus": chosen}) if chosen else facts
@@ -183,7 +178,6 @@ class Probing:
 
     def cells(self, host: Host, facts: Facts) -> CardCells:
         """Return a host's cards and memory for the table of hosts."""
-        del host
         sizes = dict.fromkeys(
             f"{gpu.memory_mib / 1024:.0f} GiB" if gpu.memory_mib else "?" for gpu in facts.gpus
         )
@@ -202,7 +196,6 @@ class Probing:
 
     def quota(self, host: Host) -> str | None:
         """Return an account's remaining quota, or why it is unknown; None for a host without an account."""
-        del host
         return None
 
     def titles(self, facts: Facts) -> tuple[str, str]:
@@ -212,7 +205,6 @@ class Probing:
 
     def rows(self, facts: Facts, quota: str | None) -> Iterator[tuple[str, str]]:
         """Yield the rows that `launch probe` shows instead of the probed cards, if any."""
-        del facts, quota
         yield from ()
 
 

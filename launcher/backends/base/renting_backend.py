@@ -35,7 +35,6 @@ class RentingUpkeep(Upkeep):
 
     def wait_reason(self, host: str, unbegun: str | None, *, is_launching: bool) -> str | None:
         """Return None: an account can rent several machines at once."""
-        del host, unbegun, is_launching
         return None
 
     def others(self, host: Host) -> list[str]:

@@ -24,12 +24,10 @@ class Running:
 
     def rental(self, host: Host) -> RentalSettings | None:
         """Return how to rent a machine for each run of a host; None if runs are on the host itself."""
-        del host
         return None
 
     def known_runs(self, host: Host) -> list[LocalCopy] | None:
         """Return a host's runs from this user's index if the host cannot list them; None if it can."""
-        del host
         return None
 
     def service_diagnosis(
@@ -40,7 +38,6 @@ class Running:
         `said` is the service's text about the run; `last_reason` returns the reason of the last attempt's
         end.
         """
-        del local_copy, state, said, last_reason
         return None
 
     def first_note(self) -> str | None:

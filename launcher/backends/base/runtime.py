@@ -112,7 +112,6 @@ class Runtime(ABC):
     @classmethod
     def record_on(cls, host: Host, facts: Facts) -> RuntimeRecord | None:
         """Return the record of this runtime on a host; `None` if the host does not support it."""
-        del host, facts
         return RuntimeRecord(kind=cls.name)
 
     def __enter__(self) -> Self:
@@ -158,12 +157,10 @@ class Runtime(ABC):
 
     def needs(self, plan: Plan) -> str | None:
         """Return the kind of object that `provide` provides, e.g. `image`; `None` if a plan needs none."""
-        del plan
         return None
 
     def provide(self, plan: Plan, say: Say) -> str:
         """Provide the run's image or environment on the host. Return its name and source."""
-        del plan, say
         return "nothing is needed"
 
     def entrust(self, run: str, secrets: Mapping[str, str]) -> None:
@@ -181,12 +178,10 @@ class Runtime(ABC):
 
     def start_words(self, job_id: str | None) -> str:
         """Return the status of a run that `start` has started, in words; `job_id` is the result of `start`."""
-        del job_id
         return "attempt 1"
 
     def after_refusal(self, error: AgentError) -> str | None:
         """Return where to look if the host's scheduler refused the run in `start`; None for any other error."""
-        del error
         return None
 
     # a recorded run
@@ -217,13 +212,11 @@ class Runtime(ABC):
 
         Return whether to ask the agent again, because it may have been killed before it recorded an end.
         """
-        del run, grace_s
         return False
 
     @contextlib.contextmanager
     def inside(self, run: str) -> Iterator[HostClient]:
         """Yield a client whose commands run in the environment of the run's processes."""
-        del run
         yield self.client
 
     def open_port(self, run: str, port: int) -> Socket:
@@ -231,7 +224,6 @@ class Runtime(ABC):
 
         Raises PortClosedError, RefusedStreamError if the host forbids it, or another HostError.
         """
-        del run
         return self.client.open_port(port)
 
     def remove(self, run: str) -> str | None:
@@ -239,7 +231,6 @@ class Runtime(ABC):
 
         Return a message about those left, with the next step, or None.
         """
-        del run
         return None
 
     # all objects of the runtime on the host
@@ -250,7 +241,6 @@ class Runtime(ABC):
 
     def supplies(self, root: str | None = None) -> list[SharedResource]:
         """Return the objects that launch made for many runs: all of them, or those of a root (by its label)."""
-        del root
         return []
 
     def discard(self, thing: RunResource | SharedResource) -> bool:

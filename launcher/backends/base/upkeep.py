@@ -24,7 +24,6 @@ class Upkeep:
         `unbegun` is an item that was launched there and is not running yet. `is_launching`: a launch is in
         progress.
         """
-        del unbegun
         return f"waits for another launch on {host}" if is_launching else None
 
     def others(self, host: Host) -> list[str]:
@@ -32,5 +31,4 @@ class Upkeep:
 
         The list is empty for other hosts.
         """
-        del host
         return []

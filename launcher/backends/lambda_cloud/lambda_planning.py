@@ -15,5 +15,4 @@ class LambdaPlanning(Planning):
 
     def own_checks(self, plan: Plan, facts: Facts | None, host: Host) -> HostChecks:
         """Return notes about the expected facts of the machine."""
-        del host
         return HostChecks(tuple(lambda_findings(plan, facts)))

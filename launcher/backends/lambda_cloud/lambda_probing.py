@@ -55,7 +55,6 @@ class LambdaProbing(Probing):
 
         `ask_ahead` has requested the offers.
         """
-        del ask
         offered = self._offered[settings_of(host).api].result()
         choice = choose(host, profiles_named(host, lookup), None, NO_JOB, offered)
         return Probed(host, expected(host, choice), choice.first.profile.name, quota=choice.offer_words)

@@ -133,7 +133,6 @@ class Docker(Runtime):
 
     def needs(self, plan: Plan) -> str | None:
         """Return `image`: every container has one."""
-        del plan
         return "image"
 
     def provide(self, plan: Plan, say: Say) -> str:

@@ -51,7 +51,6 @@ class SlurmProbing(Probing):
         self, client: HostClient, host: Host, job: Job | None = None, choice: MachineChoice | None = None
     ) -> Facts:
         """Probe the login node. Raises HostError, also if the cluster's controller does not answer."""
-        del choice
         facts = ask(client, host, job, slurm=True)
         if facts.slurm is None or facts.slurm.error is not None:
             why = facts.slurm.error if facts.slurm is not None else None
@@ -82,7 +81,6 @@ class SlurmProbing(Probing):
 
     def is_unused_login(self, facts: Facts) -> bool:
         """Return False: the host is configured as a cluster."""
-        del facts
         return False
 
     def describe(self, facts: Facts) -> str:
@@ -107,7 +105,6 @@ class SlurmProbing(Probing):
 
     def rows(self, facts: Facts, quota: str | None) -> Iterator[tuple[str, str]]:
         """Yield the cluster's facts, and a row for each group of equal nodes of a partition."""
-        del quota
         cluster = _cluster(facts)
         accounting = "keeps accounts" if cluster.has_accounting else "keeps no accounts"
         yield "cluster", f"{_title(cluster).removeprefix('cluster ')}, {accounting}"

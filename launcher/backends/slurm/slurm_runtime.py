@@ -52,7 +52,6 @@ class SlurmRuntime(Native):
     @classmethod
     def record_on(cls, host: Host, facts: Facts) -> RuntimeRecord | None:
         """Return a record for a cluster; `None` for any other host."""
-        del facts
         return RuntimeRecord(kind=cls.name) if isinstance(host, SlurmHost) else None
 
     def create(
@@ -69,7 +68,6 @@ class SlurmRuntime(Native):
 
         No card is leased or recorded: Slurm assigns them to the job.
         """
-        del gpus, count, any_of, queues
         self._place = self.client.preparation.create(
             run, plan, self.record.kind, None, None, None, None, queues=False
         ).place

@@ -80,7 +80,6 @@ class LogView(PlainView):
 
     def _put(self, path: str, data: bytes) -> int:
         """Show the next bytes of a log. Return the number of bytes shown."""
-        del path
         text, size = codecs.utf_8_decode(data, "replace")
         sys.stdout.write(without_escapes(text))
         return size

@@ -259,7 +259,6 @@ class RunList(_VerbGroup):
 
         A backend without a connection to its runs records them locally; others return none.
         """
-        del runs
         return []
 
     def read(self, run: str, request: Mapping[str, Any], wait_s: float | None = None) -> AgentReply:

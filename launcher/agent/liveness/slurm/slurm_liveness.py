@@ -115,7 +115,6 @@ class SlurmLiveness(LivenessProbe):
 
     def forget(self, run: Run) -> None:
         """Ask the queue again the next time."""
-        del run
         self._queue.forget()
         self._submitted.forget()
         self._lookup.forget()
