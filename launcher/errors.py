@@ -95,7 +95,7 @@ class SeveralRunsError(UsageError):
 
 
 class RefusedError(LaunchError):
-    """Raised when the gate finds that a plan cannot work on a host. Nothing has been sent."""
+    """Raised when the gate's checks find that a plan cannot work on a host. Nothing has been sent."""
 
     exit_code = 3
 
@@ -189,7 +189,7 @@ class ServiceError(HostError):
 
 
 class ServiceUnreachableError(ServiceError, UnreachableError):
-    """Raised when a cloud service does not answer, or only its front door does."""
+    """Raised when a cloud service does not answer, or only its gateway does."""
 
 
 class ServiceAuthError(ServiceError, AuthRefusedError):

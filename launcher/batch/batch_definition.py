@@ -39,46 +39,57 @@ HostNames = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 
 class BatchRun(Written):
-    """The launch options of one run of a batch. None leaves an option to the batch.
-
-    Each key is the option of that name. `settings` are the values of `--set`, by key. `host` lists the
-    allowed hosts; the first free one is used.
-    """
+    """The launch options of one run of a batch. None leaves an option to the batch."""
 
     name: Name | None = None
+    """The item's name; in the batch itself the batch's, by default the file's."""
     job: str | None = None
+    """A job's name or file; by default the project's."""
     command: tuple[str, ...] = ()
+    """A command instead of a job; `{KEY}` in it is replaced by a value of the matrix."""
     host: HostNames = ()
+    """A host, or a list: a run goes to the first host that takes it. By default the project's."""
     profile: str | None = None
+    """As `--profile`."""
     precision: PrecisionChoice | None = None
+    """As `--precision`."""
     gpus: str | None = None
+    """As `--gpus`."""
     settings: TomlTable = {}
+    """The changes that `--set` makes: `{ steps = 100, "settings.learning_rate" = 1e-4 }`."""
     variables: dict[str, str] = {}
+    """As `-e`."""
     secrets: tuple[str, ...] = ()
+    """As `--secret`."""
     packages: tuple[str, ...] = ()
+    """As `--with`."""
 
 
 class Rules(Written):
-    """The rules of a whole batch.
-
-    At most `max_parallel` runs exist at a time, over all hosts. After `max_failures` failed runs no new one
-    starts. `max_cost` is in dollars, for all rented machines. `best` is a metric and its direction, e.g.
-    `loss:min`. `artifacts`: the runs whose files are downloaded.
-    """
+    """The rules of a whole batch."""
 
     max_parallel: Count | None = None
+    """The most runs at a time, on all hosts together."""
     max_failures: Count | None = None
+    """Nothing more starts after this many failed runs; `--fail-fast` is 1."""
     max_cost: Annotated[float, Field(gt=0)] | None = None
+    """The most dollars for all rented machines of the batch, which need it."""
     best: Annotated[str, AfterValidator(_checked_best)] | None = None
+    """A metric and its direction, e.g. `eval_loss:min`."""
     artifacts: Artifacts = "all"
+    """The runs whose files are downloaded; `best` needs the key `best`. The end names the files that stay on
+    hosts.
+    """
 
 
 class BatchFile(BatchRun, Rules):
     """A batch as the user writes it: the common options, the runs, and a matrix that multiplies them.
 
-    `name` is the batch's name. A matrix key is a key of `--set`, or `host`, `profile`, `precision` or
-    `gpus`, or a placeholder `{KEY}` of the command.
+    A matrix key is a key of `--set`, or `host`, `profile`, `precision` or `gpus`, or a placeholder `{KEY}` of the
+    command.
     """
 
     run: tuple[BatchRun, ...] = ()
+    """The runs, each with any of the keys of a run; by default one."""
     matrix: TomlTable = {}
+    """Each combination of its lists is an item, for each run."""

@@ -28,12 +28,16 @@ PROJECT_FILE = Path("launch.toml")
 
 
 class Project(NamedTuple):
-    """The defaults in `launch.toml` of the working directory; all are optional. `on_end` is as in a job."""
+    """The defaults in `launch.toml` of the working directory; all are optional."""
 
     host: str | None
+    """The default host."""
     profile: str | None
+    """The default card."""
     job: str | None
+    """The default job: a name or a file."""
     on_end: str | list[str] | None
+    """As in a job, for every job without one."""
 
 
 class Lookup:
@@ -228,7 +232,7 @@ class Lookup:
 
     @functools.cached_property
     def _project_file(self) -> Toml:
-        return _read_file(PROJECT_FILE, {"hosts", "host", "profile", "job", "on_end"})
+        return _read_file(PROJECT_FILE, {"hosts", *Project._fields})
 
 
 def _cards_called(word: str, known: Mapping[str, Profile]) -> list[str]:

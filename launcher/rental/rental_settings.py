@@ -41,13 +41,6 @@ Names = Annotated[tuple[ServiceName, ...], BeforeValidator(_listed)]
 class RentalSettings(Written):
     """The machine to rent, and its cost limits.
 
-    Empty `type` and `region` leave the choice to the profile, the price and the free capacity. `image` is an
-    image family, or None for the provider's latest default. `file_system` is a file system of the account.
-    `firewall` is the id of a ruleset. `key` is an SSH key of the account, or None for one that launcher
-    creates. `max_hours` and `max_cost`, in dollars, limit one rental; a launch needs at least one of them.
-    `keep`: do not terminate the machine with the run, but at the limit. Above `confirm_above` dollars the
-    user must confirm.
-
     A provider's subclass defines its key in PROVIDERS (`provider`), the environment variable that may hold
     the user's API key (`variable`), the usual login name on its machines, and its default `api`.
     """
@@ -56,16 +49,33 @@ class RentalSettings(Written):
     variable: ClassVar[str]
     usual_user: ClassVar[str]
     type: Names = ()
+    """Instance types, in the order to try them; one may be written without a list. By default the profile and
+    the price decide.
+    """
     region: Names = ()
+    """Regions, in the order to try them; by default any with a free instance."""
     image: ServiceName | None = None
+    """An image family; by default the provider's latest."""
     file_system: ServiceName | None = None
+    """A file system of the account. Set `region` to its region."""
     firewall: ServiceName | None = None
+    """The id of a ruleset; by default the account's. Port 22 must be open to you."""
     key: ServiceName | None = None
+    """An SSH key of the account, whose private half is in `identity_file`, a usual file of `~/.ssh`, or
+    ssh-agent. By default launcher makes one, and removes it after the last rental.
+    """
     api: str
+    """The address of the service, which gets your API key. A project's `launch.toml` may name only the
+    service's or this computer.
+    """
     max_hours: Annotated[float, Field(gt=0, le=LONGEST_HOURS)] | None = None
+    """The limit of one rental, in hours. A launch needs this or `max_cost`."""
     max_cost: Annotated[float, Field(ge=0.01)] | None = None
+    """The limit of one rental, in dollars."""
     keep: bool = False
+    """Keep the machine after the run, until its limit."""
     confirm_above: Annotated[float, Field(ge=0)] = CONFIRM_ABOVE
+    """Dollars above which launch asks. More than 10 only in your own `~/.config/launch/hosts.toml`."""
 
     @field_validator("api")
     @classmethod

@@ -21,7 +21,7 @@ LISTED = {
     "the engine": "DOCKER_HOST DOCKER_CONTEXT DOCKER_CONFIG DOCKER_CERT_PATH DOCKER_TLS_VERIFY DOCKER_API_VERSION BUILDX_* BUILDKIT_*",
     "Slurm": "SLURM_*",
 }
-"""The list, as shell patterns. Case matters, except for the proxies. docs/hosts.md shows it."""
+"""The list, as shell patterns. Case matters, except for the proxies. docs/variables.md shows it."""
 _OURS = "LAUNCH_"
 """The prefix of variables between launcher's own processes, e.g. the token of a run that starts another one.
 

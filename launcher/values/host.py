@@ -40,25 +40,36 @@ def _root(written: str) -> str:
 
 
 class MachineKeys(Written):
-    """The login to a machine and the way to run jobs on it, as written in a `[hosts.NAME]` table.
-
-    `python` is the agent's interpreter; `environment` is the job's: an environment's folder, or its
-    interpreter. `runtime` is one of `RUNTIMES` in backends/kinds.py, or `auto`: a container if another
-    machine has a usable engine. `engine` is docker or the path of a socket; `sudo` means that it is reached
-    with `sudo -n`.
-    """
+    """The login to a machine and the way to run jobs on it, as written in a `[hosts.NAME]` table."""
 
     user: Annotated[str, AfterValidator(login_text.user)] | None = None
+    """The login name; by default that of ssh."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """The port of sshd; by default that of ssh."""
     identity_file: str | None = None
+    """The private key; by default those of ssh."""
     root: Annotated[str, AfterValidator(_root)] = "~/.launch"
+    """The folder for runs, environments and caches: absolute, or beginning with `~/`. It needs 1 GB free. All
+    nodes of a cluster must see it.
+    """
     python: str | None = None
+    """The agent's interpreter, 3.8 or newer; by default it is found."""
     environment: Annotated[str | None, Field(validation_alias=AliasChoices("environment", "env"))] = None
+    """The job's environment, used unchanged: a folder or an interpreter. By default launcher makes one. The
+    old name `env` (until 2026-11-22) still works.
+    """
     runtime: str = "auto"
+    """`docker`: in a container. `native`: as a process of the host. `auto`: in a container if another machine
+    has a usable engine.
+    """
     engine: Annotated[str, AfterValidator(_engine)] | None = None
+    """`docker`, or the path of an engine's socket; by default it is found."""
     sudo: bool = False
+    """Use the engine with `sudo -n`."""
     build: Build = Build()
+    """How to build images and environments."""
     profile: str | None = None
+    """The card, if the probe should not decide."""
 
     @model_validator(mode="before")
     @classmethod
@@ -72,10 +83,8 @@ class Host(MachineKeys):
     """A machine.
 
     A subclass is another kind of host, defined by its backend, with the kind's settings in one field.
-    `address` None means this machine, if the kind is a machine. An alias of ~/.ssh/config is a host whose
-    address is the alias. `variables`: which variables of this process a run on this machine gets. `hold`: how
-    many seconds an SSH connection is kept for the next command, 0 to close it at once. Validating values as a
-    `Host` returns an instance of their kind.
+    `address` None means this machine, if the kind is a machine. Validating values as a `Host` returns an
+    instance of their kind.
     """
 
     why_own_runtime: ClassVar[str] = ""
@@ -86,11 +95,19 @@ class Host(MachineKeys):
     """Whether hosts of this kind accept a login."""
 
     name: Annotated[str, Field(min_length=1)]
+    """The table's name."""
     kind: str = "machine"
+    """The kind of host: `machine`, or one of those below."""
     address: Annotated[str, AfterValidator(login_text.address)] | None = None
+    """A name, an address, or an alias of `~/.ssh/config`; by default the table's name."""
     known_hosts: str | None = None
+    """The file of known host keys; by default those of ssh."""
     variables: Literal["listed", "inherit"] = "listed"
+    """`inherit` passes every variable of your shell to a run, only on this computer. `listed` passes those of
+    a list.
+    """
     hold: Annotated[int, Field(ge=0, le=MOST_HOLD_S)] = HOLD_S
+    """Seconds that a connection stays open for the next command; 0 closes it at once."""
 
     @field_validator("variables")
     @classmethod

@@ -34,74 +34,109 @@ class BatchSize(Written):
     global_size: Count = Field(
         default=8, validation_alias=AliasChoices("global", "global_size"), serialization_alias="global"
     )
+    """Examples per step, the same on every card."""
     micro: Count | None = None
+    """The largest micro-batch; by default the card decides."""
 
 
 class Data(Written):
     """The job's data: a path on this machine (`./x`, `/x`, `~/x`), `host:PATH` on the host, or a name that the script resolves."""
 
     train: str | None = None
+    """The training data: a path, `host:PATH`, or a name for the script."""
     eval: str | None = None
+    """The evaluation data, in the same form."""
 
 
 class Job(Written):
     """A job, as written in its TOML file or as the words after `--`.
 
-    Paths are relative to the file that contains them; `code` is the folder that is sent (default: the working
-    folder). `save_every_steps` and `save_every_minutes` set when a checkpoint is saved. The last
-    `keep_checkpoints` and the best are kept; with 0 the old checkpoint is removed before the new one is
-    written. `checkpoints`: whether a client that follows the run also downloads the newest one (`pull`). A
-    training that is silent for `hang_minutes` counts as hung (None: for 30 times the median step, at least 15
-    minutes; before the second step, for an hour in which it is idle). After `time_limit_minutes` the run ends
-    with a checkpoint. `image` replaces the image that launch would build. `teacher` is the model that `model`
-    learns from. `checkpointing`: the backward pass computes activations again, which saves memory (`auto`: if
-    no plan fits without it). `settings` are passed to the script unchanged; those of `verify` replace them
-    while `launch verify` tries the job. `variables` are set for its processes, and recorded. `secrets` are
-    names of variables whose values are never part of a job. `outputs` are patterns of the files to download
-    at the end (without any: all files that the run wrote), up to `pull_limit` bytes. `writable` names large
-    files that the job changes in place. `inject`: the start-up hook observes its Python processes. `adapt`:
-    the hook applies the plan's precision, resume, checkpoints and guard. `guard`: whether the guard ends a
-    training that looks sick, or only warns. `on_end` is a command to run, or a webhook to call, when the run
-    ends. `slurm` has the keys of a cluster's table that this job changes.
+    Paths are relative to the file that contains them.
     """
 
     name: Name
+    """Small letters, digits, and `. _ -` between; at most 48 characters."""
     command: Annotated[tuple[str, ...], Field(min_length=1)]
+    """The words of the command. `python` as the first word is the job's interpreter. In `sh -c '…'`, `python`
+    is found in PATH: the interpreter's folder comes first, but the folder of a Debian system has only
+    `python3`.
+    """
     code: str | None = None
+    """The folder to send, relative to the file; by default the current folder."""
     requirements: tuple[RequirementText, ...] = ()
+    """Packages, as pip writes them; by default those of the folder. torch is chosen for the card."""
     image: Reference | None = None
+    """Your own image, used unchanged."""
     model: str | None = None
+    """A path, `host:PATH`, or a name for the script."""
     teacher: str | None = None
+    """The model that `model` learns from, in the same form; its memory counts in the plan."""
     method: Method = "full"
+    """`lora` trains an adapter, `qlora` one over a base in 4 bits, `full` all weights."""
     attention: Attention = "sdpa"
+    """The attention kernel; refused where the card cannot run it, for example `flash_attention_2` on a T4."""
     compile: bool = False
+    """`torch.compile`; refused where the card cannot run it."""
     checkpointing: bool | Literal["auto"] = "auto"
+    """Activation checkpointing, which saves memory. `auto`: only if nothing fits without it."""
     steps: Count | None = None
+    """The number of optimizer steps."""
     seed: int = 0
+    """The seed of the data order and of new weights."""
     save_every_steps: Count | None = None
+    """Steps between checkpoints."""
     save_every_minutes: Minutes | None = 15.0
+    """Minutes between checkpoints."""
     keep_checkpoints: Annotated[int, Field(ge=0)] = 2
+    """The number of newest checkpoints to keep; the best by `eval_loss` is kept too. With 0 the old one is
+    removed before the new one is written.
+    """
     checkpoints: Literal["host", "pull"] = "host"
+    """`pull`: a client that follows the run also keeps the newest complete checkpoint in
+    `runs/RUN/checkpoints`.
+    """
     loader_workers: Annotated[int, Field(ge=0)] = 0
+    """Processes that load data."""
     batch: BatchSize = BatchSize()
+    """The batch."""
     data: Data = Data()
+    """The data."""
     settings: dict[str, Scalar] = {}
+    """Settings of the script, passed unchanged. With `optim = "auto"` it takes the plan's optimizer."""
     verify: dict[str, Scalar] = {}
+    """Settings that replace those above while `launch verify` tries the job."""
     writable: tuple[Pattern, ...] = ()
+    """Patterns of large files that the job changes in place, for example `["model.pt"]`."""
     variables: dict[VariableName, VariableText] = {}
+    """Variables of the job's processes, which the plan records."""
     secrets: tuple[str, ...] = ()
+    """Names of variables whose values are sent as secrets and never recorded."""
     attempts: Count = 20
+    """Starts of the training within one run."""
     restart: bool = False
+    """Allow a second start of a script that does not resume."""
     hang_minutes: Minutes | None = None
+    """Minutes of silence that count as a hang; by default 30 times the median step, at least 15. Before the
+    second step, 60 idle minutes.
+    """
     time_limit_minutes: Minutes | None = None
+    """After this time the run saves a checkpoint and ends."""
     stop_grace_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    """Seconds that a stopping script has to save."""
     outputs: tuple[Pattern, ...] = ()
+    """Patterns of the files to download; by default all new files."""
     pull_limit: PullLimit = ByteSize(2_000_000_000)
+    """The most bytes that are downloaded automatically; text such as `"2GB"` is accepted."""
     inject: bool = True
+    """The start-up hook observes the script's Python processes."""
     adapt: bool = False
+    """The hook gives the script the plan's precision, resume, checkpoints and guard."""
     guard: Literal["end", "warn"] = "end"
+    """`end`: the guard ends a training that looks sick. `warn`: it only reports."""
     on_end: OnEnd = ()
+    """A command as a list of words, or a webhook's address, called when the run ends."""
     slurm: SlurmSettings | None = None
+    """This job's values for keys of the cluster's table."""
 
     @field_validator("command")
     @classmethod

@@ -19,35 +19,48 @@ DERIVED = "(derived)"
 
 
 class Peak(Written):
-    """Published dense peak rates in TFLOP/s, and memory bandwidth in GB/s."""
+    """Published dense peak rates in TFLOP/s, and the memory's bandwidth in GB/s."""
 
     fp32: float | None = None
+    """TFLOP/s in fp32."""
     tf32: float | None = None
+    """TFLOP/s in tf32."""
     fp16: float | None = None
+    """TFLOP/s in fp16."""
     bf16: float | None = None
+    """TFLOP/s in bf16."""
     bandwidth_gb_s: float | None = None
+    """The memory's bandwidth in GB/s."""
     source: str
+    """The document that states these rates."""
 
 
 class Profile(Written):
     """A card: capability, memory, peak rates, and the names under which a probe may report it.
 
-    `count` is the number of these cards that a run uses on one host; memory and rates are per card.
-    `memory_gb` is the nominal size, for titles and names. `memory_mib` is the total that the driver reports:
-    for the smallest card of the name, or, in a plan made from a probe, for the smallest card on the host.
-    `unified`: the memory is the host's, which its processor uses too, and the driver reports none.
+    In a plan made from a probe, `memory_mib` is that of the smallest card on the host.
     """
 
     name: Name
+    """The file's name without `.toml`."""
     title: str
+    """The card's name and memory, for people."""
     kind: Literal["cuda", "mps", "cpu"]
+    """The torch device."""
     capability: Capability | None = None
+    """The compute capability, such as `"8.6"`: for `cuda`, and only there."""
     memory_gb: Annotated[float, Field(gt=0)] | None = None
+    """The size in the card's name, in GB; `cuda` needs it."""
     memory_mib: Annotated[float | None, Field(gt=0, exclude_if=lambda value: value is None)] = None
+    """The total in MiB that the driver reports, for the smallest card of the name."""
     unified: Annotated[bool, Field(exclude_if=lambda value: not value)] = False
+    """The card uses its host's memory, and the driver reports none."""
     count: Annotated[int, Field(ge=1)] = 1
+    """The number of these cards that a run uses on one host; memory and rates are per card."""
     probe_names: tuple[str, ...] = ()
+    """The names that `nvidia-smi` prints for the card."""
     peak: Peak | None = None
+    """Published dense peak rates."""
 
     @model_validator(mode="after")
     def _capability_belongs_to_cuda(self) -> Profile:

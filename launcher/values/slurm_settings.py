@@ -136,31 +136,39 @@ def _flag(written: str) -> str:
 
 
 class SlurmSettings(Written):
-    """The request to Slurm for one job; a key that is None is not sent, and the cluster's default holds.
-
-    `partition` may name several, of which Slurm takes the first free one. `time` is the limit of one start of
-    the job, which is started again until the run has ended. `nodes` is a fixed number. `gres` is for each
-    node; None leaves it to the plan. `constraint` is in Slurm's words for features. `extra` are further flags
-    of sbatch. `build`: the login node makes the environment of a job, or the job does, where login nodes may
-    not, or have another system. `modules` are loaded in the job, in their order. `image` is the image in
-    which Apptainer runs the command: a path that all nodes see, or a registry's name.
-    """
+    """The request to Slurm for one job; a key that is None is not sent, and the cluster's default holds."""
 
     partition: Annotated[str, AfterValidator(_names)] | None = None
+    """One, or several with commas, of which Slurm takes the first that is free; by default the cluster's."""
     account: Annotated[str, AfterValidator(_name)] | None = None
+    """As in `sbatch`."""
     qos: Annotated[str, AfterValidator(_name)] | None = None
+    """As in `sbatch`."""
     time: Annotated[str, BeforeValidator(_minutes), AfterValidator(_time)] | None = None
+    """The limit of one start of the job, which is started again until the run has ended: `90` or `"90"`
+    (minutes), `"1:30:00"`, `"2-12"` (2 days and 12 hours). By default the partition's.
+    """
     nodes: Annotated[int, Field(ge=1, le=MOST_NODES)] = 1
+    """The number of nodes, fixed."""
     gres: Annotated[str, AfterValidator(_gres)] | None = None
+    """The resources of each node, as `"gpu:a100:2"`; by default those that the plan needs."""
     constraint: Annotated[str, AfterValidator(_constraint)] | None = None
+    """Features of nodes, as in `sbatch`."""
     reservation: Annotated[str, AfterValidator(_names)] | None = None
+    """As in `sbatch`."""
     extra: Annotated[tuple[Annotated[str, AfterValidator(_flag)], ...], BeforeValidator(_listed)] = ()
+    """Other flags of `sbatch`, one string each: `["--exclusive", "--mem=64G"]`."""
     build: Literal["login", "job"] = "login"
+    """Where environments are made. `job`: by a job, if the login node must not make them or has another
+    system.
+    """
     modules: Annotated[tuple[Annotated[str, AfterValidator(_module)], ...], BeforeValidator(_listed)] = ()
+    """Modules that the job loads before the run, in this order, as `["cuda/12.4"]`."""
     # Older versions would refuse the key in a run's record.
     image: Annotated[
         Annotated[str, AfterValidator(_image)] | None, Field(exclude_if=lambda value: value is None)
     ] = None
+    """The image in which Apptainer runs the command: a path that all nodes see, or a registry's name."""
 
     @classmethod
     def from_flags(cls, flags: Iterable[str]) -> Self:

@@ -1,7 +1,6 @@
-"""--json: each verb's kind and keys, as the docs have them, in any state of a run."""
+"""--json: each verb's kind and keys, as the schema has them, in any state of a run."""
 
 import json
-import re
 
 import pytest
 from pydantic import BaseModel
@@ -190,24 +189,3 @@ def test_each_line_of_a_launch_has_its_shape(desk, words):
     assert {"plan", "cargo", "stage", "state"} <= {*kinds}
     for again in (("attach", "last"), ("rerun", "last")):
         assert [check(line) for line in desk.run(*again, "--json").stdout.splitlines()][-1] == "end"
-
-
-def test_the_docs_have_every_kind_and_its_keys():
-    """The tables of docs/records-and-json.md: a kind in each row, and all of its keys."""
-    page = (REPOSITORY / "docs" / "records-and-json.md").read_text()
-    rows = {
-        found[1]: set(re.findall(r"`([a-z0-9_]+)`", found[2]))
-        for found in re.finditer(r"^\|[^|]*\| `([a-z]+)` \|(.*)\|$", page, re.MULTILINE)
-    }
-    rows.pop("kind")  # the head of the table
-    assert rows.keys() == BY_KIND.keys() - {""}
-    for kind, keys in rows.items():
-        if kind not in ("probe", "image", "cargo"):  # and the facts of the host, and so on
-            names = BY_KIND[kind].model_fields
-            assert keys == {names[name].serialization_alias or name for name in names} - {
-                "version", "kind", "rehearsed" if kind in LINES else "",
-            }, kind  # fmt: skip
-
-
-LINES = {"plan", "stage", "progress", "note", "finding", "started", "parent", "link", "home", "end"}
-"""Every line of a launch has `rehearsed`, which the docs say once."""

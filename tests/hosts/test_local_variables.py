@@ -1,14 +1,13 @@
 """A run on this machine has the client's variables that are listed, and no credentials. The witness is /proc."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
-from testbed.client import REPOSITORY, channel_to, processes_of, until
+from testbed.client import channel_to, processes_of, until
 
 from launcher.base import own_variables
-from launcher.transport.local_variables import LISTED, is_inherited
+from launcher.transport.local_variables import is_inherited
 from launcher.values.host import Host
 
 HERE = Host(name="local")
@@ -99,12 +98,3 @@ def test_the_setting_is_this_machines_alone(client):
 def test_the_list_is_of_names_and_beginnings(name, is_so):
     """A name that sounds like a credential's is on it in no case."""
     assert is_inherited(HERE, name) is is_so
-
-
-def test_the_docs_show_the_whole_list():
-    """In the words of the table."""
-    page = (REPOSITORY / "docs" / "hosts.md").read_text()
-    shown = set(
-        re.findall(r"`([^`\n]+)`", page.partition("## Variables of a local run")[2].partition("\n## ")[0])
-    )
-    assert {name for words in LISTED.values() for name in words.split()} <= shown

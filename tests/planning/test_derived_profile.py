@@ -4,7 +4,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from testbed.client import REPOSITORY
 
 from launcher.backends.base.probing import NO_JOB, CardRequest, Probing
 from launcher.config.lookup import Lookup
@@ -194,10 +193,3 @@ def test_a_card_that_is_known_or_in_slices_has_no_memory_of_its_host():
     assert there(known).memory_mib == profile("l40s").memory_mib
     assert derived(facts(gpu("X", None, "9.0", mig=True), memory_gb=512.0), profiles().values()) == ()
     assert not there(facts(gpu("NVIDIA TITAN V", 12066, "7.0"), memory_gb=512.0)).unified
-
-
-def test_the_docs_list_every_card_that_ships():
-    page = (REPOSITORY / "docs" / "profiles.md").read_text()
-    for one in profiles().values():
-        if one.kind == "cuda":
-            assert f"| `{one.name}` | {one.title} | {one.capability} | {one.memory_mib:,.0f} |" in page

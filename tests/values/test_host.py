@@ -209,7 +209,7 @@ def test_a_key_that_a_rented_machine_does_not_have_is_refused_with_the_reason(ke
 @pytest.mark.parametrize("kind", [{}, {"kind": "kaggle"}], ids=["machine", "kaggle"])
 def test_a_key_of_rentals_is_refused_elsewhere(kind, key):
     said = complaint({**kind, key: "x"})
-    assert f"hosts.k.{key}: only for an account at Lambda Cloud" in said
+    assert f"hosts.k.{key}: only for a Lambda Cloud account" in said
     assert 'kind = "lambda-cloud"' in said.splitlines()[-1]
 
 

@@ -156,6 +156,7 @@ class FailedAttempt(NamedTuple):
 
 
 def _next_rung(attempt: FailedAttempt) -> Optional[Change]:
+    """Take the next rung of the ladder, from before the first bad step if that is known."""
     ladder: Sequence[Optional[PrecisionRecord]] = attempt.plan.get("ladder") or [None]
     rung = int(attempt.changes.get("rung", 0))
     if rung + 1 >= len(ladder):
@@ -165,9 +166,9 @@ def _next_rung(attempt: FailedAttempt) -> Optional[Change]:
 
 
 def _less_memory(attempt: FailedAttempt) -> Optional[Change]:
-    """Halve the micro-batch; at 1, turn on activation checkpointing.
+    """Halve the micro-batch and double the accumulation; at 1, turn on activation checkpointing.
 
-    If other processes fill the card, change nothing.
+    It changes nothing if other processes fill the card.
     """
     if attempt.failure.others:
         return None
@@ -189,6 +190,7 @@ def _less_memory(attempt: FailedAttempt) -> Optional[Change]:
 
 
 def _fewer_loaders(attempt: FailedAttempt) -> Optional[Change]:
+    """Halve the loader workers."""
     workers = int(attempt.changes.get("loader_workers", attempt.plan.get("loader_workers")) or 0)
     if workers < 1:
         return None
@@ -196,12 +198,14 @@ def _fewer_loaders(attempt: FailedAttempt) -> Optional[Change]:
 
 
 def _earlier_checkpoint(attempt: FailedAttempt) -> Optional[Change]:
+    """Set the damaged checkpoint aside, and resume from the one before."""
     return (
         None if attempt.failure.since is None else ({}, "the checkpoint that could not be read is set aside")
     )
 
 
 def _fewer_checkpoints(attempt: FailedAttempt) -> Optional[Change]:
+    """Remove old checkpoints of the run and keep one from then on; wait for room, which does not count."""
     if attempt.failure.is_elsewhere:
         return None
     if attempt.changes.get("keep_checkpoints") == 1 or attempt.plan.get("keep_checkpoints") == 0:
@@ -210,11 +214,12 @@ def _fewer_checkpoints(attempt: FailedAttempt) -> Optional[Change]:
 
 
 def _new_container(attempt: FailedAttempt) -> Optional[Change]:
+    """Start a new container."""
     return ({}, "in a new container") if attempt.is_in_container else None
 
 
 def _free_card(attempt: FailedAttempt) -> Optional[Change]:
-    """Wait until the card is free.
+    """Take another free card of the same kind, or wait until the same one is free.
 
     If no other process was seen on it, one more attempt is worth it: the process may have just left. After
     that the script itself must have opened the card twice.

@@ -56,7 +56,7 @@ KAGGLE = KaggleHost(name="kaggle", kaggle=KaggleSettings())
 class KaggleKind(HostKind):
     """The kind of host for Kaggle accounts."""
 
-    title = "an account of Kaggle's"
+    title = "a Kaggle account"
     host = KaggleHost
     key = "kaggle"
     settings = KaggleSettings

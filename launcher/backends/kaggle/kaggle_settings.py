@@ -55,22 +55,28 @@ def _model(written: str) -> str:
 
 
 class KaggleSettings(Written):
-    """The settings of a host of kind `kaggle`.
-
-    `account` None means that of the credentials. `accelerator` None leaves the choice to the profile; the
-    text "None" is Kaggle's own name for a session without one. `session_hours` is the length of one session;
-    a longer run has several. `keep_kernels`: do not delete a session's kernel once its outputs are here.
-    `datasets` and `models` are Kaggle's, which each session sees below /kaggle/input.
-    """
+    """The settings of a host of kind `kaggle`."""
 
     account: Annotated[str, AfterValidator(_account)] | None = None
+    """The account's name, as in the address of its page; by default that of the credentials."""
     api: Annotated[str, AfterValidator(_api)] = API
+    """The address of the service, which gets your credentials. A project's `launch.toml` may name only
+    this computer.
+    """
     internet: bool = True
+    """Whether sessions can install packages and download models."""
     session_hours: Annotated[float, Field(gt=0, le=MOST_SESSION_HOURS)] = SESSION_HOURS
+    """The limit of one session; a longer run has several."""
     accelerator: Annotated[str, AfterValidator(_accelerator)] | None = None
+    """Kaggle's name for the machine; by default the profile's, else `NvidiaTeslaT4`. The text `"None"` is a
+    session without a card.
+    """
     keep_kernels: bool = False
+    """Do not delete a session's kernel after its outputs are downloaded."""
     datasets: tuple[Annotated[str, AfterValidator(_dataset)], ...] = ()
+    """Kaggle datasets, as `OWNER/NAME`, that each session sees below `/kaggle/input`."""
     models: tuple[Annotated[str, AfterValidator(_model)], ...] = ()
+    """Kaggle models, as `OWNER/MODEL/FRAMEWORK/VARIATION`, for each session."""
 
     @property
     def is_kaggles_own(self) -> bool:

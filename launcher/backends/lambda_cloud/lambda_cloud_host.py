@@ -44,7 +44,7 @@ class LambdaCloudHost(Host):
 class LambdaCloudKind(HostKind):
     """The kind of host for Lambda Cloud accounts."""
 
-    title = "an account at Lambda Cloud"
+    title = "a Lambda Cloud account"
     host = LambdaCloudHost
     key = "lambda_cloud"
     settings = LambdaSettings

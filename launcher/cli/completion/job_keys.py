@@ -1,4 +1,4 @@
-"""The keys for `--set`, each with a line of help for shell completion. See docs/jobs.md for their full description."""
+"""The keys for `--set`, each with a line of help for shell completion. See docs/keys.md for their full description."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base types of `--json` output. See docs/records-and-json.md."""
+"""The base types of `--json` output. See docs/json.md."""
 
 from __future__ import annotations
 

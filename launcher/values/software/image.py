@@ -46,20 +46,20 @@ Network = Literal["default", "host", "none"]
 
 
 class Build(Written):
-    """The way to build images on a host, from its `[hosts.NAME.build]` table.
-
-    `base` is the image to start from: any with python3 and pip. `network` is the network of the build's
-    steps. `pip_conf` and `ca_bundle` are files on this machine: pip's settings, and trusted certificates.
-    `proxy` passes on the proxies in this process's variables. `torch_index` replaces the index of torch's
-    wheels; with "" they come from the index of pip_conf. Only `base` affects the contents of an image.
-    """
+    """The way to build images on a host, from its `[hosts.NAME.build]` table."""
 
     base: Reference = "python:3.12-slim-bookworm"
+    """The image to start from: any with `python3` and pip. Only this key affects an image's contents."""
     network: Network = "default"
+    """The network of the build's steps."""
     pip_conf: Here | None = None
+    """A file on this computer with pip's settings."""
     ca_bundle: Here | None = None
+    """A file on this computer with trusted certificates."""
     proxy: bool = False
+    """Pass on `http_proxy`, `https_proxy` and `no_proxy`."""
     torch_index: Annotated[str, AfterValidator(_index)] | None = None
+    """The index of torch's wheels; by default PyTorch's. With `""` they come from the index in `pip_conf`."""
 
 
 class Image(Written):
