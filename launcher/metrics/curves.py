@@ -81,11 +81,6 @@ def _float(number: int) -> float:
         return math.inf if number > 0 else -math.inf
 
 
-def curve(events: Iterable[Event]) -> list[Point]:
-    """Return all points of some events, in the order of `in_order`."""
-    return in_order(point for event in events for point in points(event))
-
-
 def in_order(found: Iterable[Point]) -> list[Point]:
     """Return points in the order of steps; of several attempts at a step, only those of the latest.
 

@@ -268,7 +268,6 @@ class AgentChannel(ForwardingOpener):
         self._lock = threading.Lock()
         self._sending = threading.Lock()
         self._next_id = 0
-        self._is_answered = True
         self._last_said = time.monotonic()
         self._is_closed = threading.Event()
         try:
@@ -359,7 +358,7 @@ class AgentChannel(ForwardingOpener):
         with self._lock:
             with self._link_errors():
                 self._request(verb, payload, args, AnswerDeadline(wait_s, total_s))
-            reader = _ChunkReader(self._chunk)
+            reader = Incoming(self._chunk)
             try:
                 take(reader)
                 if reader.read(1):
@@ -467,7 +466,6 @@ class AgentChannel(ForwardingOpener):
         if payload:
             request["size"] = len(payload)
         self._link.settimeout(patience.wait_s())
-        self._is_answered = False
         with self._sending:
             self._link.sendall(json.dumps(request).encode() + b"\n" + payload)
         patience.begin()
@@ -487,7 +485,6 @@ class AgentChannel(ForwardingOpener):
     def _unwrap(self, message: AgentMessage, payload: bytes) -> AgentReply:
         if message.get("id") != self._next_id:
             raise ConnectionLostError(self.host, f"{self.host}: the agent answered another question")
-        self._is_answered = True
         error = message.get("error")
         if isinstance(error, dict):
             raise refusal(self.host, error)
@@ -577,25 +574,16 @@ class _ChunkWriter:
         return len(data)
 
 
-class Incoming(Protocol):
-    """A stream of bytes that a host sends."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return this many bytes, or fewer at the end of the stream."""
-
-    def read_some(self) -> bytes:
-        """Return the bytes that have arrived, at least one, or none at the end of the stream."""
-
-
-class _ChunkReader:
-    """The reading end of a stream in chunks."""
+class Incoming:
+    """A stream of bytes that a host sends, in chunks."""
 
     def __init__(self, chunk: Callable[[], bytes]) -> None:
         self._chunk = chunk
         self._rest = b""
         self._is_over = False
 
-    def read(self, size: int) -> bytes:
+    def read(self, size: int, /) -> bytes:
+        """Return this many bytes, or fewer at the end of the stream."""
         while len(self._rest) < size and not self._is_over:
             piece = self._chunk()
             self._is_over = not piece
@@ -604,5 +592,6 @@ class _ChunkReader:
         return piece
 
     def read_some(self) -> bytes:
+        """Return the bytes that have arrived, at least one, or none at the end of the stream."""
         piece, self._rest = self.read(1) + self._rest, b""
         return piece

@@ -6,8 +6,9 @@ import json
 import math
 
 import pytest
+from testbed.measured import curve
 
-from launcher.metrics.curves import curve, points, record, write_table
+from launcher.metrics.curves import points, record, write_table
 from launcher.values.record import Event
 
 

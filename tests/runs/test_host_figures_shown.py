@@ -8,9 +8,10 @@ import struct
 import pytest
 from testbed.cards import uuid_of
 from testbed.drawn import drawn
+from testbed.measured import curve
 
 from launcher.cli.follow.progress import Progress
-from launcher.metrics.curves import HOST, Point, curve, host_points
+from launcher.metrics.curves import HOST, Point, host_points
 from launcher.metrics.host_figures import FigureSummary, summarize, thinned
 from launcher.metrics.picture import draw
 from launcher.values.record import Event

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
+from testbed.measured import curve
 
 from launcher.cli.commands.look import ps
 from launcher.cli.follow.json_view import JsonView
@@ -15,7 +16,7 @@ from launcher.cli.follow.terminal_view import TerminalView
 from launcher.copy.event_lines import parse_event
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.record_sync import News
-from launcher.metrics.curves import curve, write_table
+from launcher.metrics.curves import write_table
 from launcher.runs.follow.following import finish
 from launcher.runs.follow.summaries import remembered
 from launcher.runs.run_listing import ListedRun

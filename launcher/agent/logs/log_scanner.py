@@ -69,7 +69,6 @@ class LogScanner:
         self._pending: Optional[_Pending] = None
         self._trainer_length: Optional[int] = None
         self._trainer_step = -1
-        self._last_bar = b""
         self._is_cleared = False
         self._rank: Optional[str] = None
         self._has_other = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import platform
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from launcher.errors import BadFileError, RefusedError, ServiceError, UnknownOutcomeError
 from launcher.rental.lease.rental_lock import RentalLock
@@ -28,7 +28,7 @@ from launcher.rental.renting import (
     dollars,
     run_cents,
 )
-from launcher.rental.service_clock import clock_of
+from launcher.rental.service_clock import ServiceClock, clock_of
 from launcher.rental.verdict import SETTLE_S, UNMARKED, first_of, is_late, is_of
 
 LAUNCHES = 3
@@ -38,19 +38,6 @@ NOT_SENT = "it was interrupted before it was sent"
 POLL_S, BOOT_POLL_S = 5.0, 10.0
 END_S = 600.0
 """The seconds that an instance may stay listed after its termination was requested."""
-
-
-class RentalClock(Protocol):
-    """The time that decides when rentals end: see ServiceClock."""
-
-    def now(self) -> float:
-        """Return the time, in seconds since 1970."""
-
-    def sleep(self, seconds: float) -> None:
-        """Sleep for this many seconds."""
-
-    def learn(self, ask: Callable[[], object]) -> None:
-        """Learn the service's time by a call, unless it is known."""
 
 
 class Rented(NamedTuple):
@@ -89,7 +76,7 @@ def open_account(settings: RentalSettings) -> ProviderAccount:
 class ProviderAccount:
     """An account at a provider, and this user's rentals there."""
 
-    def __init__(self, provider: Provider, ledger: RentalLedger, clock: RentalClock, client: str) -> None:
+    def __init__(self, provider: Provider, ledger: RentalLedger, clock: ServiceClock, client: str) -> None:
         """Use this account. `client` is this machine's name in the tags of its instances."""
         self.provider, self.ledger, self.clock = provider, ledger, clock
         self._client = client

@@ -13,11 +13,12 @@ import shlex
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from launcher.errors import BadFileError
 from launcher.transport.ssh.ssh_files import USER_CONFIG
 from launcher.transport.ssh.ssh_lookup import config_errors, look_up_hint, lookup
+from launcher.values.host import Host
 
 PLAIN_ALGORITHMS = (
     *("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521"),
@@ -85,31 +86,7 @@ class Hop(NamedTuple):
         return self.key_alias or self.address.lower()
 
 
-class LoginTable(Protocol):
-    """The login settings of a host's own table."""
-
-    @property
-    def address(self) -> str | None:
-        """An address, or an alias of ssh's configuration."""
-
-    @property
-    def user(self) -> str | None:
-        """The login user."""
-
-    @property
-    def port(self) -> int | None:
-        """The port of its sshd."""
-
-    @property
-    def identity_file(self) -> str | None:
-        """The only key to offer."""
-
-    @property
-    def known_hosts(self) -> str | None:
-        """The only file of known keys."""
-
-
-def hops(host: LoginTable) -> list[Hop]:
+def hops(host: Host) -> list[Hop]:
     """Return the route to a host that has an address. The host's own table overrides ssh's configuration.
 
     Raises BadFileError for a configuration that ssh would reject too, UnreachableError if ssh takes too long
