@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 from pydantic import ValidationError
 
 from launcher.agent.record import strict_json
+from launcher.agent.record.files import write_durably
 from launcher.agent.record.frame import read_path
 from launcher.agent.record.locks import Lock
 from launcher.agent.record.rundir import TERMINAL, Run
@@ -31,7 +32,7 @@ from launcher.backends.spool.spool import OutputChanges, Spool
 from launcher.backends.spool.spool_trees import KeptTree
 from launcher.base.text import printable
 from launcher.errors import HostError, RunError, ServiceError, ServiceUnreachableError, UnknownOutcomeError
-from launcher.transport.client.host_client import Heard
+from launcher.transport.client.host_client import Heard, unheard
 
 SETTLE_S = 60.0
 """Seconds for a push without an answer to appear at the service. A guess: no figure was found."""
@@ -281,7 +282,7 @@ class Segments:
                 if lock is None and not feeds:
                     return record
                 try:
-                    self._bring(record, heard or _unheard)
+                    self._bring(record, heard or unheard)
                 finally:
                     if lock is not None:
                         lock.release()
@@ -638,12 +639,7 @@ class Segments:
 
     def _write_at(self, path: Path, record: SegmentRecord) -> SegmentRecord:
         """Replace a record, durably."""
-        part = path.with_name(f".{path.name}.{os.getpid()}")
-        with part.open("w") as file:
-            file.write(record.model_dump_json() + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
+        write_durably(str(path), f"{record.model_dump_json()}\n")
         return record
 
     def _left(self, run: str) -> Path:
@@ -755,7 +751,3 @@ def _waiting(record: SegmentRecord, words: str, least_s: float) -> SegmentRecord
 
 def _over(record: SegmentRecord, words: str, status: SegmentStatus) -> SegmentRecord:
     return _with(record, status=status, words=words, time=time.time())
-
-
-def _unheard(_count: int) -> None:
-    pass

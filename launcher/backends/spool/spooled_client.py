@@ -20,7 +20,15 @@ from launcher.backends.spool.spool_lacks import SPOOL_LACKS
 from launcher.errors import LackingError, ServiceAuthError, ServiceUnreachableError
 from launcher.transport.agent_input import Keyboard
 from launcher.transport.channel import AgentReply, Calls, Incoming, Socket
-from launcher.transport.client.host_client import Heard, HostClient, HostUpkeep, Preparation, Printed, RunList
+from launcher.transport.client.host_client import (
+    Heard,
+    HostClient,
+    HostUpkeep,
+    Preparation,
+    Printed,
+    RunList,
+    unheard,
+)
 from launcher.transport.client.run_reading import Reader
 from launcher.transport.local import LocalConnection
 from launcher.values.host import Host
@@ -213,15 +221,15 @@ class _SpooledRuns(RunList):
         return super().manifest(run, paths, heard)
 
     def checkpoint(self, run: str, which: str) -> SealedCheckpoint:
-        self._client.download_files(run, _unheard)
+        self._client.download_files(run, unheard)
         return super().checkpoint(run, which)
 
     def outlook(self, run: str) -> ResumeOptions:
-        self._client.download_files(run, _unheard)
+        self._client.download_files(run, unheard)
         return super().outlook(run)
 
     def send(self, run: str, files: Sequence[tuple[str, int, int]], take: Callable[[Incoming], None]) -> None:
-        self._client.download_files(run, _unheard)
+        self._client.download_files(run, unheard)
         super().send(run, files, take)
 
     def remove(self, run: str, held: Mapping[str, str], lose: Loss, heard: Heard) -> Freed:
@@ -239,7 +247,7 @@ class _SpooledPreparation(Preparation):
         self._client = client
 
     def inherit(self, run: str, parent: str, requested_keys: Sequence[str]) -> Inheritance:
-        self._client.download_files(parent, _unheard)
+        self._client.download_files(parent, unheard)
         return super().inherit(run, parent, requested_keys)
 
 
@@ -275,7 +283,3 @@ def _make_root(root: Path, place: str) -> None:
             mark.symlink_to(hashlib.sha256(place.encode()).hexdigest()[:32])
         except FileExistsError:
             pass
-
-
-def _unheard(_count: int) -> None:
-    pass

@@ -244,7 +244,7 @@ class RunList(_VerbGroup):
         self._lines(
             "runs",
             take,
-            _unheard,
+            unheard,
             wait_s=SHORT_S,
             total_s=LISTING_S,
             runs=list(runs) or None,
@@ -735,8 +735,8 @@ class _Root(Record):
     root: str
 
 
-def _unheard(_count: int) -> None:
-    pass
+def unheard(_count: int) -> None:
+    """Ignore the progress of a host."""
 
 
 def _each(kind: TypeAdapter[Line], take: Callable[[Line], None]) -> Callable[[bytes], None]:
