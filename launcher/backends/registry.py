@@ -11,10 +11,11 @@ from launcher.values.host import Host
 
 def backend_of(host: Host) -> Backend:
     """Return the backend of a host."""
-    return _load(host.kind)
+    return backend_of_kind(host.kind)
 
 
 @functools.cache
-def _load(kind: str) -> Backend:
+def backend_of_kind(kind: str) -> Backend:
+    """Return the backend of a kind of host. Raises KeyError for an unknown kind."""
     backend: Backend = kinds.load(kind, "backend").BACKEND
     return backend

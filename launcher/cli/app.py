@@ -120,6 +120,7 @@ _TASKS: dict[str, dict[str, str]] = {
         "hosts": "commands.hosts.hosts.hosts",
         "offers": "commands.rental.offers.offers",
         "probe": "commands.hosts.probe.probe",
+        "doctor": "commands.hosts.doctor.doctor",
         "drill": "commands.hosts.drill.drill",
         "trust": "commands.hosts.trusting.trust",
         "profile": "commands.hosts.profile.app",

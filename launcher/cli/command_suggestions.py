@@ -41,7 +41,7 @@ _VERBS = {
     "submit": ("launch --detach --host HOST -- python train.py",),
     "train": ("launch --host HOST -- python train.py",),
     "up": ("launch --host HOST -- python train.py",),
-    "check": ("launch --dry-run", "launch explain"),
+    "check": ("launch --dry-run", "launch doctor"),
     "plan": ("launch --dry-run", "launch explain"),
     "gpus": ("launch hosts", "launch probe --host HOST"),
     "config": ("launch hosts", "launch profile list"),

@@ -47,7 +47,7 @@ from launcher.planning.software.image_plan import torch_for
 from launcher.planning.software.installed_packages import unmet
 from launcher.planning.software.wheel_choice import choose, objection, site
 from launcher.planning.software.wheels import WheelTable
-from launcher.values.facts import Facts
+from launcher.values.facts import Facts, Gpu
 from launcher.values.host import LOCAL, Host
 from launcher.values.plan import Finding, Plan
 from launcher.values.precision import numbers
@@ -60,8 +60,8 @@ FREE_GB_NEEDED = 1.0
 FREE_INODES_NEEDED = 1000
 IMAGE_GB = {"cuda": 10.0, "cpu": 3.0, "mps": 0.0}
 """Space for an image or an environment with torch, and for building it, in GB, rounded up; CUDA takes most of it."""
-
-
+VENV_MEND = "sudo apt install python3-venv     there (Debian, Ubuntu; a Python that torch has wheels for), or install uv"
+"""How a host becomes able to make environments."""
 FAULTY_XIDS = {48, 62, 63, 64, 74, 79, 92, 94, 95, 110, 119, 120, 140}
 """The driver's errors that point to the card, its memory or its bus; 13, 31 and 43 point to a program."""
 
@@ -92,7 +92,7 @@ def check(
         *own.findings,
     ]
     if facts is not None:
-        found += [*_card(plan, facts), *_how(plan, facts, host, own), *_room(facts)]
+        found += [*_card(plan, facts), *_how(plan, facts, host, own), *room_findings(facts)]
         if not own.is_elsewhere:
             found += model_on_cpu(plan, facts, cards)
         if wheels is not None and own.packages != "unknown":
@@ -341,10 +341,8 @@ def _health(plan: Plan, facts: Facts) -> list[Finding]:
     found = []
     chosen = choose_gpus(plan.profile, facts, plan.profile.count)
     for gpu in facts.gpus:
-        said = ["uncorrected ECC errors"] if gpu.ecc_errors else []
-        said += [f"Xid {code} in the kernel's log" for code in dict.fromkeys(gpu.xids) if code in FAULTY_XIDS]
-        if said and gpu.uuid in chosen:
-            message = f"{plan.host}: GPU {gpu.index} may be failing: {', '.join(said)}"
+        if gpu.uuid in chosen and (faults := card_faults(gpu)):
+            message = f"{plan.host}: GPU {gpu.index} may be failing: {', '.join(faults)}"
             found.append(Finding(level="note", code="gpu-errors", message=message))
     if facts.gpu_error:
         message = f"{plan.host}: {facts.gpu_error}"
@@ -355,18 +353,37 @@ def _health(plan: Plan, facts: Facts) -> list[Finding]:
     return found
 
 
+def card_faults(gpu: Gpu) -> list[str]:
+    """Return the signs that a card is failing, in words."""
+    faults = ["uncorrected ECC errors"] if gpu.ecc_errors else []
+    return [
+        *faults,
+        *(f"Xid {code} in the kernel's log" for code in dict.fromkeys(gpu.xids) if code in FAULTY_XIDS),
+    ]
+
+
+def _environment_mend(name: str) -> str:
+    return f'set environment = "…" for {name} in launch.toml: a venv\'s folder, or a python that has them'
+
+
+def interpreter_findings(name: str, facts: Facts) -> list[Finding]:
+    """Refuse a host, called `name` in messages, whose Python for jobs cannot be used."""
+    interpreter = facts.interpreter
+    if interpreter is None or not interpreter.error:
+        return []
+    there = ", ".join(f"{one.path} {one.version}" for one in facts.pythons or ())
+    message = f"{name}: {interpreter.path}: {interpreter.error}"
+    message += f"\n  found on the host: {there}" if there else ""
+    return [Finding(level="refuse", code="no-interpreter", message=message, mend=_environment_mend(name))]
+
+
 def _environment(plan: Plan, facts: Facts) -> list[Finding]:
     interpreter = facts.interpreter
     if interpreter is None:
         return []
-    mend = (
-        f'set environment = "…" for {plan.host} in launch.toml: a venv\'s folder, or a python that has them'
-    )
     if interpreter.error:
-        there = ", ".join(f"{one.path} {one.version}" for one in facts.pythons or ())
-        message = f"{plan.host}: {interpreter.path}: {interpreter.error}"
-        message += f"\n  found on the host: {there}" if there else ""
-        return [Finding(level="refuse", code="no-interpreter", message=message, mend=mend)]
+        return interpreter_findings(plan.host, facts)
+    mend = _environment_mend(plan.host)
     found: list[Finding] = []
     found += quantizer_findings(plan, facts)
     lacks = unmet(plan.requirements, facts)
@@ -432,16 +449,15 @@ def _no_venv(missing: Finding, facts: Facts) -> Finding:
         lines.append(f"{one.path} {one.version}: {why}")
     if facts.uv is None:
         lines.append("uv: not found")
-    mend = "sudo apt install python3-venv     there (Debian, Ubuntu; a Python that torch has wheels for), or install uv"
     message = "\n  ".join(lines)
-    return Finding(level="refuse", code="no-venv", message=message, mend=f"{mend}\n  or {missing.mend}")
+    return Finding(level="refuse", code="no-venv", message=message, mend=f"{VENV_MEND}\n  or {missing.mend}")
 
 
-def _logout(plan: Plan, facts: Facts) -> list[Finding]:
+def logout_findings(name: str, facts: Facts) -> list[Finding]:
     """Note a host whose logind ends a run together with the session that started it."""
     if not facts.ends_with_logout:
         return []
-    message = f"{plan.host}: logind ends what {facts.user} leaves running at logout (KillUserProcesses=yes): a run may end with your connection"
+    message = f"{name}: logind ends what {facts.user} leaves running at logout (KillUserProcesses=yes): a run may end with your connection"
     mend = f"its administrator sets KillExcludeUsers=root {facts.user} in /etc/systemd/logind.conf (lingering does not help); or --runtime docker"
     return [Finding(level="note", code="ends-with-logout", message=message, mend=mend)]
 
@@ -457,28 +473,27 @@ def _environment_room(plan: Plan, facts: Facts) -> list[Finding]:
 def _how(plan: Plan, facts: Facts, host: Host, own: HostChecks) -> list[Finding]:
     """Return the findings for the runtime: a container needs an engine, a native run needs the job's packages."""
     if plan.runtime == "docker":
-        return [*_engine(plan, facts, host), *_image_room(plan, facts)]
+        return [*engine_findings(plan.host, facts, host), *_image_room(plan, facts)]
     if own.packages != "there":
         return []
     of_packages = [*_environment(plan, facts), *_environment_room(plan, facts)]
-    return of_packages if own.is_elsewhere else [*of_packages, *_logout(plan, facts)]
+    return of_packages if own.is_elsewhere else [*of_packages, *logout_findings(plan.host, facts)]
 
 
-def _engine(plan: Plan, facts: Facts, host: Host) -> list[Finding]:
+def engine_findings(name: str, facts: Facts, host: Host) -> list[Finding]:
+    """Refuse a container on a host, called `name` in messages, without a usable engine; note one that runs as root."""
     if engine(host, facts) is not None:
-        message = f"the container runs as root, as you are on {plan.host}: its files will belong to root"
+        message = f"the container runs as root, as you are on {name}: its files will belong to root"
         return [Finding(level="note", code="container-root", message=message)] if facts.user == "root" else []
     candidates = requested_engines(host, facts)
     wanted = f"no engine {host.engine}" if host.engine else "no container engine"
     lines = [
         f"{one.name} at {one.socket or one.program}: "
-        + (why_unusable(one, host) or f"it can, but {plan.host} says engine = {host.engine}")
+        + (why_unusable(one, host) or f"it can, but {name} says engine = {host.engine}")
         for one in facts.engines
     ]
-    message = "\n  ".join(
-        [f"{plan.host}: {wanted} that can be used", *(lines or ["found on the host: none"])]
-    )
-    native = f"launch --host {plan.host} --runtime native     runs without one"
+    message = "\n  ".join([f"{name}: {wanted} that can be used", *(lines or ["found on the host: none"])])
+    native = f"launch --host {name} --runtime native     runs without one"
     mend = native
     if closed := [candidate.name for candidate in candidates if is_closed(candidate)]:
         join = (
@@ -486,7 +501,7 @@ def _engine(plan: Plan, facts: Facts, host: Host) -> list[Finding]:
             if "docker" in closed
             else ""
         )
-        mend = f"{join}sudo = true for {plan.host} in launch.toml\n  {native}"
+        mend = f"{join}sudo = true for {name} in launch.toml\n  {native}"
     return [Finding(level="refuse", code="no-engine", message=message, mend=mend)]
 
 
@@ -498,7 +513,8 @@ def _image_room(plan: Plan, facts: Facts) -> list[Finding]:
     return [Finding(level="note", code="image-room", message=message)]
 
 
-def _room(facts: Facts) -> list[Finding]:
+def room_findings(facts: Facts) -> list[Finding]:
+    """Refuse a root that cannot be written, or has too little space."""
     disk, mend = facts.file_system, "free some space, or set root = …"
     if disk.error:
         message = f"{facts.root}: {disk.error}"

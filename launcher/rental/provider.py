@@ -141,6 +141,10 @@ class Provider(Protocol):
 class Key(Protocol):
     """A user's API key for a provider."""
 
+    @property
+    def origin(self) -> str:
+        """The name of the variable, or the path of the file, that holds it."""
+
     def is_in(self, text: str) -> bool:
         """Whether a text contains the key."""
 

@@ -18,7 +18,7 @@ from launcher.base.toml import MOST_BYTES
 from launcher.config import resolve
 from launcher.config.lookup import Lookup, implicit_host, implicit_names
 from launcher.copy import index
-from launcher.errors import BadFileError, LaunchError, ServiceAuthError
+from launcher.errors import BadFileError, LaunchError, ServiceAuthError, UnreachableError
 from launcher.planning.derived_profile import derived
 from launcher.runs.run_client import connect
 from launcher.values.facts import Facts
@@ -27,6 +27,7 @@ from launcher.values.parsing import build, unknown_name
 
 if TYPE_CHECKING:
     from launcher.backends.base.probing import Probing
+    from launcher.values.job import Job
     from launcher.values.profile import Profile
 
 PROBE_VERSION = 1
@@ -68,10 +69,20 @@ def accounts_in_use(configured: Mapping[str, Host]) -> dict[str, Host]:
     return {host.name: host for host in hosts if host is not None and backend_of(host).probing.is_usable()}
 
 
-def probe_all(hosts: Sequence[Host], deadline_s: float = PROBE_DEADLINE_S) -> Iterator[Probed]:
+def known_hosts(lookup: Lookup) -> dict[str, Host]:
+    """Return the hosts of the files, the aliases with a run of this client, and the accounts with credentials."""
+    found = lookup.hosts
+    found |= aliases_in_use(found)
+    return found | accounts_in_use(found)
+
+
+def probe_all(
+    hosts: Sequence[Host], deadline_s: float = PROBE_DEADLINE_S, job: Job | None = NO_JOB
+) -> Iterator[Probed]:
     """Probe hosts, many at once; yield each when it answers, at most `deadline_s` seconds after it was asked.
 
-    A host that hangs is given up together with its thread, and delays no other host.
+    A host that hangs is given up together with its thread, and delays no other host. `job` is as in
+    `Probing.probe`.
     """
     answers: queue.SimpleQueue[Probed] = queue.SimpleQueue()
     asking, lookup = _asked_ahead(hosts), Lookup()
@@ -82,7 +93,7 @@ def probe_all(hosts: Sequence[Host], deadline_s: float = PROBE_DEADLINE_S) -> It
             host = waiting.pop()
             asked[host.name] = (time.monotonic() + deadline_s, host)
             threading.Thread(
-                target=lambda host: answers.put(_probe_alone(asking[host.kind], host, lookup)),
+                target=lambda host: answers.put(_probe_alone(asking[host.kind], host, lookup, job)),
                 args=(host,),
                 daemon=True,
             ).start()
@@ -90,7 +101,8 @@ def probe_all(hosts: Sequence[Host], deadline_s: float = PROBE_DEADLINE_S) -> It
         try:
             probed = answers.get(timeout=max(0.0, next_deadline - time.monotonic()))
         except queue.Empty:
-            probed = Probed(slowest, problem=f"{slowest.name}: no answer within {deadline_s:g} s")
+            silence = f"{slowest.name}: no answer within {deadline_s:g} s"
+            probed = Probed(slowest, problem=silence, error=UnreachableError(slowest.name, silence))
         if asked.pop(probed.host.name, None):  # else it answered after it was given up
             yield probed
 
@@ -105,13 +117,13 @@ def _asked_ahead(hosts: Sequence[Host]) -> dict[str, Probing]:
     return asking
 
 
-def _probe_alone(probing: Probing, host: Host, lookup: Lookup) -> Probed:
+def _probe_alone(probing: Probing, host: Host, lookup: Lookup, job: Job | None) -> Probed:
     facts: Facts | None = None
 
     def ask() -> Facts:
         nonlocal facts
         with connect(host) as client:
-            facts = probing.probe(client, host, NO_JOB)
+            facts = probing.probe(client, host, job)
         return facts
 
     try:
@@ -120,7 +132,7 @@ def _probe_alone(probing: Probing, host: Host, lookup: Lookup) -> Probed:
         words = str(error).splitlines()
         if isinstance(error, ServiceAuthError):  # its fix is short, and the same for every verb
             words = [f"{words[0]}: {' '.join(words[1:]).strip()}" if words[1:] else words[0]]
-        return Probed(host, facts, problem=words[0])
+        return Probed(host, facts, problem=words[0], error=error)
 
 
 def profile_there(host: Host, name: str | None) -> Profile:

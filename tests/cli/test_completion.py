@@ -58,6 +58,7 @@ def ends(client):
         ("launch profile show tit", ["titan_rtx"]),
         ("launch image show --profile tit", ["titan_rtx"]),
         ("launch --job s", ["sft"]),
+        ("launch doctor la", ["lab", "lambda", "labour"]),
         ("launch resume la", []),
         ("launch resume last --s", ["--set"]),
         ("launch --precision f", ["fp16", "fp32"]),

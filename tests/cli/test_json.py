@@ -86,6 +86,8 @@ VERBS = {
     "ps --state waiting": "runs",
     "hosts": "hosts",
     "probe": "probe",
+    "doctor": "doctor",
+    "doctor local": "doctor",
     "profile list": "profiles",
     "profile show t4": "profile",
     "explain --profile t4": "ladder",

@@ -71,10 +71,13 @@ EXIT_CODES = {
         "the message; for a failed run `launch diagnose last`, `launch logs last`",
     ),
     2: ("a mistake on the command line or in a file", "the message; `launch --help`"),
-    3: ("the checks refused the launch; nothing was sent", "the end of the message; `launch --dry-run`"),
+    3: (
+        "the checks refused the launch; nothing was sent. In `launch doctor`: something is lacking",
+        "the end of the message; `launch --dry-run`",
+    ),
     4: (
         "the host is unreachable or refuses the connection, or its rented machine is gone",
-        "`launch probe --host HOST`; for a rented machine, the message",
+        "`launch doctor HOST`; for a rented machine, the message",
     ),
     5: ("interrupted or waiting; the run can continue", "`launch recover RUN`"),
     130: (

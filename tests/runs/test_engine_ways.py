@@ -166,3 +166,29 @@ def test_a_home_that_is_closed_to_others_is_no_hindrance(client, box):
     assert set(owners) == {"bob"}
     assert box.machine.ssh("find", ".launch/runs", "-name", "x", user="bob").strip().endswith("/artifacts/x")
     box.machine.ssh("rm", "-r", ".launch", user="bob")
+
+
+def test_the_doctor_names_an_engine_that_is_down_where_jobs_would_use_it(client, box):
+    """With its socket, and how it is started; a host whose runs are processes lacks nothing."""
+    table = box.machine.table
+    tables = table("dock", runtime="docker") + table("any") + table("plain", runtime="native")
+    (client.project / "launch.toml").write_text(tables)
+
+    def rows():
+        hosts = json.loads(client.run("doctor", "--json").stdout)["hosts"]
+        return {
+            one["host"]: next(row for row in one["rows"] if row["name"] == "docker")
+            for one in hosts
+            if one["host"] != "local"
+        }
+
+    assert {row["state"] for row in rows().values()} == {"ok"}
+    box.stop_gracefully()
+    try:
+        found = rows()
+    finally:
+        box.start()
+    states = [found[name]["state"] for name in ("dock", "any", "plain")]
+    assert states == ["lacking", "unknown", "ok"]
+    assert "docker at " in found["dock"]["found"]
+    assert "sudo systemctl start docker" in found["dock"]["next"]

@@ -331,3 +331,18 @@ def test_a_run_that_is_resumed_asks_for_what_its_parent_did(client, hive):
     (child,) = {*client.runs.glob("2*")} - {parent}
     plan = json.loads((child / "plan.json").read_text())
     assert plan["slurm"]["flags"] == ["--time=60", "--nodes=1"], done.stderr
+
+
+def test_the_doctor_shows_the_login_node_and_what_the_table_s_settings_lack(client, hive):
+    """A partition that the cluster lacks is named, with the next step."""
+    table = hive.logins[1].table
+    client.script(
+        table("hive", kind="slurm") + table("typo", kind="slurm", partition="nowhere"), "launch.toml"
+    )
+    hosts = json.loads(client.run("doctor", "--json").stdout)["hosts"]
+    rows = {one["host"]: {row["name"]: row for row in one["rows"]} for one in hosts}
+    assert [*rows["hive"]] == ["connection", "python", "environment", "disk", "slurm"]
+    assert {row["state"] for row in rows["hive"].values()} == {"ok"}
+    assert (rows["typo"]["slurm"]["state"], rows["typo"]["disk"]["state"]) == ("lacking", "ok")
+    assert "nowhere" in rows["typo"]["slurm"]["found"]
+    assert rows["typo"]["slurm"]["next"]

@@ -90,6 +90,7 @@ class ToyKey(NamedTuple):
     """A person's key, which may be empty."""
 
     secret: str
+    origin: str = "TOY_KEY"
 
     def is_in(self, text: str) -> bool:
         """Whether a text holds it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from launcher.errors import UsageError
+from launcher.errors import LaunchError, UsageError
 from launcher.planning.placement import (
     as_probed,
     best_card,
@@ -63,7 +63,8 @@ class Probed(NamedTuple):
     """The row of one of several hosts: its facts and the profile of its best card, or the problem.
 
     The facts of an account are expectations. `quota` is text: an account's remaining quota, the machine that
-    it would rent, or the free nodes of a cluster.
+    it would rent, or the free nodes of a cluster. `error` is the problem with its next step; `is_used_up`
+    says that the quota has nothing left.
     """
 
     host: Host
@@ -71,6 +72,8 @@ class Probed(NamedTuple):
     profile: str | None = None
     problem: str | None = None
     quota: str | None = None
+    error: LaunchError | None = None
+    is_used_up: bool = False
 
 
 class CardCells(NamedTuple):

@@ -10,8 +10,14 @@ from typing import TYPE_CHECKING
 from launcher.backends.base.running import Running
 from launcher.backends.base.upkeep import Upkeep
 from launcher.copy.local_copy import LocalCopy, local_copies
+from launcher.rental.provider import module_of
+from launcher.values.prerequisite import Prerequisite
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from launcher.backends.base.probing import Probed
+    from launcher.config.lookup import Lookup
     from launcher.values.host import Host
 
 
@@ -33,6 +39,10 @@ class RentingUpkeep(Upkeep):
     is_shared = False
     keeps_files = False
 
+    def __init__(self, provider: str) -> None:
+        """Use this provider of machines."""
+        self._provider = provider
+
     def wait_reason(self, host: str, unbegun: str | None, *, is_launching: bool) -> str | None:
         """Return None: an account can rent several machines at once."""
         return None
@@ -43,3 +53,18 @@ class RentingUpkeep(Upkeep):
         from launcher.backends.base.rental_choice import settings_of
 
         return account_words(host, settings_of(host))
+
+    def prerequisites(self, probed: Probed, lookup: Lookup) -> Iterable[Prerequisite]:
+        """Return the rows of the account's key and of the machine that it would rent."""
+        del lookup
+        from launcher.backends.base.host_prerequisites import problem_row
+
+        if (problem := problem_row(probed)) is not None:
+            return [problem]
+        key = Prerequisite.ok("credentials", "accepted")
+        return [key, Prerequisite.ok("offers", probed.quota or "-")]
+
+    def credentials(self) -> str | None:
+        """Return where this user's key for the provider was found."""
+        key = module_of(self._provider).person_key()
+        return None if key is None else key.origin

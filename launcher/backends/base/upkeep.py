@@ -1,11 +1,16 @@
-"""A backend's part outside single runs: when a batch waits, and which files and machines remain after runs."""
+"""A backend's part outside single runs: when a batch waits, what remains after runs, what launches need."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from launcher.backends.base.probing import Probed
+    from launcher.config.lookup import Lookup
     from launcher.values.host import Host
+    from launcher.values.prerequisite import Prerequisite
 
 
 class Upkeep:
@@ -32,3 +37,16 @@ class Upkeep:
         The list is empty for other hosts.
         """
         return []
+
+    def prerequisites(self, probed: Probed, lookup: Lookup) -> Iterable[Prerequisite]:
+        """Return the rows of `launch doctor` for a host, from its probe. The host is not contacted."""
+        from launcher.backends.base.host_prerequisites import of_machine  # no other command needs them
+
+        return of_machine(probed, lookup)
+
+    def credentials(self) -> str | None:
+        """Return where this user's credentials for hosts of this kind were found, never their values; else None.
+
+        Raises BadFileError for an unusable file.
+        """
+        return None

@@ -16,6 +16,7 @@ from launcher.backends.kaggle.kaggle_machines import (
 )
 from launcher.backends.kaggle.kaggle_running import UNTRIED
 from launcher.config.lookup import Lookup
+from launcher.errors import BadFileError
 
 if TYPE_CHECKING:
     from launcher.transport.client.host_client import HostClient
@@ -75,13 +76,18 @@ class KaggleProbing(Probing):
         choice = self._by_table(host, lookup)
         user, quota = account_hours(settings_of(host).api)
         facts = expected_facts(f"kaggle-{user}", choice.machine, choice.profiles[0])
-        return Probed(host, facts, choice.profiles[0].name, quota=quota.title)
+        needs_gpu, left = choice.profiles[0].kind == "cuda", quota.gpu_quota
+        is_used_up = needs_gpu and left is not None and left.left_s <= 0
+        return Probed(host, facts, choice.profiles[0].name, quota=quota.title, is_used_up=is_used_up)
 
     def is_usable(self) -> bool:
-        """Whether credentials for Kaggle exist here."""
+        """Whether credentials for Kaggle exist here. True for an unusable file; its use reports the error."""
         from launcher.backends.kaggle.kaggle_credentials import has_credentials
 
-        return has_credentials()
+        try:
+            return has_credentials()
+        except BadFileError:
+            return True
 
     def note(self) -> str:
         """Return that this backend was never tested against the real service."""

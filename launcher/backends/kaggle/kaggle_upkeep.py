@@ -1,8 +1,19 @@
-"""Batches on Kaggle: each run gets its own machine, one after the other."""
+"""Batches on Kaggle: each run gets its own machine, one after the other. The account's rows of `launch doctor`."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from launcher.backends.base.upkeep import Upkeep
+from launcher.values.prerequisite import Prerequisite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from launcher.backends.base.probing import Probed
+    from launcher.config.lookup import Lookup
 
 
 class KaggleUpkeep(Upkeep):
@@ -16,3 +27,24 @@ class KaggleUpkeep(Upkeep):
         if unbegun is not None and not is_launching:
             return f"waits for {unbegun}, which has no machine of {host} yet"
         return super().wait_reason(host, unbegun, is_launching=is_launching)
+
+    def prerequisites(self, probed: Probed, lookup: Lookup) -> Iterable[Prerequisite]:
+        """Return the rows of the account's credentials and of its hours."""
+        del lookup
+        from launcher.backends.base.host_prerequisites import problem_row
+
+        if (problem := problem_row(probed)) is not None:
+            return [problem]
+        key = Prerequisite.ok("credentials", "accepted")
+        hours = probed.quota or "-"
+        if not probed.is_used_up:
+            return [key, Prerequisite.ok("hours", hours)]
+        mend = 'wait for the refill, or run without a card   accelerator = "None"'
+        return [key, Prerequisite.lacking("hours", hours, f"{mend}     in [hosts.{probed.host.name}]")]
+
+    def credentials(self) -> str | None:
+        """Return where the first credentials for Kaggle were found."""
+        from launcher.backends.kaggle.kaggle_credentials import logins
+
+        login = next(logins(os.environ, Path.home()), None)
+        return None if login is None else login.origin

@@ -73,8 +73,9 @@ class LambdaCloud(Backend):
     def upkeep(self) -> RentingUpkeep:
         """The upkeep of an account."""
         from launcher.backends.base.renting_backend import RentingUpkeep
+        from launcher.rental.providers.lambda_settings import LambdaSettings
 
-        return RentingUpkeep()
+        return RentingUpkeep(LambdaSettings.provider)
 
 
 BACKEND = LambdaCloud()

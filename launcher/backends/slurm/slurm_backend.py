@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from launcher.backends.slurm.slurm_planning import SlurmPlanning
     from launcher.backends.slurm.slurm_probing import SlurmProbing
     from launcher.backends.slurm.slurm_running import SlurmRunning
+    from launcher.backends.slurm.slurm_upkeep import SlurmUpkeep
 
 LACKS = {
     "image": Lack(
@@ -49,6 +50,13 @@ class SlurmBackend(Backend):
         from launcher.backends.slurm.slurm_running import SlurmRunning
 
         return SlurmRunning()
+
+    @property
+    def upkeep(self) -> SlurmUpkeep:
+        """The upkeep of a cluster."""
+        from launcher.backends.slurm.slurm_upkeep import SlurmUpkeep
+
+        return SlurmUpkeep()
 
 
 BACKEND = SlurmBackend()

@@ -69,9 +69,13 @@ def limit_findings(host: str, asked: Submission, cluster: Cluster | None) -> lis
 
     The rest of the plan does not matter.
     """
+    return settings_findings(host, SlurmSettings.from_flags(asked.flags), cluster)
+
+
+def settings_findings(host: str, settings: SlurmSettings, cluster: Cluster | None) -> list[Finding]:
+    """Return the findings about settings that a cluster's limits exclude."""
     if cluster is None or cluster.error is not None:
         return []
-    settings = SlurmSettings.from_flags(asked.flags)
     found = [
         *_named("account", settings.account, cluster.accounts, host),
         *_named("qos", settings.qos, cluster.qos, host),

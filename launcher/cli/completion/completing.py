@@ -36,6 +36,7 @@ def _job_names() -> list[str]:
 
 _NAMES = {
     "HOST": _host_names,
+    "[HOST]": _host_names,
     "PROFILE": _profile_names,
     "JOB": _job_names,
     "RUNTIME": _runtime_names,

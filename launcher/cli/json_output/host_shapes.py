@@ -1,4 +1,4 @@
-"""`--json` output of `offers`, `hosts`, `probe` and `profile`."""
+"""`--json` output of `offers`, `hosts`, `probe`, `doctor` and `profile`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from launcher.cli.json_output.json_shape import Part, Shape
 from launcher.transport.persistent_connection import PersistentState
 from launcher.values.facts import Facts
 from launcher.values.precision import Precision
+from launcher.values.prerequisite import Prerequisite
 from launcher.values.profile import Profile
 
 
@@ -94,6 +95,27 @@ class Probe(Facts):
     host: str
     profile: str | None
     quota: str | None = None
+
+
+class ReadinessRow(Part):
+    """A host of `launch doctor`. `ready`: nothing is lacking. `summary` is its cards and software in one line, or null."""
+
+    host: str
+    ready: bool
+    summary: str | None
+    rows: list[Prerequisite]
+
+
+class Doctor(Shape):
+    """`launch doctor`: the rows of this computer, and those of each host. `ready`: nothing is lacking anywhere.
+
+    With a host, `computer` is empty.
+    """
+
+    kind: Literal["doctor"] = "doctor"
+    ready: bool
+    computer: list[Prerequisite]
+    hosts: list[ReadinessRow]
 
 
 class Profiles(Shape):

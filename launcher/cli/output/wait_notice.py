@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from launcher.base.text import printable
 
@@ -32,6 +32,13 @@ def once_it_takes(seconds: float, report: Callable[[threading.Event], None]) -> 
     finally:
         is_over.set()
         thread.join()
+
+
+def waiting_words(missing: Iterable[str]) -> str:
+    """Return a line with the names that are waited for, at most five; empty without any."""
+    names = sorted(missing)
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f"waiting for {', '.join(names[:5])}{more}" if names else ""
 
 
 @contextlib.contextmanager

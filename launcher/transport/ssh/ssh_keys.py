@@ -222,12 +222,25 @@ def _may_hold(path: str, blob: bytes) -> bool:
         return False
 
 
+def usual_key_files() -> list[str]:
+    """Return the names of this user's private keys that ssh tries without configuration, e.g. `id_ed25519`."""
+    folder = Path.home() / ".ssh"
+    return sorted(path.name for path in folder.glob("id_*") if _DEFAULT_NAME.fullmatch(path.name))
+
+
+def agent_keys(path: str) -> int | None:
+    """Return the number of keys in the ssh-agent at this socket; None if no agent answers there."""
+    with contextlib.closing(_Agent(path)) as agent:
+        return len(agent.get_keys()) if agent.has_answered else None
+
+
 class _Agent(paramiko.agent.AgentSSH):
     """The user's ssh-agent. It has no keys if no agent answers at the socket."""
 
     def __init__(self, path: str | None) -> None:
         super().__init__()
         self.slowest_s = 0.0
+        self.has_answered = False
         if path is None:
             return
         connection = socket.socket(socket.AF_UNIX)
@@ -235,6 +248,7 @@ class _Agent(paramiko.agent.AgentSSH):
         try:
             connection.connect(path)
             self._connect(connection)  # type: ignore[attr-defined]
+            self.has_answered = True
         except (OSError, paramiko.SSHException):
             connection.close()  # not an error: ssh continues without an agent too
             self._close()  # type: ignore[attr-defined]

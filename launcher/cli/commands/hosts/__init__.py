@@ -1,1 +1,1 @@
-"""Commands for hosts and cards: hosts, probe, drill, trust, profile, image."""
+"""Commands for hosts and cards: hosts, probe, doctor, drill, trust, profile, image."""

@@ -53,14 +53,12 @@ def hosts(
     from launcher.config import resolve
     from launcher.config.lookup import Lookup
     from launcher.rental.open_rentals import open_rentals
-    from launcher.runs.host_probes import accounts_in_use, aliases_in_use, probe_all
+    from launcher.runs.host_probes import known_hosts, probe_all
     from launcher.transport import persistent_connection
 
     lookup = Lookup()
     lookup.ask_trust()
-    configured = lookup.hosts
-    configured |= aliases_in_use(configured)
-    configured |= accounts_in_use(configured)
+    configured = known_hosts(lookup)
     aliases = [name for name in resolve.aliases() if name not in configured] if every else []
     names = list(configured)
     rows: list[Probed] = []
@@ -129,9 +127,9 @@ def _growing(rows: list[Probed], names: list[str]) -> AbstractContextManager[Non
 
 def _waiting(rows: list[Probed], names: list[str]) -> str:
     """Return a line with the hosts that have not answered; empty if all have."""
-    missing = sorted({*names} - {row.host.name for row in rows})
-    more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-    return f"waiting for {', '.join(missing[:5])}{more}" if missing else ""
+    from launcher.cli.output.wait_notice import waiting_words
+
+    return waiting_words({*names} - {row.host.name for row in rows})
 
 
 def _report_slow_hosts(rows: list[Probed], names: list[str]) -> contextlib.AbstractContextManager[None]:
