@@ -11,6 +11,8 @@ READ_HERE = {
     "SSH_AUTH_SOCK": "The socket of ssh-agent.",
     "HF_HOME": "The folder of Hugging Face, whose cache has the shapes of hub models.",
     "HF_HUB_CACHE": "That cache alone.",
+    "https_proxy": "The proxy for calls to cloud services, also in capitals; so are `http_proxy` and `all_proxy`.",
+    "no_proxy": "The hosts that need no proxy.",
     "REQUESTS_CA_BUNDLE": "Trusted certificates for calls to cloud services.",
     "CURL_CA_BUNDLE": "The same, if `REQUESTS_CA_BUNDLE` is not set.",
     "NO_COLOR": "Print without colours.",
