@@ -160,4 +160,9 @@ def test_all_is_carried_on_one_connection_which_is_made_again(client, lab):
             assert ask(port, b"again") == answer_to(b"again")
             process.send_signal(signal.SIGINT)
             assert process.wait(timeout=60) == 0
+        with forwarded(client, "last", str(there)) as (process, port):
+            assert port != there
+            taken = f"port {there} of this machine is taken: port {port} is used   "
+            assert process.stderr.readline().startswith(taken)
+            assert ask(port, b"another") == answer_to(b"another")
         server.kill()

@@ -60,6 +60,9 @@ def forward(
     ):
         if not (words or local.is_answered):
             complain(f"no process listens on port {there} of the run yet")
+        if here is None and local.port != there:
+            choose = f"to choose one   launch forward {local_copy.short} LOCAL:{there}"
+            complain(f"port {there} of this machine is taken: port {local.port} is used   {choose}")
         run_there = f"port {there} of {local_copy.short} on {place.name}"
         complain(f"{run_there}   Ctrl-C ends it; the run is not affected" if local.is_carried else run_there)
         if as_json:
