@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from launcher.values.host_kind import HostKind
+    from launcher.values.host import HostKind
 
 
 class Package(NamedTuple):

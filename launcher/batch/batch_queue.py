@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from launcher.base import untrusted_json
-from launcher.base.client_locks import Lock, is_locked
+from launcher.base.client_files import Lock, is_locked
 from launcher.base.whole_file import sync
 from launcher.batch import batch_index
 from launcher.batch.batch_matrix import Point

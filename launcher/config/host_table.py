@@ -7,8 +7,7 @@ from typing import Any
 
 from launcher.backends.kinds import PACKAGES, host_kind
 from launcher.errors import BadFileError
-from launcher.values.host import Host
-from launcher.values.host_kind import HostKind
+from launcher.values.host import Host, HostKind
 from launcher.values.parsing import line_of, nearest
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from launcher.errors import UsageError
 from launcher.values.credential import credential_in
+from launcher.values.job import NAME, objection_to
 from launcher.values.plan import Finding
-from launcher.values.variable import NAME, objection_to
 
 _RANDOM = re.compile(r"(?=\S*[0-9])(?=\S*[A-Za-z])\S{16,}")
 """A value that looks random. Shorter values with letters and digits are often plain settings."""

@@ -9,8 +9,8 @@ from launcher.config.resolve import Task
 from launcher.config.secret_values import NO_VALUES
 from launcher.values.host import Host
 from launcher.values.job import Job
-from launcher.values.machine_choice import MachineChoice
 from launcher.values.model import Model
+from launcher.values.plan import MachineChoice
 from launcher.values.precision import PrecisionRequest
 from launcher.values.profile import Profile
 

@@ -9,10 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from launcher.config.env_file import HiddenValues
 from launcher.errors import UsageError
-from launcher.values.job import Job
-from launcher.values.notice import secrets_of
+from launcher.values.job import NAME, Job, objection_to, secrets_of
 from launcher.values.plan import Finding
-from launcher.values.variable import NAME, objection_to
 
 SHORTEST = 4  # characters; hiding a shorter value would remove too much text
 _PLAIN = re.compile(

@@ -1,8 +1,13 @@
-"""The index folder and its entries as plain JSON, read within milliseconds for shell completion."""
+"""The index folder and its entries as plain JSON, read within milliseconds for shell completion.
+
+The count of this user's launches is kept here too: it orders them even if the clock was changed.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from launcher.base.json_file import JsonObject, read_json
@@ -52,3 +57,23 @@ def knows(run: str) -> bool:
 def read(run: str) -> JsonObject:
     """Return a run's entry as it is written; empty if it is missing or damaged."""
     return read_json(place(run) / FILE)
+
+
+COUNT_FILE = ".launches"
+
+
+def next_number(folder: Path, recount: Callable[[], int]) -> int:
+    """Return the number of a new launch.
+
+    If the count is missing, `recount` returns the last one. Raises OSError.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (folder / COUNT_FILE).open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        text = file.read(32).strip()
+        number = (int(text) if text.isdigit() else recount()) + 1
+        file.seek(0)
+        file.truncate()
+        file.write(b"%d\n" % number)
+    return number

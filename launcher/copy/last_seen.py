@@ -1,19 +1,31 @@
-"""The last one-line summary of a run from its host, stored without its records for listings.
+"""The last one-line summary of a run from its host, stored without its records for listings, and the time of that answer in words.
 
-It is stored in the local copy, so that an ended run never appears as running again when its host stops
+The summary is stored in the local copy, so that an ended run never appears as running again when its host stops
 answering.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING
 
+from launcher.copy.local_copy import LocalCopy
 from launcher.copy.run_files import MOST_JSON
 from launcher.values.record import Summary, is_terminal
 
 if TYPE_CHECKING:
     from launcher.copy.local_copy import LocalCopy
+
+
+def last_answer(local_copy: LocalCopy, least_s: float = 0.0) -> str | None:
+    """Say when a run's host last answered; None if unknown, or less than `least_s` seconds ago."""
+    reached = local_copy.reached()
+    if reached is None or time.time() - reached < least_s:
+        return None
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(reached))
+    return f"{local_copy.host().name} last answered on {when}; the local copy is from then"
+
 
 LAST_SEEN = ".last-seen.json"
 

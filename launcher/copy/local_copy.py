@@ -18,7 +18,7 @@ from launcher.base.client_files import UnreadableError
 from launcher.base.json_file import parse_object
 from launcher.base.whole_file import sync
 from launcher.copy import index
-from launcher.copy.launch_count import next_number
+from launcher.copy.index_folder import next_number
 from launcher.copy.record_sync import PLAN, RecordSync
 from launcher.copy.run_files import MOST_JSON, RunFiles
 from launcher.copy.run_id import RUN_ID

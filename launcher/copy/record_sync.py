@@ -18,8 +18,7 @@ from pydantic import Field, ValidationError
 
 from launcher.base.json_file import JsonObject
 from launcher.copy import index
-from launcher.copy.event_lines import parse_events
-from launcher.copy.printed_lines import Printed, PrintedLines
+from launcher.copy.printed_lines import Printed, PrintedLines, parse_events
 from launcher.errors import ConnectionLostError, RunError
 from launcher.transport.channel import AgentReply
 from launcher.values.base import Record

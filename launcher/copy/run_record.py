@@ -11,7 +11,7 @@ from typing import BinaryIO, NamedTuple
 from pydantic import ValidationError
 
 from launcher.base.json_file import MOST_BYTES
-from launcher.copy.event_lines import parse_event
+from launcher.copy.printed_lines import parse_event
 from launcher.copy.record_sync import PLAN
 from launcher.copy.run_files import RunFiles, lines_of
 from launcher.values.record import Event, FolderStart, Parent, PlanSummary, RunState, State

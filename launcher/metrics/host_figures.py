@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from launcher.copy.event_lines import parse_event
 from launcher.copy.local_copy import LocalCopy
+from launcher.copy.printed_lines import parse_event
 from launcher.copy.run_files import lines_of
 from launcher.metrics.curves import Point, host_points
 

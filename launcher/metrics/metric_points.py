@@ -10,8 +10,8 @@ from typing import Any
 from pydantic_core import from_json
 
 from launcher.base.json_file import JsonObject
-from launcher.copy.event_lines import parse_event
 from launcher.copy.local_copy import LocalCopy
+from launcher.copy.printed_lines import parse_event
 from launcher.copy.run_files import lines_of
 from launcher.metrics.curves import Point, numbers, points
 

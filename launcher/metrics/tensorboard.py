@@ -9,8 +9,8 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from launcher.copy.event_lines import parse_event
 from launcher.copy.local_copy import LocalCopy
+from launcher.copy.printed_lines import parse_event
 from launcher.copy.run_record import MOST_GROWN
 from launcher.metrics.ancestry import ancestors
 from launcher.metrics.curves import HOST, Point, host_points, points

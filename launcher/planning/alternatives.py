@@ -14,8 +14,7 @@ from launcher.planning.precision.ladder import has_fitting, is_too_large_as_aske
 from launcher.planning.precision.memory import GB, Training, estimate, teacher_bytes, usable_gb
 from launcher.planning.precision.quantizer import why_untrainable
 from launcher.planning.precision.workload import CHECKPOINTING_NAMES, LORA_RANK_NAMES, workload_of
-from launcher.values.job import Job, Scalar
-from launcher.values.method import Method, trains_adapter
+from launcher.values.job import Job, Method, Scalar, trains_adapter
 from launcher.values.plan import Plan, ScriptUse
 from launcher.values.precision import Platform, PrecisionRequest
 from launcher.values.profile import Profile

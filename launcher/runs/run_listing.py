@@ -25,7 +25,7 @@ from launcher.values.parsing import unknown_name
 from launcher.values.record import State, Summary, is_terminal
 
 if TYPE_CHECKING:
-    from launcher.copy.move_record import MoveRecord
+    from launcher.copy.move_records import MoveRecord
 
 
 STATES = (*State, "unreadable")

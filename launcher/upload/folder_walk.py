@@ -11,7 +11,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import NamedTuple
 
-from launcher.copy import launch_count
+from launcher.copy import index_folder
 from launcher.errors import UsageError
 from launcher.upload.default_exclusions import ROOT_ID, of_name
 from launcher.upload.digests import Digests
@@ -213,7 +213,7 @@ class FolderWalk:
             return why
         if is_folder and os.path.exists(f"{self._base}{path}pyvenv.cfg"):
             return ExclusionReason.ENVIRONMENT
-        if is_folder and os.path.exists(f"{self._base}{path}{launch_count.FILE}"):
+        if is_folder and os.path.exists(f"{self._base}{path}{index_folder.COUNT_FILE}"):
             return ExclusionReason.RUNS  # of another LAUNCH_RUNS, or of a launch from a folder below
         return (
             ExclusionReason.GIT if verdict is None and not mode.is_included and path in mode.ignored else None

@@ -1,14 +1,17 @@
-"""Hosts: the address of a machine, and how to run jobs on it."""
+"""Hosts: the address of a machine, and how to run jobs on it. A kind of host has its `[hosts.NAME]` table."""
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 from pydantic import (
     AfterValidator,
     AliasChoices,
+    BaseModel,
     Field,
     ModelWrapValidatorHandler,
     SerializerFunctionWrapHandler,
@@ -19,9 +22,32 @@ from pydantic import (
 )
 
 from launcher.backends.kinds import PACKAGES, host_kind, own_runtime
-from launcher.values import login_text
+from launcher.errors import BadFileError
 from launcher.values.base import Written
+from launcher.values.parsing import build
 from launcher.values.software.image import Build
+
+# OpenSSH's rules, ssh_valid_hostname and ssh_valid_ruser in its readconf.c: a ProxyCommand's shell reads
+# both.
+_NO_ADDRESS = re.compile(r"""^-|^\Z|['`"$\\;&<>|(){},\s\x00-\x1f\x7f]""")
+_NO_USER = re.compile(r"""^-|['`";&<>|(){}\x00-\x1f\x7f]|\s-|\\\Z""")
+
+
+def _address(written: str) -> str:
+    """Return an address unchanged. Raises ValueError for text that cannot be one."""
+    return _without(_NO_ADDRESS, written, "a name or an address")
+
+
+def _user(written: str) -> str:
+    """Return a user's name unchanged. Raises ValueError for text that cannot be one."""
+    return _without(_NO_USER, written, "a user's name")
+
+
+def _without(forbidden: re.Pattern[str], written: str, what: str) -> str:
+    if found := forbidden.search(written):
+        raise ValueError(f"expected {what}" + (f" without {json.dumps(found[0])}" if found[0] else ""))
+    return written
+
 
 HOLD_S, MOST_HOLD_S = 60, 3600
 """The default and the maximum time for which a connection is kept for the next command, in seconds."""
@@ -42,7 +68,7 @@ def _root(written: str) -> str:
 class MachineKeys(Written):
     """The login to a machine and the way to run jobs on it, as written in a `[hosts.NAME]` table."""
 
-    user: Annotated[str, AfterValidator(login_text.user)] | None = None
+    user: Annotated[str, AfterValidator(_user)] | None = None
     """The login name; by default that of ssh."""
     port: Annotated[int, Field(ge=1, le=65535)] | None = None
     """The port of sshd; by default that of ssh."""
@@ -98,7 +124,7 @@ class Host(MachineKeys):
     """The table's name."""
     kind: str = "machine"
     """The kind of host: `machine`, or one of those below."""
-    address: Annotated[str, AfterValidator(login_text.address)] | None = None
+    address: Annotated[str, AfterValidator(_address)] | None = None
     """A name, an address, or an alias of `~/.ssh/config`; by default the table's name."""
     known_hosts: str | None = None
     """The file of known host keys; by default those of ssh."""
@@ -187,3 +213,56 @@ def _without_unset(values: Any) -> Any:
 
 LOCAL = Host(name="local")
 """This machine, which needs no entry in a file."""
+
+
+class HostKind:
+    """The table of a kind of host: its keys, the keys that need trust, and the resulting host.
+
+    `host` is the class of its hosts, which have the settings of the kind in the field `key`. `foreign` are
+    keys of a machine that this kind does not have, each with the reason. `free` are keys that never need
+    trust: they lead to no machine or service, and choose no program.
+    """
+
+    title: ClassVar[str] = "a machine"
+    host: ClassVar[type[Host]] = Host
+    key: ClassVar[str] = ""
+    settings: ClassVar[type[BaseModel] | None] = None
+    table: ClassVar[type[BaseModel]] = Host
+    foreign: ClassVar[Mapping[str, str]] = {}
+    free: ClassVar[Collection[str]] = ("kind",)
+    has_runtimes: ClassVar[bool] = True
+    """Whether the table may name a runtime other than the kind's default."""
+    implicit: ClassVar[Host | None] = None
+    """The host of this kind that needs no table."""
+    offering: ClassVar[Host | None] = None
+    """The account whose offers are listed if no table has one; None for a kind that rents no machines."""
+
+    @property
+    def setting_keys(self) -> Collection[str]:
+        """The keys that only tables of this kind have."""
+        return () if self.settings is None else self.settings.model_fields.keys()
+
+    def read(self, name: str, written: Mapping[str, Any], *, file: str, text: str) -> Host:
+        """Return the host of a table. Raises BadFileError that names file and key."""
+        prefix = f"hosts.{name}."
+        if self.settings is None:
+            return build(Host, {"name": name, **written}, file=file, text=text, prefix=prefix)
+        unoffered = {*self.foreign, *(() if self.has_runtimes else ("runtime",))}
+        values = dict(build(self.table, written, file=file, text=text, prefix=prefix, unoffered=unoffered))
+        if objection := self.host.runtime_objection(values["runtime"]):
+            raise BadFileError(f'{file}: {prefix}runtime = "{values["runtime"]}": {objection}')
+        settings = self.settings.model_validate({key: values.pop(key) for key in self.settings.model_fields})
+        return self.host.model_validate({"name": name, self.key: settings, **values})
+
+    def project_objection(self, host: Host) -> tuple[str, str] | None:
+        """Return a key that a project's file may not set, and the reason; None if all its keys are allowed.
+
+        Such keys decide where credentials are sent, or how much money is spent.
+        """
+        del host
+        return None
+
+    def without_table(self, name: str, user_folder: str) -> str | None:
+        """Return the table to write for a host of this name that has none; None if the name has no special meaning."""
+        del name, user_folder
+        return None

@@ -1,20 +1,116 @@
-"""A job: a training program or another command, its model, data and budgets."""
+"""A job: a training program or another command, its method, model, data, variables, budgets and notification."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, ByteSize, ConfigDict, Field, field_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from launcher.values.base import Written
-from launcher.values.method import Method
-from launcher.values.notice import OnEnd
 from launcher.values.precision import Attention
 from launcher.values.profile import Name
 from launcher.values.slurm_settings import SlurmSettings
 from launcher.values.software.image import Reference
 from launcher.values.software.requirement import RequirementText
-from launcher.values.variable import VariableName, VariableText
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SET_BY_LAUNCH = {
+    "CUDA_VISIBLE_DEVICES": "cards are chosen by --gpus",
+    "CUDA_DEVICE_ORDER": "cards are chosen by --gpus",
+    "MASTER_ADDR": "launch sets it for each attempt",
+    "MASTER_PORT": "launch sets it for each attempt",
+}
+_PREFIXES_SET_BY_LAUNCH = ("LAUNCH_", "PET_")
+
+
+def objection_to(name: str) -> str | None:
+    """Return the reason why a job cannot set a variable of this name; None if it can."""
+    if not NAME.fullmatch(name):
+        return "is not the name of a variable: letters, digits and _ only"
+    if name.startswith(_PREFIXES_SET_BY_LAUNCH):
+        return "cannot be set: launch sets it for each attempt"
+    why = _SET_BY_LAUNCH.get(name)
+    return f"cannot be set: {why}" if why is not None else None
+
+
+def _name(written: str) -> str:
+    if problem := objection_to(written):
+        raise PydanticCustomError("variable", "{problem}", {"problem": problem})
+    return written
+
+
+def _text_of(written: Any) -> Any:
+    """Return a whole number as text: `OMP_NUM_THREADS = 1`."""
+    return str(written) if type(written) is int else written
+
+
+def _text(written: str) -> str:
+    if "\0" in written:
+        raise PydanticCustomError("variable", "holds a NUL byte")
+    return written
+
+
+VariableName = Annotated[str, AfterValidator(_name)]
+"""The name of a variable that a job may set."""
+VariableText = Annotated[str, BeforeValidator(_text_of), AfterValidator(_text)]
+"""The value of a variable; whole numbers are taken as text."""
+
+
+_ADDRESS = re.compile(r"https?://[^\s/]+.*|\$.+")
+_SECRET = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+
+
+def _words(written: Any) -> Any:
+    """Return a webhook's address as a tuple of one word; a list of words is a command."""
+    if not isinstance(written, str):
+        return tuple(written) if isinstance(written, list) else written
+    if not _ADDRESS.fullmatch(written):
+        raise ValueError('expected a list of words, ["notify.sh"], or an address, "https://…" or "$NAME"')
+    return (written,)
+
+
+def _checked(words: tuple[str, ...]) -> tuple[str, ...]:
+    if words and not words[0]:
+        raise ValueError("its first word is empty")
+    if any("\0" in word for word in words):
+        raise ValueError("a word holds a NUL byte")
+    return words
+
+
+OnEnd = Annotated[
+    tuple[Annotated[str, Field(max_length=4000)], ...], BeforeValidator(_words), AfterValidator(_checked)
+]
+"""The words of a command, or the one word of a webhook: its address, in which `$NAME` stands for a secret."""
+
+
+def is_webhook(words: Sequence[str]) -> bool:
+    """Return whether these words are a webhook's address."""
+    return len(words) == 1 and _ADDRESS.fullmatch(words[0]) is not None
+
+
+def secrets_of(words: Sequence[str]) -> list[str]:
+    """Return the names of the secrets in a webhook's address. A command gets its secrets as variables."""
+    return [first or second for first, second in _SECRET.findall(words[0])] if is_webhook(words) else []
+
+
+Method = Literal["lora", "qlora", "full"]
+
+
+def trains_adapter(method: Method) -> bool:
+    """Return whether the base is frozen and an adapter is trained."""
+    return method != "full"
+
 
 Scalar = bool | int | float | str
 Count = Annotated[int, Field(ge=1)]

@@ -8,15 +8,22 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AliasChoices, ByteSize, Field, model_validator
 
 from launcher.values.base import Written, canonical_json
-from launcher.values.job import Count, Minutes, Pattern, PullLimit, Scalar
-from launcher.values.method import Method
+from launcher.values.job import (
+    Count,
+    Method,
+    Minutes,
+    OnEnd,
+    Pattern,
+    PullLimit,
+    Scalar,
+    VariableName,
+    VariableText,
+)
 from launcher.values.model import Model
-from launcher.values.notice import OnEnd
 from launcher.values.precision import Capability, Precision
 from launcher.values.profile import Name, Profile
 from launcher.values.software.environment import Environment
 from launcher.values.software.image import Image
-from launcher.values.variable import VariableName, VariableText
 
 IMAGE_RUNTIME = "docker"
 """The runtime whose plans have an image."""
@@ -298,3 +305,14 @@ class Finding(Written):
     code: str
     message: str
     mend: str = ""
+
+
+class MachineChoice(NamedTuple):
+    """The machine to request, by the backend's name, the profiles that it may have, and notes for the user.
+
+    The plan is made for the first profile.
+    """
+
+    machine: str
+    profiles: tuple[Profile, ...]
+    notes: tuple[Finding, ...] = ()

@@ -10,15 +10,15 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from launcher.copy.event_lines import parse_event
 from launcher.copy.local_copy import LocalCopy
+from launcher.copy.printed_lines import parse_event
 from launcher.copy.request import Request, recall
 from launcher.copy.run_record import MOST_GROWN
 from launcher.errors import UsageError
 from launcher.planning.precision.ladder import clearly_fastest
 from launcher.planning.precision.precision_comparison import compare
 from launcher.planning.precision.precision_history import LEAST_COSINE, PRECISION_FAILURES
-from launcher.values.method import trains_adapter
+from launcher.values.job import trains_adapter
 from launcher.values.plan import Plan
 from launcher.values.precision import Precision
 from launcher.values.public_result import public

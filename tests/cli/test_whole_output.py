@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from launcher.cli.follow.json_view import JsonView
-from launcher.copy.event_lines import parse_events
+from launcher.copy.printed_lines import parse_events
 from launcher.copy.record_sync import News
 from launcher.values.record import PlanSummary, RunState
 

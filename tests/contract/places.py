@@ -27,7 +27,7 @@ from testbed.slurm_cluster import SlurmCluster
 from testbed.sshd import MissingPartError, SshHost
 
 from launcher.backends.kaggle.kaggle import Account
-from launcher.backends.kaggle.kaggle_settings import KaggleSettings
+from launcher.backends.kaggle.kaggle_host import KaggleSettings
 
 HERE = Path(__file__).parent
 TESTBED = pytest.mark.testbed

@@ -26,8 +26,8 @@ from launcher.backends.kaggle.kaggle_service import KaggleService
 from launcher.base.clock import SystemClock
 from launcher.config import job_check, script_check
 from launcher.copy import index
-from launcher.copy.event_lines import parse_event
 from launcher.copy.local_copy import LocalCopy
+from launcher.copy.printed_lines import parse_event
 from launcher.copy.request import Request
 from launcher.errors import LaunchError
 from launcher.planning.assembly import plan as make_plan

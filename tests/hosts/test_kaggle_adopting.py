@@ -9,8 +9,8 @@ import pytest
 from testbed.kaggle_state import Kernel
 
 from launcher.backends.kaggle.kaggle import Account
+from launcher.backends.kaggle.kaggle_host import KaggleSettings
 from launcher.backends.kaggle.kaggle_script import MOST_UNPACKED_BYTES, script
-from launcher.backends.kaggle.kaggle_settings import KaggleSettings
 from launcher.backends.spool.segments import Segments
 
 RUN = "261125-sft-aaaa11"

@@ -12,11 +12,11 @@ from testbed.kaggle_service import KaggleService as StandIn
 from launcher.backends.kaggle import kaggle_credentials
 from launcher.backends.kaggle.kaggle import Account
 from launcher.backends.kaggle.kaggle_credentials import KaggleLogin, logins
+from launcher.backends.kaggle.kaggle_host import KaggleSettings
 from launcher.backends.kaggle.kaggle_kernel import Hours, KernelRef, NewKernel, Quota
 from launcher.backends.kaggle.kaggle_kernel import KaggleReason as Reason
 from launcher.backends.kaggle.kaggle_log import follow
 from launcher.backends.kaggle.kaggle_service import KaggleService, log_in
-from launcher.backends.kaggle.kaggle_settings import KaggleSettings
 from launcher.errors import AuthRefusedError, BadFileError, LaunchError, ServiceAuthError
 from launcher.transport.http.service_wire import ServiceWire
 

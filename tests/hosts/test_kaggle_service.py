@@ -14,10 +14,10 @@ from testbed.client import until
 from testbed.kaggle_session import is_container
 
 from launcher.backends.kaggle.kaggle import Account
+from launcher.backends.kaggle.kaggle_host import KaggleSettings
 from launcher.backends.kaggle.kaggle_kernel import KaggleReason as Reason
 from launcher.backends.kaggle.kaggle_kernel import KernelRef, NewKernel
 from launcher.backends.kaggle.kaggle_service import log_in
-from launcher.backends.kaggle.kaggle_settings import KaggleSettings
 from launcher.errors import (
     AuthRefusedError,
     HostError,

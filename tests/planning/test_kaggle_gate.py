@@ -2,11 +2,10 @@
 
 import pytest
 
-from launcher.backends.kaggle.kaggle_host import KAGGLE, KaggleHost
+from launcher.backends.kaggle.kaggle_host import KAGGLE, KaggleHost, KaggleSettings
 from launcher.backends.kaggle.kaggle_machines import choose_machine, expected_facts, planned_machine
 from launcher.backends.kaggle.kaggle_planning import SESSION
 from launcher.backends.kaggle.kaggle_session import session
-from launcher.backends.kaggle.kaggle_settings import KaggleSettings
 from launcher.backends.registry import backend_of
 from launcher.config.resolve import profiles, wheels
 from launcher.planning.assembly import plan

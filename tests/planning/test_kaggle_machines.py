@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.backends.kaggle.kaggle_host import KAGGLE
+from launcher.backends.kaggle.kaggle_host import KAGGLE, KaggleSettings
 from launcher.backends.kaggle.kaggle_machines import (
     MACHINES,
     RETIRED,
@@ -13,7 +13,6 @@ from launcher.backends.kaggle.kaggle_machines import (
     shape_for,
 )
 from launcher.backends.kaggle.kaggle_planning import SESSION
-from launcher.backends.kaggle.kaggle_settings import KaggleSettings
 from launcher.backends.registry import backend_of
 from launcher.config.resolve import profiles, wheels
 from launcher.errors import LaunchError, RefusedError, UnknownNameError

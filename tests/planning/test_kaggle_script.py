@@ -14,6 +14,7 @@ import time
 import pytest
 from testbed.client import REPOSITORY
 
+from launcher.backends.kaggle.kaggle_host import KaggleSettings
 from launcher.backends.kaggle.kaggle_machines import choose_machine
 from launcher.backends.kaggle.kaggle_script import (
     LINE,
@@ -30,7 +31,6 @@ from launcher.backends.kaggle.kaggle_script import (
     write_tree,
 )
 from launcher.backends.kaggle.kaggle_session import segment_cards, session
-from launcher.backends.kaggle.kaggle_settings import KaggleSettings
 from launcher.backends.spool.segment_settings import SegmentSettings, SegmentTree
 from launcher.config.resolve import profiles, wheels
 from launcher.errors import BadFileError

@@ -13,8 +13,7 @@ from launcher.agent.host import garbage
 from launcher.agent.record.files import write_durably
 from launcher.agent.store import outputs as module
 from launcher.agent.store.last_copies import last_copies
-from launcher.agent.store.output_digests import OutputDigests
-from launcher.agent.store.outputs import OutputScan, open_output
+from launcher.agent.store.outputs import OutputDigests, OutputScan, open_output
 from launcher.agent.store.path_patterns import PathPatterns
 
 

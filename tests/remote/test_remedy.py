@@ -14,7 +14,7 @@ from launcher.agent.diagnosis.remedy import (
     tries,
     went_on,
 )
-from launcher.agent.training.room_wait import back_off_s
+from launcher.agent.training.retry import back_off_s
 from launcher.values.record import Reason
 
 LADDER = [{"mode": "fp16", "base_dtype": "float16"}, {"mode": "fp32", "base_dtype": "float32", "tf32": True}]

@@ -19,11 +19,11 @@ from launcher.agent.record import strict_json
 from launcher.agent.record.files import sync_tree, write_durably
 from launcher.agent.record.locks import Lock
 from launcher.agent.record.rundir import Run
-from launcher.agent.store import code_sync, inheritance, large_files
+from launcher.agent.store import code_sync, inheritance, tree_files
 from launcher.agent.store.manifest import ShippingError, check
-from launcher.agent.store.named_contents import NamedContents
 from launcher.agent.store.shipping import ChunkReader
 from launcher.agent.store.store import Store
+from launcher.agent.store.tree_files import NamedContents
 from launcher.agent.system import process
 
 
@@ -498,8 +498,8 @@ LARGE_CONTENTS = [b"train", WEIGHTS, OTHER_WEIGHTS]
 @pytest.fixture
 def small_bound(monkeypatch):
     """A small bound for large files, on a disk that cannot share blocks."""
-    monkeypatch.setattr(large_files, "LARGE", 200_000)
-    monkeypatch.setattr(large_files, "can_clone", lambda _: False)
+    monkeypatch.setattr(tree_files, "LARGE", 200_000)
+    monkeypatch.setattr(tree_files, "can_clone", lambda _: False)
 
 
 @pytest.fixture
@@ -620,7 +620,7 @@ def test_a_run_that_continues_another_gets_the_file_again(store, new_container_r
 
 def test_where_the_disk_shares_blocks_each_run_has_its_own_copy(store, new_container_run, monkeypatch):
     """Such a copy takes no space and can be written to."""
-    monkeypatch.setattr(large_files, "can_clone", lambda _: True)
+    monkeypatch.setattr(tree_files, "can_clone", lambda _: True)
     run = new_container_run()
     send(store, run, LARGE_CONTENTS, LARGE_TREE)
     assert not Path(run.code, "other.bin").is_symlink()

@@ -21,7 +21,7 @@ from launcher.agent.record.rundir import Run
 from launcher.agent.serving import contact
 from launcher.agent.serving.requests import RequestError
 from launcher.agent.serving.session import ClientSession
-from launcher.agent.store import stale_checkpoints
+from launcher.agent.store import checkpoints
 from launcher.agent.system import mounts, process
 from launcher.agent.verbs import starting
 
@@ -50,7 +50,7 @@ def test_an_agent_whose_run_has_gone_on_kills_its_training_and_says_so_in_its_ow
     keeper = toy.start()
     until(lambda: len(steps(toy)) >= 2, "two steps")
     pid = next(event["values"]["pid"] for event in toy.events("state") if "pid" in event["values"])
-    later = toy.run.new_folder(sealed=stale_checkpoints.sealed_now(toy.run))
+    later = toy.run.new_folder(sealed=checkpoints.sealed_now(toy.run))
     began = time.monotonic()
     assert keeper.wait(30) == 0
     assert time.monotonic() - began < 5
@@ -113,7 +113,7 @@ def checkpoint(run, step, sealer):
     folder = Path(run.checkpoints) / f"step-{step}"
     folder.mkdir(parents=True)
     (folder / "rung").write_text("0")
-    digest = stale_checkpoints._digest(b"0")
+    digest = checkpoints._digest(b"0")
     told = {"run": run.id, "folder": sealer, "step": step, "files": {"rung": {"size": 1, "sha256": digest}}}
     (folder / "manifest.json").write_text(json.dumps(told))
 
@@ -122,14 +122,14 @@ def test_what_an_attempt_sealed_after_a_later_one_began_is_never_trained_from(to
     """Nor removed: it is set aside with the reason. What it sealed before counts."""
     run = toy.run
     checkpoint(run, 2, sealer=2)
-    for began in (None, stale_checkpoints.sealed_now(run)):
+    for began in (None, checkpoints.sealed_now(run)):
         folder = run.new_folder(sealed=began)
         write_durably(folder.attempt, json.dumps({"kind": "attempt"}))
         folder.write_state("running", began=True, consumed=["resume"], attempt=1)
         folder.release()
     checkpoint(run, 5, sealer=2)
     checkpoint(run, 3, sealer=3)
-    assert stale_checkpoints.late(run) == {"step-5": "attempt folder 0002 sealed it after 0003 had begun"}
+    assert checkpoints.late(run) == {"step-5": "attempt folder 0002 sealed it after 0003 had begun"}
     toy.plan(restart=True)
     toy.script('write(from_=newest())\ntell("done", 9)\n')
     assert toy.ended()["state"] == "succeeded"
@@ -154,7 +154,7 @@ def test_another_runs_checkpoint_and_one_without_a_sealer_count_as_they_are(toy)
         path.write_text(
             json.dumps({**{k: v for k, v in json.loads(path.read_text()).items() if k != "folder"}, **told})
         )
-    assert stale_checkpoints.late(run) == {}
+    assert checkpoints.late(run) == {}
 
 
 # proof of a death
@@ -320,7 +320,7 @@ def test_a_frozen_machine_that_comes_back_finds_its_run_gone_on_and_no_step_coun
         json.loads(path.read_text()) for path in Path(toy.run.checkpoints).glob("step-*/manifest.json")
     ]
     assert {one["folder"] for one in manifests if one["step"] >= taken[0]} == {3}
-    assert stale_checkpoints.late(toy.run) == {}
+    assert checkpoints.late(toy.run) == {}
 
 
 def test_a_second_agent_on_the_same_machine_leaves_at_once(toy):

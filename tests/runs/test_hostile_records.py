@@ -13,8 +13,8 @@ from launcher.cli.commands.look import ps
 from launcher.cli.follow.json_view import JsonView
 from launcher.cli.follow.plain_view import PlainView
 from launcher.cli.follow.terminal_view import TerminalView
-from launcher.copy.event_lines import parse_event
 from launcher.copy.local_copy import LocalCopy
+from launcher.copy.printed_lines import parse_event
 from launcher.copy.record_sync import News
 from launcher.metrics.curves import write_table
 from launcher.runs.follow.following import finish

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from launcher.copy.event_lines import parse_event, parse_events
 from launcher.copy.local_copy import LocalCopy
+from launcher.copy.printed_lines import parse_event, parse_events
 from launcher.metrics.curves import in_order, points
 from launcher.metrics.metric_points import metric_points
 

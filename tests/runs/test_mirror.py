@@ -20,8 +20,8 @@ from launcher.agent.record.rundir import RUN_ID as RUN_ID_THERE
 from launcher.agent.record.rundir import Run
 from launcher.agent.serving import cursors
 from launcher.copy import index
-from launcher.copy.event_lines import parse_event
 from launcher.copy.local_copy import LocalCopy, local_copies
+from launcher.copy.printed_lines import parse_event
 from launcher.copy.run_id import RUN_ID, find, new_run_id
 from launcher.errors import ConnectionLostError, RunError, SeveralRunsError, UnknownNameError, UsageError
 from launcher.runs.follow.refreshing import refresh

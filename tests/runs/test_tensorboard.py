@@ -8,8 +8,8 @@ import sys
 import pytest
 from testbed.drawn import drawn
 
-from launcher.copy.event_lines import parse_event
 from launcher.copy.local_copy import LocalCopy
+from launcher.copy.printed_lines import parse_event
 from launcher.metrics import tensorboard
 
 

@@ -16,7 +16,7 @@ from testbed.kaggle_session import Session
 from testbed.kaggle_state import Habits
 
 from launcher.backends.kaggle.kaggle import Account
-from launcher.backends.kaggle.kaggle_settings import KaggleSettings
+from launcher.backends.kaggle.kaggle_host import KaggleSettings
 
 HOST = "k"
 EVERY = 3

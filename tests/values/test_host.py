@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from launcher.backends.kaggle.kaggle_host import KAGGLE
-from launcher.backends.kaggle.kaggle_settings import KaggleSettings
+from launcher.backends.kaggle.kaggle_host import KAGGLE, KaggleSettings
 from launcher.backends.slurm.slurm_host import SlurmHost
 from launcher.config.host_table import read_host
 from launcher.errors import BadFileError

@@ -312,9 +312,9 @@ def evidence(busy: Sequence[Busy]) -> JsonObject:
 
 def write_waiting(run: Run, last: RecordFolder | None, busy: Sequence[Busy]) -> None:
     """Record that a run waits for its card, in a new folder after the `last`. Raises FileExistsError."""
-    from ..store import stale_checkpoints  # imported here: not needed by a launch
+    from ..store import checkpoints  # imported here: not needed by a launch
 
-    folder = run.new_folder(last, stale_checkpoints.sealed_now(run))
+    folder = run.new_folder(last, checkpoints.sealed_now(run))
     record = {
         "version": VERSION,
         "run": run.id,

@@ -16,9 +16,9 @@ from ..record.record_shape import read_plan
 from ..record.rundir import RUN_ID, TERMINAL, UNREADABLE, Run, unreadable
 from ..record.safe_open import open_regular
 from ..store.last_copies import LastCopies, look_again
-from ..store.named_contents import NamedContents
-from ..store.output_digests import OutputDigests
+from ..store.outputs import OutputDigests
 from ..store.store import Store
+from ..store.tree_files import NamedContents
 from ..system import process, socket_folders
 from . import evidence_import
 

@@ -205,7 +205,7 @@ class Run:
         """Make the folder after `after`, by default after the last one, and take its lock.
 
         The folder appears in one step: locked, and with `sealed`, the digests of the checkpoints that are
-        sealed so far (stale_checkpoints.py). Raises FileExistsError if another process was faster: that process then
+        sealed so far (store/checkpoints.py). Raises FileExistsError if another process was faster: that process then
         owns the run.
         """
         before = self.last() if after is None else after

@@ -12,7 +12,7 @@ from typing import Iterator, List, NamedTuple, Optional
 
 from ..liveness import predecessor
 from ..record.rundir import Run
-from ..store import stale_checkpoints
+from ..store import checkpoints
 from .segment_config import Archive, PayloadError
 
 ROOT = "launch"
@@ -152,7 +152,7 @@ def _know_seals(earlier: EarlierOutputs, run: Run) -> None:
         folder = run.folder(number)
         sealed = folder.read_sealed()
         if sealed is not None and predecessor.is_by_a_client(folder):
-            folder.write_sealed(sealed.union(stale_checkpoints.sealed_now(run)))
+            folder.write_sealed(sealed.union(checkpoints.sealed_now(run)))
 
 
 def _numbers_after(run: Run, last: int) -> Iterator[int]:

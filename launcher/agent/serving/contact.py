@@ -102,9 +102,9 @@ def settle(
 
 
 def _sealed_now(run: Run) -> List[str]:
-    from ..store import stale_checkpoints  # imported here: a launch settles nothing, and loading takes time
+    from ..store import checkpoints  # imported here: a launch settles nothing, and loading takes time
 
-    return stale_checkpoints.sealed_now(run)
+    return checkpoints.sealed_now(run)
 
 
 def record_of(run: Run, folder: RecordFolder, kind: str, **more: Any) -> AttemptRecord:

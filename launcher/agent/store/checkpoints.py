@@ -1,12 +1,18 @@
-"""A run's checkpoints: find the complete ones, reject damaged ones, remove old ones.
+"""A run's checkpoints: find the complete ones, reject damaged and late ones, remove old ones.
 
 The worker seals a checkpoint by writing its manifest last. The agent works on checkpoints only while no
 training runs. It removes only checkpoints that the worker made. An unsealed checkpoint by a script or its
 Trainer is moved aside at most.
+
+A late checkpoint is one by an agent that the run has left behind. An agent may be taken for dead because its
+machine is frozen or unreachable. It may then seal one more checkpoint before it sees that the run continues
+without it. No attempt resumes from such a checkpoint. No clock decides: each folder records the checkpoints
+that were sealed before it began, so any other checkpoint sealed by an earlier folder is late.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import hashlib
 import itertools
@@ -16,13 +22,15 @@ import shutil
 import stat
 import tempfile
 import types
-from typing import TYPE_CHECKING, Any, Callable, Mapping, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional
 
 from ..record.files import MOST_BYTES, NO_ROOM, parse_json, paths_in, read_json, sync_folder
+from ..record.rundir import Run
 from ..record.safe_open import open_regular, read_regular
 
 if TYPE_CHECKING:
     from ..record.run_records import CheckpointRecord
+
 
 MANIFEST = "manifest.json"
 SENTINEL = "checkpoint-is-incomplete.txt"  # transformers writes it and never reads it
@@ -94,7 +102,7 @@ def choose(
     """Return the newest checkpoint that is not late and whose files all match its manifest.
 
     This may take minutes. `is_given_up` is called between blocks. `late` has defects by name; see
-    stale_checkpoints.py. Raises CheckAbortedError.
+    the module's text. Raises CheckAbortedError.
     """
     damaged: dict[str, str] = dict(late)
     for step, path in reversed(sealed(folder)):
@@ -353,3 +361,44 @@ def _in_words(size: int) -> str:
 def describe(chosen: ChosenCheckpoint) -> CheckpointRecord | None:
     """Return the checkpoint as in attempt.json, None for a start without one."""
     return None if chosen.path is None else {"step": chosen.step, "path": chosen.path}
+
+
+def sealed_now(run: Run) -> List[str]:
+    """Return the SHA-256 of each sealed checkpoint's manifest, including one without its final name yet."""
+    manifests = (_manifest(path) for path in paths_in(run.checkpoints))
+    return [_digest(manifest) for manifest in manifests if manifest is not None]
+
+
+def late(run: Run) -> Dict[str, str]:
+    """Return the late checkpoints of a run by name, each with the reason in words."""
+    found: Dict[str, str] = {}
+    numbers = run.numbers()
+    begun: Dict[int, Optional[FrozenSet[str]]] = {}
+    for _, path in sealed(run.checkpoints):
+        manifest = _manifest(path) or b""
+        record = parse_json(manifest.decode("utf-8", "replace"))
+        sealer = record.get("folder")
+        if record.get("run") != run.id or not isinstance(sealer, int):
+            continue
+        for number in numbers[bisect.bisect_right(numbers, sealer) :]:
+            if number not in begun:
+                begun[number] = run.folder(number).read_sealed()
+            sealed_at_begin = begun[number]
+            if sealed_at_begin is not None:
+                if _digest(manifest) not in sealed_at_begin:
+                    words = "attempt folder %04d sealed it after %04d had begun" % (sealer, number)
+                    found[os.path.basename(path)] = words
+                break
+    return found
+
+
+def _manifest(checkpoint: str) -> Optional[bytes]:
+    """Return the bytes of a checkpoint's manifest; None if missing or the agent cannot have written it."""
+    try:
+        return read_regular(os.path.join(checkpoint, MANIFEST), MOST_BYTES)
+    except OSError:
+        return None
+
+
+def _digest(manifest: bytes) -> str:
+    return hashlib.sha256(manifest).hexdigest()

@@ -20,7 +20,7 @@ from ..record.files import read_json, remove_folder, sync_folder
 from ..record.locks import is_locked
 from ..record.rundir import TERMINAL, RecordFolder, Run
 from ..record.safe_open import RunPath, opened_folder, parent_of
-from . import checkpoints, stale_checkpoints
+from . import checkpoints
 from .manifest import Manifest, check, read_manifest, shared_modes_of
 from .store import Store
 
@@ -150,7 +150,7 @@ def _unspoilt(run: Run, in_force: remedy.CurrentChanges) -> list[tuple[int, str]
 def _newest_whole(run: Run, sealed: list[tuple[int, str]]) -> tuple[int, str, list[DamagedCheckpoint]]:
     """Return step and path of the newest intact checkpoint, and the newer rejected ones with the reasons."""
     passed_over: list[DamagedCheckpoint] = []
-    late = stale_checkpoints.late(run)
+    late = checkpoints.late(run)
     for step, path in reversed(sealed):
         wrong = late.get(os.path.basename(path)) or _what_leads_away(run, path) or what_is_wrong(path)
         if wrong is None:

@@ -8,8 +8,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple
 
 from ..record import strict_json
 from ..record.rundir import Run
-from .output_digests import OutputDigests
-from .outputs import CHECKPOINT, OutputScan, WrittenFile, open_output
+from .outputs import CHECKPOINT, OutputDigests, OutputScan, WrittenFile, open_output
 
 MOST_NAMED = 1000
 

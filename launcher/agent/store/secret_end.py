@@ -14,8 +14,7 @@ def forget_secrets(run: Run) -> None:
     Raises OSError if the secrets cannot be erased.
     """
     if secret.read(run):
-        from .output_digests import OutputDigests  # imported here: few runs have secrets
-        from .outputs import OutputScan
+        from .outputs import OutputDigests, OutputScan  # imported here: few runs have secrets
 
         with contextlib.suppress(OSError):  # with a full disk, clients will see these names
             for _ in OutputScan(run, OutputDigests(run), matches_all=True).outputs():

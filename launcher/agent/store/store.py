@@ -8,7 +8,7 @@
   incoming/NAME/  one upload; its agent holds NAME.lock
 
 A run has a private copy of its code, which it may change. The copy shares no file with the store, except
-through links to large files that the job cannot write to; see large_files.py.
+through links to large files that the job cannot write to; see tree_files.py.
 """
 
 from __future__ import annotations
@@ -32,10 +32,18 @@ from ..record.files import (
 )
 from ..record.locks import Lock
 from ..record.rundir import Run
-from . import large_files, tree_files
-from .manifest import FileTree, Manifest, ManifestEntry, ShippingError, code_of, data_of, read_manifest
-from .named_contents import NamedContents
+from . import tree_files
+from .manifest import (
+    FileTree,
+    Manifest,
+    ManifestEntry,
+    ShippingError,
+    code_of,
+    data_of,
+    read_manifest,
+)
 from .path_patterns import PathPatterns
+from .tree_files import NamedContents
 from .uploads import Uploads
 
 MOST_SPARES = 3
@@ -119,7 +127,7 @@ class Store:
 
     def _missing(self, code: FileTree, data: Dict[str, FileTree]) -> list[str]:
         needed: Manifest = {}
-        small, large = large_files.split(code)
+        small, large = tree_files.split(code)
         if not os.path.isdir(self._spare_of(small)):
             needed.update(small)
         needed.update(large)
@@ -164,7 +172,7 @@ class Store:
         os.makedirs(run.incoming)
         try:
             part = os.path.join(run.incoming, "code")
-            small, large = large_files.split(code)
+            small, large = tree_files.split(code)
             if not self._take_spare(small, part):
                 missing += self._fill(small, part, tree_files.copy)
             missing += self._add_large(large, part, run)
@@ -188,7 +196,7 @@ class Store:
         part = os.path.join(run.incoming, "code")
         remove_folder(run.incoming)
         try:
-            small, large = large_files.split(code)
+            small, large = tree_files.split(code)
             missing += self._fill(small, part, tree_files.copy)
             missing += self._add_large(large, part, run)
             if missing:
@@ -267,17 +275,17 @@ class Store:
 
     @functools.cached_property
     def _clones(self) -> bool:
-        return large_files.can_clone(self.path)
+        return tree_files.can_clone(self.path)
 
     def _shared_file(self, entry: ManifestEntry, is_mounted: bool) -> str | None:
         """Return the path of a large file shared by runs; None if corrupt, or if a job could write to it."""
         if not is_mounted and os.geteuid() == 0:
             return None
-        tree = large_files.tree_of(entry)
+        tree = tree_files.tree_of(entry)
         if self._provide_data(tree):
             return None
-        path = os.path.join(self._data_of(tree), "tree", large_files.CONTENT)
-        return path if is_mounted or large_files.is_protected(path) else None
+        path = os.path.join(self._data_of(tree), "tree", tree_files.CONTENT)
+        return path if is_mounted or tree_files.is_protected(path) else None
 
     # data
 
@@ -354,7 +362,7 @@ class Store:
 
         Large files are left out, because the next run may have links in their place.
         """
-        entries, _ = large_files.split(code_of(read_manifest(run.manifest)))
+        entries, _ = tree_files.split(code_of(read_manifest(run.manifest)))
         folder = self._spare_of(entries)
         size = sum(entry.get("size", 0) for entry in entries.values())
         if os.path.isdir(folder) or not entries or size > MOST_SPARE_BYTES:

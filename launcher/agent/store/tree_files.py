@@ -1,4 +1,8 @@
-"""The files of a tree: made from files of the store, checked, and recorded to detect later changes."""
+"""The files of a tree: made from files of the store, checked, and recorded to detect later changes.
+
+A large file is not copied for each run. In the code, a link to a read-only tree of the store replaces it, as
+for data. A job's write to one is detected.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,23 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import stat
-from typing import IO
+import tempfile
+from typing import IO, Set
 
 from ..record import strict_json
 from ..record.files import read_text, write_durably
-from .manifest import Manifest, ManifestEntry, mode_of, shared_mode_of
+from .manifest import (
+    FileTree,
+    Manifest,
+    ManifestEntry,
+    code_of,
+    data_of,
+    mode_of,
+    parse_manifest,
+    shared_mode_of,
+)
 
 STATS = "stats.json"
 _SMALL = 1 << 20
@@ -146,3 +161,93 @@ def is_unchanged(folder: str) -> bool:
     finally:
         os.close(top)
     return True
+
+
+LARGE = 64 << 20
+CONTENT = "content"
+_REFUSALS = (
+    re.compile(r"(?:Permission denied|Read-only file system): '([^'\n]+)'"),
+    re.compile(r"(?:^|[\s'])([^\s':]+): (?:Permission denied|Read-only file system)$", re.MULTILINE),
+    re.compile(r"File (\S+) cannot be opened"),  # torch.save, which gives no reason
+)
+
+
+def split(code: FileTree) -> tuple[FileTree, FileTree]:
+    """Return the tree without its large files (the same object if it has none), and the large files."""
+    large = {path for path, entry in code.items() if entry.get("size", 0) >= LARGE}
+    if not large:
+        return code, FileTree()
+    return (
+        FileTree({path: entry for path, entry in code.items() if path not in large}),
+        FileTree({path: code[path] for path in sorted(large)}),
+    )
+
+
+def tree_of(entry: ManifestEntry) -> FileTree:
+    """Return the store's tree for one large file, its only content."""
+    return FileTree({CONTENT: entry})
+
+
+def refused(log: str, code: str) -> str | None:
+    """Return the path of the large file whose link a program tried to write, by the end of its log.
+
+    The path is relative to the code. Programs name the link as the script does: `PermissionError: [Errno 13]
+    Permission denied: 'model.pt'`.
+    """
+    for pattern in _REFUSALS:
+        for name in pattern.findall(log):
+            path = os.path.normpath(os.path.join(code, name))
+            is_inside = path.startswith(code + os.sep) and os.path.islink(path)
+            if is_inside and os.path.basename(os.path.realpath(path)) == CONTENT:
+                return os.path.relpath(path, code)
+    return None
+
+
+def is_protected(path: str) -> bool:
+    """Whether a file and its folder refuse this user's writes.
+
+    False for root, and on a file system without modes.
+    """
+    return not os.access(path, os.W_OK) and not os.access(os.path.dirname(path), os.W_OK)
+
+
+def can_clone(folder: str) -> bool:
+    """Whether a folder's file system can share blocks, so that a copy takes no space."""
+    with tempfile.TemporaryFile(dir=folder) as one, tempfile.TemporaryFile(dir=folder) as other:
+        one.write(b"?")
+        one.flush()
+        return clone(one.fileno(), other.fileno())
+
+
+class NamedContents:
+    """The files, data trees and spare copies that the manifests read so far name.
+
+    The manifests are not kept: each may list 200,000 files.
+    """
+
+    def __init__(self) -> None:
+        """Start with no manifest."""
+        self.files: Set[str] = set()
+        self.trees: Set[str] = set()
+        self.spares: Set[str] = set()
+        self._known: Set[bytes] = set()
+
+    def read(self, path: str) -> None:
+        """Add the manifest of a run. This is cheap if another run had the same manifest.
+
+        Raises UnreadableError, and OSError.
+        """
+        text = read_text(path) or ""
+        digest = hashlib.sha256(text.encode()).digest()
+        if digest not in self._known:
+            self.add(parse_manifest(path, text))
+            self._known.add(digest)
+
+    def add(self, manifest: Manifest) -> None:
+        """Add the contents that a manifest names."""
+        code = code_of(manifest)
+        small, large = split(code)
+        self.files.update(entry["sha256"] for entry in code.values() if "sha256" in entry)
+        self.trees.update(tree.digest for tree in data_of(manifest).values())
+        self.trees.update(tree_of(entry).digest for entry in large.values())
+        self.spares.add(small.digest)

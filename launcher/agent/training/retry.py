@@ -1,15 +1,18 @@
-"""Answer failures: set aside the checkpoints that one has spoilt, free disk space, and decide on a remedy."""
+"""Answer failures: set aside the checkpoints that one has spoilt, free or await disk space, and decide on a remedy."""
 
 from __future__ import annotations
 
+import shutil
+import time
 from typing import TYPE_CHECKING, Optional, Set
 
 from ..attempt.attempt_writer import AttemptWriter
 from ..attempt.history import History, Records, taken_knobs
+from ..attempt.stopping import StartInterruption
 from ..diagnosis import remedy
 from ..liveness import run_state
 from ..record.rundir import Run
-from ..store import checkpoints, stale_checkpoints
+from ..store import checkpoints
 
 if TYPE_CHECKING:
     from ..record.run_records import ChangesRecord, PlanRecord
@@ -85,7 +88,7 @@ class Retry:
             folder = self._run.checkpoints
             tidied = checkpoints.tidy(folder, "checkpoints" in taken_knobs(consumed))
             removed = tidied.removed + (
-                checkpoints.prune(folder, stale_checkpoints.late(self._run)) if prunes else []
+                checkpoints.prune(folder, checkpoints.late(self._run)) if prunes else []
             )
             evidence = {"pruned": removed, "aside": tidied.aside}
             if any(evidence.values()):
@@ -119,3 +122,30 @@ class Retry:
     def _record(self, attempt: int, failure: remedy.AttemptFailure, found: remedy.Remedy) -> None:
         values = {"attempt": attempt, **failure.evidence(), **found.record()}
         self._account.record("remedy", values, failure.step)
+
+
+BACK_OFF_S = (0.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+"""The least wait in seconds, by failures in a row: a quota may make free space unavailable to us."""
+LOOK_S = 3.0
+
+
+def back_off_s(tries: int) -> float:
+    """Return the least wait after this number of failures since the last checkpoint, in seconds."""
+    return BACK_OFF_S[min(max(tries, 1), len(BACK_OFF_S)) - 1]
+
+
+def wait_for_room(
+    run: Run, needed: int, account: AttemptWriter, interruption: StartInterruption, tries: int
+) -> None:
+    """Wait for `needed` free bytes, longer after each of `tries` failures, and record both figures."""
+    earliest_s = time.monotonic() + back_off_s(tries)
+    said: Optional[checkpoints.Room] = None
+    while not interruption.is_due():
+        room = checkpoints.Room(shutil.disk_usage(run.checkpoints).free, needed)
+        if room.free >= needed and time.monotonic() >= earliest_s:
+            return
+        if said is None or abs(room.free - said.free) > needed // 10:
+            said = room
+            account.say("resuming", "disk", evidence={"disk": room.words})
+            account.record("evidence", {"disk": room.words})
+        interruption.pause(LOOK_S)

@@ -44,7 +44,7 @@ from ..record.files import REFUSED, sync_tree
 from ..record.rundir import TERMINAL, RecordFolder, Run
 from ..record.safe_open import unlink
 from ..record.strict_json import JsonObject
-from ..store import checkpoints, code_sync, stale_checkpoints
+from ..store import checkpoints, code_sync
 from ..store.manifest import ShippingError
 from ..store.secret_end import forget_secrets
 from ..system import oom
@@ -109,7 +109,7 @@ class Supervisor:
             redact=redactor.redact,
         )
         self.account = AttemptWriter(
-            run.new_folder(last, stale_checkpoints.sealed_now(run)),
+            run.new_folder(last, checkpoints.sealed_now(run)),
             1 + self.history.begun,
             redactor,
             self.progress,
@@ -233,7 +233,7 @@ class Supervisor:
         folder = self.run.checkpoints
         tidied = checkpoints.tidy(folder, "checkpoints" in taken_knobs(self.history.consumed))
         with contextlib.suppress(checkpoints.CheckAbortedError):  # the attempt ends early
-            self.chosen = checkpoints.choose(folder, interruption.is_due, stale_checkpoints.late(self.run))
+            self.chosen = checkpoints.choose(folder, interruption.is_due, checkpoints.late(self.run))
             checkpoints.set_aside_damaged(folder, self.chosen)
             self.progress.checkpoint = self.chosen.step
             self.mending.begin(self.chosen.step)
@@ -266,7 +266,7 @@ class Supervisor:
         failure = self.history.failure
         if failure is None or failure.needs is None:
             return
-        from .room_wait import wait_for_room
+        from .retry import wait_for_room
 
         began_s = time.monotonic()
         newest = checkpoints.newest(self.run.checkpoints)
@@ -464,9 +464,9 @@ class Supervisor:
             if refusal is not None and refusal.is_certain:
                 failure = failure._replace(name=NOT_STARTED, reason=None)
         if failure.name in ("unknown", "user-code-error"):
-            from ..store import large_files
+            from ..store import tree_files
 
-            refused = large_files.refused(log.decode("utf-8", "replace"), self.run.code)
+            refused = tree_files.refused(log.decode("utf-8", "replace"), self.run.code)
             failure = cause.shared_file_refused(failure, refused) if refused is not None else failure
         return self._with_room(failure) if failure.name == "disk-full" else failure
 

@@ -16,9 +16,8 @@ from ..record import strict_json
 from ..record.rundir import Run
 from ..serving.requests import RequestError, RunId, RunRequest, VerbReply
 from ..serving.session import ClientSession, Verb
-from ..store import checkpoints, stale_checkpoints
-from ..store.output_digests import OutputDigests
-from ..store.outputs import OutputScan, open_output
+from ..store import checkpoints
+from ..store.outputs import OutputDigests, OutputScan, open_output
 from ..store.shipping import ChunkWriter, LineWriter, send_file
 
 if TYPE_CHECKING:
@@ -114,7 +113,7 @@ def _newest_whole(run: Run) -> Tuple[str, List[DamagedCheckpoint]]:
 
 
 def _picked(run: Run, which: str) -> str:
-    late = stale_checkpoints.late(run)
+    late = checkpoints.late(run)
     sealed = [
         found for found in checkpoints.sealed(run.checkpoints) if os.path.basename(found[1]) not in late
     ]

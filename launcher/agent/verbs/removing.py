@@ -17,7 +17,7 @@ from ..serving import contact
 from ..serving.requests import RequestError, RunId, RunRequest, VerbReply, read_object
 from ..serving.session import ClientSession, Verb
 from ..store.last_copies import LastCopies, last_copies
-from ..store.output_digests import OutputDigests
+from ..store.outputs import OutputDigests
 from ..store.shipping import LineWriter
 from .summary_cache import SummaryCache
 

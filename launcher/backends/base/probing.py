@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from launcher.rental.renting import InstanceOffer
     from launcher.transport.client.host_client import HostClient
     from launcher.values.host import Host
-    from launcher.values.machine_choice import MachineChoice
-    from launcher.values.plan import Plan
+    from launcher.values.plan import MachineChoice, Plan
 
 NO_JOB = Job(name="none", command=("true",))
 """A job without requirements. A probe for it skips the search for other interpreters, which is slow."""

@@ -24,6 +24,7 @@ from rich.filesize import decimal
 from launcher.agent.record.rundir import RUN_ID, Run
 from launcher.backends.kaggle import kaggle_log
 from launcher.backends.kaggle.kaggle_credentials import logins
+from launcher.backends.kaggle.kaggle_host import API, KaggleSettings
 from launcher.backends.kaggle.kaggle_kernel import SLUG_CHARACTERS, KernelRef, LogPiece, NewKernel, OutputFile
 from launcher.backends.kaggle.kaggle_kernel import KaggleReason as Reason
 from launcher.backends.kaggle.kaggle_machines import NO_ACCELERATOR
@@ -40,7 +41,6 @@ from launcher.backends.kaggle.kaggle_script import (
 )
 from launcher.backends.kaggle.kaggle_service import HOST, KaggleService, log_in
 from launcher.backends.kaggle.kaggle_session import segment_settings
-from launcher.backends.kaggle.kaggle_settings import API, KaggleSettings
 from launcher.backends.spool.segment_files import extract_run, record_files, work_files
 from launcher.backends.spool.segment_record import SegmentRecord, SegmentStatus
 from launcher.backends.spool.segment_settings import SegmentSettings, SegmentTree

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from launcher.backends.kaggle.kaggle_host import KaggleSettings
 from launcher.backends.kaggle.kaggle_machines import DATE
-from launcher.backends.kaggle.kaggle_settings import KaggleSettings
 from launcher.base.text import hours_text
 from launcher.planning.software.installed_packages import unmet
 from launcher.values.facts import Facts

@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from launcher.backends.kaggle.kaggle_settings import KaggleSettings
+from launcher.backends.kaggle.kaggle_host import KaggleSettings
 from launcher.errors import RefusedError
 from launcher.planning.placement import expected_card
 from launcher.values.facts import Facts, FileSystem, Gpu, Interpreter, PrecisionEvidence
-from launcher.values.machine_choice import MachineChoice
 from launcher.values.parsing import unknown_name
-from launcher.values.plan import Finding, Plan
+from launcher.values.plan import Finding, MachineChoice, Plan
 from launcher.values.profile import Profile
 
 DATE = "2026-11-22"

@@ -1,20 +1,28 @@
-"""Planning for the sessions of a Kaggle account."""
+"""Planning for the sessions of a Kaggle account, and a dry run's view of a session. Nothing is uploaded."""
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from launcher.backends.base.planning import Planning, cannot_go_on
+from launcher.backends.base.session_preview import SessionPreview
 from launcher.backends.kaggle.kaggle_gate import kaggle_findings, no_secrets
-from launcher.backends.kaggle.kaggle_host import settings_of
-from launcher.backends.kaggle.kaggle_machines import expected_facts
-from launcher.backends.kaggle.kaggle_session import session
+from launcher.backends.kaggle.kaggle_host import KaggleSettings, settings_of
+from launcher.backends.kaggle.kaggle_machines import NO_ACCELERATOR, expected_facts
+from launcher.backends.kaggle.kaggle_script import MOST_BYTES, Member, parts
+from launcher.backends.kaggle.kaggle_service import quota_or_why
+from launcher.backends.kaggle.kaggle_session import segment_settings, session
 from launcher.config import resolve
 from launcher.config.script_reading import seems_to_resume
+from launcher.errors import UsageError
 from launcher.planning.host_resources import HostChecks, Resources
 from launcher.planning.placement import requested_gpus
 from launcher.planning.precision.ladder import is_too_large_as_asked
+from launcher.transport.agent_file import agent_file
+from launcher.upload.tree import CodeTree
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.job import Job
@@ -23,10 +31,10 @@ from launcher.values.profile import Profile
 
 if TYPE_CHECKING:
     from launcher.backends.base.planning import PlanFor
-    from launcher.backends.base.session_preview import SessionPreview
     from launcher.config.resolve import Task
     from launcher.config.resolved import Resolved
     from launcher.upload.tree import CodeTree
+
 
 SESSION = Resources(cards="given")
 """The cards of a session belong to its run alone."""
@@ -83,11 +91,53 @@ class KagglePlanning(Planning):
 
     def preview(self, plan: Plan, host: Host, place: str, tree: CodeTree) -> SessionPreview | None:
         """Return a preview of the first session."""
-        from launcher.backends.kaggle.kaggle_preview import preview_session  # a launch does not need it
-
         return preview_session(plan, settings_of(host), place, tree)
 
     def own_checks(self, plan: Plan, facts: Facts | None, host: Host) -> HostChecks:
         """Return the checks of a session for the gate. A session installs the packages that it lacks."""
         found = kaggle_findings(plan, settings_of(host), facts)
         return HostChecks(tuple(found), packages="installed")
+
+
+RUN = "000000-dry-run-000000"
+
+
+def preview_session(
+    plan: Plan, settings: KaggleSettings, place: str, tree: CodeTree
+) -> SessionPreview | None:
+    """Return a preview of a plan's first session; None for a plan without sessions.
+
+    Raises UsageError for a file that cannot be read.
+    """
+    if plan.session is None:
+        return None
+    session_s = settings.session_hours * 3600
+    told = segment_settings(plan, run=RUN, place=place, internet=settings.internet, session_s=session_s)
+    run = [Member.of("control/plan.json", plan.to_file()), *_members(tree)]
+    try:
+        made_of = parts(agent_file().data, told, run)
+    except OSError as error:
+        raise UsageError(f"{error.filename or 'a file'} cannot be read: {error.strerror or error}") from error
+    machine = plan.session.machine
+    title = "without a card" if machine == NO_ACCELERATOR else machine
+    quota = quota_or_why(settings.api)
+    return SessionPreview(machine, title, settings.session_hours, made_of, MOST_BYTES, quota)
+
+
+def _members(tree: CodeTree) -> list[Member]:
+    """Return the files of code and data at their paths in the run's folder."""
+    return [
+        Member(
+            f"work/{entry.path}",
+            0 if entry.link is not None else entry.size,
+            functools.partial(_open, entry.source),
+            is_executable=entry.is_file and os.access(entry.source, os.X_OK),
+            link=entry.link,
+            is_folder=entry.folder is not None,
+        )
+        for entry in tree.entries
+    ]
+
+
+def _open(path: str) -> IO[bytes]:
+    return open(path, "rb")

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from launcher.values.facts import Facts
     from launcher.values.host import Host
     from launcher.values.job import Job
-    from launcher.values.machine_choice import MachineChoice
-    from launcher.values.plan import Plan
+    from launcher.values.plan import MachineChoice, Plan
 
 
 class KaggleProbing(Probing):

@@ -11,8 +11,7 @@ from launcher.planning.placement import possible_cards
 from launcher.planning.software.image_plan import torch_for
 from launcher.planning.software.wheel_choice import CPU, UNKNOWN
 from launcher.planning.software.wheels import WheelTable
-from launcher.values.machine_choice import MachineChoice
-from launcher.values.plan import CardPlan, Plan, SegmentCards, Session, TorchWheel
+from launcher.values.plan import CardPlan, MachineChoice, Plan, SegmentCards, Session, TorchWheel
 from launcher.values.precision import numbers
 from launcher.values.profile import Profile
 

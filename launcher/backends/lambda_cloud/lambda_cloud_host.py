@@ -8,8 +8,7 @@ from pydantic import model_validator
 
 from launcher.rental.providers.lambda_settings import LambdaSettings
 from launcher.rental.rental_settings import CONFIRM_ABOVE, PROPOSED_HOURS
-from launcher.values.host import Host, MachineKeys
-from launcher.values.host_kind import HostKind
+from launcher.values.host import Host, HostKind, MachineKeys
 
 NAME = "lambda"
 """The default name of an account. Without a table it is no host, because spending needs a limit."""

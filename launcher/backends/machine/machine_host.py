@@ -1,5 +1,5 @@
 """The configuration table of a machine."""
 
-from launcher.values.host_kind import HostKind
+from launcher.values.host import HostKind
 
 KIND = HostKind()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.cli.output.say import complain
-from launcher.copy.last_answer import last_answer
+from launcher.copy.last_seen import last_answer
 from launcher.copy.local_copy import LocalCopy
 from launcher.errors import AgentError, MachineGoneError, UnreachableError
 from launcher.runs.follow.refreshing import refresh

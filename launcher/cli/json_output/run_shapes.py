@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from launcher.cli.json_output.json_shape import Part, Shape
-from launcher.copy.move_record import MoveRecord
+from launcher.copy.move_records import MoveRecord
 from launcher.values.plan import Finding
 from launcher.values.public_result import Number
 from launcher.values.record import Summary

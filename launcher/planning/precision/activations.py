@@ -6,7 +6,7 @@ Every term comes from counting the tensors that autograd keeps in transformers' 
 
 from __future__ import annotations
 
-from launcher.values.method import Method, trains_adapter
+from launcher.values.job import Method, trains_adapter
 from launcher.values.model import Model
 from launcher.values.precision import Precision
 

@@ -28,7 +28,7 @@ from launcher.planning.precision.precision_history import why_failed
 from launcher.planning.precision.workload import Workload
 from launcher.values.base import Written
 from launcher.values.facts import Measured, PrecisionEvidence
-from launcher.values.method import Method, trains_adapter
+from launcher.values.job import Method, trains_adapter
 from launcher.values.model import Model
 from launcher.values.precision import (
     NO_NATIVE,

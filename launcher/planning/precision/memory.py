@@ -17,7 +17,7 @@ from launcher.planning.precision.activations import (
     stream_bytes,
 )
 from launcher.planning.precision.workload import Optimizer, Workload
-from launcher.values.method import Method, trains_adapter
+from launcher.values.job import Method, trains_adapter
 from launcher.values.model import NF4_BITS, Model
 from launcher.values.precision import Dtype, Precision
 from launcher.values.profile import Profile

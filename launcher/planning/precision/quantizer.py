@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from launcher.values.facts import Facts
-from launcher.values.method import Method, trains_adapter
+from launcher.values.job import Method, trains_adapter
 from launcher.values.model import BITSANDBYTES, DEQUANTIZED, Model
 from launcher.values.plan import Finding, Plan
 from launcher.values.precision import numbers

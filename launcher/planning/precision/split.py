@@ -11,8 +11,7 @@ from launcher.errors import UnequalSharesError
 from launcher.planning.precision.memory import Training, needed_gb, usable_gb
 from launcher.planning.precision.workload import Workload
 from launcher.values.facts import Measured
-from launcher.values.job import BatchSize
-from launcher.values.method import Method
+from launcher.values.job import BatchSize, Method
 from launcher.values.model import Model
 from launcher.values.plan import Split
 from launcher.values.precision import Precision

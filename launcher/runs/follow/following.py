@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.filesize import decimal
 
 from launcher.copy import move_records
-from launcher.copy.last_answer import last_answer
+from launcher.copy.last_seen import last_answer
 from launcher.copy.local_copy import LocalCopy
 from launcher.errors import HostError, MachineGoneError, RunError, ServiceError, UnreachableError
 from launcher.metrics.ancestry import joined

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from launcher.base.json_file import JsonObject
-from launcher.copy.event_lines import parse_event
 from launcher.copy.local_copy import LocalCopy
+from launcher.copy.printed_lines import parse_event
 from launcher.copy.run_record import MOST_GROWN
 from launcher.errors import BadFileError
 from launcher.planning.precision.precision_comparison import (
@@ -19,7 +19,7 @@ from launcher.planning.precision.precision_comparison import (
 )
 from launcher.planning.precision.precision_history import PRECISION_FAILURES
 from launcher.runs.launch.adapting import adapted_command
-from launcher.values.method import trains_adapter
+from launcher.values.job import trains_adapter
 from launcher.values.plan import Plan
 from launcher.values.precision import Precision
 from launcher.values.record import State, in_todays_words, is_terminal

@@ -42,7 +42,7 @@ from launcher.values.reported.answers import MovedTo
 
 if TYPE_CHECKING:
     from launcher.copy.local_copy import LocalCopy
-    from launcher.copy.move_record import MoveRecord
+    from launcher.copy.move_records import MoveRecord
     from launcher.runs.follow.view import Stage, View
     from launcher.runs.pull.checkpoint_pulling import LocalCheckpoint
     from launcher.transport.client.host_client import HostClient

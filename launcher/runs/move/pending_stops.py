@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from launcher.copy.local_copy import LocalCopy
-    from launcher.copy.move_record import MoveRecord
+    from launcher.copy.move_records import MoveRecord
     from launcher.transport.client.host_client import HostClient
 
 

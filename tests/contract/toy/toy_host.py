@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from launcher.values.base import Written
-from launcher.values.host import Host
-from launcher.values.host_kind import HostKind
+from launcher.values.host import Host, HostKind
 
 
 class ToySettings(Written):

@@ -110,7 +110,7 @@ def _follow(place: Host, local_copy: LocalCopy, view: View, lease: Lease | None)
     from launcher.cli.follow.fetch import EARLIER
     from launcher.cli.follow.follow import follow_to_end, show_end
     from launcher.copy import move_records
-    from launcher.copy.last_answer import last_answer
+    from launcher.copy.last_seen import last_answer
     from launcher.errors import MachineGoneError, UnreachableError
     from launcher.runs.follow.sessions import has_sessions
     from launcher.runs.rented.lost_machines import reach
