@@ -1,15 +1,13 @@
 """Many launches in one command: the file or grid, the queue on disk, the worker, and the results.
 
-`batch_file` reads the user's file or grid, `batch_queue` stores the state of each item, `batch_worker`
+`input/` reads the user's file or grid, `batch_queue` stores the state of each item, `batch_worker`
 launches and follows the items, and `batch_results` writes the table. An item is an ordinary run: `batch_item`
 launches and follows it through the lower packages.
 """
 
 FRONT_DOOR = (
     "batch_budget",
-    "batch_file",
-    "batch_index",
-    "batch_preview",
+        "batch_index",
     "batch_queue",
     "batch_removal",
     "batch_results",
@@ -17,6 +15,8 @@ FRONT_DOOR = (
     "batch_stop",
     "batch_usage",
     "batch_worker",
+    "input.batch_file",
+    "input.batch_preview",
     "item_view",
     "queued_item",
 )

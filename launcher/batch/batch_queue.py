@@ -29,7 +29,7 @@ from launcher.base import untrusted_json
 from launcher.base.client_files import Lock, is_locked
 from launcher.base.whole_file import sync
 from launcher.batch import batch_index
-from launcher.batch.batch_matrix import Point
+from launcher.batch.input.batch_matrix import Point
 from launcher.batch.queued_item import FOLLOWING, NEVER_BEGAN, ONCE_RESERVED, UNENDED, Item, ItemState
 from launcher.copy.run_files import RunFiles
 from launcher.copy.run_id import RUN_ID
@@ -37,7 +37,7 @@ from launcher.copy.runs_folder import make_runs_folder, runs_folder
 from launcher.errors import BadFileError, RunError, UnknownNameError, UsageError
 
 if TYPE_CHECKING:
-    from launcher.batch.batch_definition import Rules
+    from launcher.batch.input.batch_definition import Rules
 
 FOLDER = "batches"
 FILE = "queue.sqlite"
@@ -226,7 +226,7 @@ class BatchQueue:
     @property
     def rules(self) -> Rules:
         """The rules of the whole batch."""
-        from launcher.batch.batch_definition import Rules  # showing a batch must not import pydantic
+        from launcher.batch.input.batch_definition import Rules  # showing a batch must not import pydantic
 
         with self._errors():
             return Rules.model_validate_json(self._rules)
@@ -241,7 +241,7 @@ class BatchQueue:
 
     def rules_with(self, changes: Mapping[str, float]) -> Rules:
         """Return the rules with changed limits, by key. Raises BadFileError for an invalid one."""
-        from launcher.batch.batch_definition import Rules
+        from launcher.batch.input.batch_definition import Rules
         from launcher.values.parsing import build
 
         return build(Rules, {**self.rules.model_dump(), **changes}, file=f"batch {self.name}")

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from launcher.base.text import first_of
 from launcher.base.toml import parse_toml
-from launcher.batch.batch_definition import Rules
 from launcher.batch.batch_item import request_of, run_of
 from launcher.batch.batch_queue import PICTURE, RESULTS, BatchQueue
 from launcher.batch.batch_status import values_text
 from launcher.batch.batch_usage import HOUR_S, Usage, Used
+from launcher.batch.input.batch_definition import Rules
 from launcher.batch.queued_item import Item
 from launcher.compare.code_differences import shortened
 from launcher.compare.comparing import ComparedRun, Comparison, compare, draw

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple
 
-from launcher.batch.batch_matrix import Point
+from launcher.batch.input.batch_matrix import Point
 
 
 class ItemState(StrEnum):

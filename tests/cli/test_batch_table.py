@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from launcher.batch.batch_definition import Rules
 from launcher.batch.batch_queue import NewItem, make_queue
 from launcher.batch.batch_status import ItemRow
 from launcher.batch.batch_stop import Stopped
 from launcher.batch.batch_usage import Used
 from launcher.batch.batch_worker import BatchOutcome
+from launcher.batch.input.batch_definition import Rules
 from launcher.batch.item_view import ItemView
 from launcher.batch.queued_item import Item, ItemState
 from launcher.cli.commands.batch.batch_table import cells, print_stopped, shape

@@ -10,8 +10,8 @@ from rich.cells import cell_len
 from testbed.pty_run import in_terminal, without_style
 from testbed.tables import mostly_long
 
-from launcher.batch.batch_definition import Rules
 from launcher.batch.batch_queue import NewItem, make_queue
+from launcher.batch.input.batch_definition import Rules
 from launcher.batch.queued_item import ItemState
 from launcher.copy.local_copy import LocalCopy
 from launcher.values.host import Host

@@ -16,8 +16,8 @@ from testbed.pty_run import in_terminal, without_style
 from testbed.screen import Screen
 from testbed.tables import mostly_long
 
-from launcher.batch.batch_definition import Rules
 from launcher.batch.batch_queue import NewItem, make_queue
+from launcher.batch.input.batch_definition import Rules
 from launcher.batch.queued_item import ItemState
 from launcher.cli.commands.look.ps import _state, _time, _why
 from launcher.cli.output import watch_loop

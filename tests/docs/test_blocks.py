@@ -38,7 +38,7 @@ from testbed.kaggle_image import habits_with_two_t4
 from testbed.kaggle_service import KaggleService
 from testbed.lambda_cloud import LambdaCloud
 
-from launcher.batch.batch_file import read_batch
+from launcher.batch.input.batch_file import read_batch
 from launcher.config import resolve
 
 DESK = Path(__file__).parent / "desk"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.batch.batch_file import grid_batch, read_batch
+from launcher.batch.input.batch_file import grid_batch, read_batch
 from launcher.errors import BadFileError, RefusedError, UsageError
 
 HEAD = 'host = "local"\nprofile = "cpu"\njob = "sft"\n'

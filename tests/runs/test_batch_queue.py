@@ -14,8 +14,8 @@ import pytest
 from testbed.entries import know
 
 from launcher.batch import batch_queue
-from launcher.batch.batch_definition import Rules
 from launcher.batch.batch_queue import NewItem, make_queue, open_queue, take_work, worker_of
+from launcher.batch.input.batch_definition import Rules
 from launcher.batch.queued_item import FOLLOWING, ItemState
 from launcher.errors import BadFileError, RunError, UnknownNameError, UsageError
 

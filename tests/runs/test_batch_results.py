@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from launcher.batch.batch_definition import Rules
 from launcher.batch.batch_queue import NewItem, make_queue
 from launcher.batch.batch_results import write_results
+from launcher.batch.input.batch_definition import Rules
 from launcher.copy.request import Request
 
 

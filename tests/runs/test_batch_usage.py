@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from launcher.batch.batch_definition import Rules
 from launcher.batch.batch_queue import NewItem, make_queue
 from launcher.batch.batch_status import rows_of
 from launcher.batch.batch_usage import Usage, Used, total
+from launcher.batch.input.batch_definition import Rules
 from launcher.batch.queued_item import ItemState
 from launcher.cli.commands.batch.batch_table import cells, shape, spent
 from launcher.copy.runs_folder import runs_folder

@@ -12,9 +12,9 @@ from testbed.entries import know
 from testbed.tables import mostly_long
 
 from launcher.batch import batch_index
-from launcher.batch.batch_definition import Rules
 from launcher.batch.batch_queue import BatchQueue, NewItem, make_queue
 from launcher.batch.batch_stop import _stop
+from launcher.batch.input.batch_definition import Rules
 from launcher.batch.queued_item import Item, ItemState
 from launcher.errors import RunError
 

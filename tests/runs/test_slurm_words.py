@@ -10,9 +10,9 @@ import pytest
 from launcher.backends.base.probing import Probed
 from launcher.backends.slurm.slurm_host import SlurmHost
 from launcher.backends.slurm.slurm_runtime import NOT_SUBMITTED, SlurmRuntime
-from launcher.batch.batch_definition import Rules
 from launcher.batch.batch_queue import NewItem, make_queue
 from launcher.batch.batch_status import rows_of, state_of
+from launcher.batch.input.batch_definition import Rules
 from launcher.batch.queued_item import ItemState
 from launcher.cli.commands.hosts import hosts
 from launcher.cli.commands.look import ps

@@ -16,8 +16,8 @@ from launcher.cli.quick import LocalCommand, QuickCommand, QuickGroup, TrailingC
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
-    from launcher.batch.batch_file import Batch
     from launcher.batch.batch_queue import BatchQueue
+    from launcher.batch.input.batch_file import Batch
 
 BEGIN = "begin"
 
@@ -210,7 +210,7 @@ def _given(**values: Any) -> dict[str, Any]:
 
 
 def _batch(file: Path | None, grid: list[str], changes: dict[str, Any], only_grid: dict[str, Any]) -> Batch:
-    from launcher.batch.batch_file import grid_batch, read_batch
+    from launcher.batch.input.batch_file import grid_batch, read_batch
     from launcher.cli.follow.screens import make_stage
 
     if file is not None and grid:

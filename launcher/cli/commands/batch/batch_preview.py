@@ -6,8 +6,8 @@ import typer
 
 from launcher.base.text import first_of
 from launcher.batch.batch_budget import spending
-from launcher.batch.batch_file import Batch
-from launcher.batch.batch_preview import ItemPreview, previews
+from launcher.batch.input.batch_file import Batch
+from launcher.batch.input.batch_preview import ItemPreview, previews
 from launcher.cli.commands.batch.batch_table import COLUMNS
 from launcher.cli.follow.screens import make_stage
 from launcher.cli.output.columns import Column, print_columns

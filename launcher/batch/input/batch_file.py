@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from launcher.base.toml import inline, read_toml
-from launcher.batch.batch_check import Tell, check, tell_nobody
-from launcher.batch.batch_definition import MOST_ITEMS, BatchFile, BatchRun, Rules
-from launcher.batch.batch_draft import Draft, LargeUpload
-from launcher.batch.batch_matrix import Matrix, Point, flat, grid_of, multiply
-from launcher.batch.batch_mistakes import Mistakes
+from launcher.batch.input.batch_check import Tell, check, tell_nobody
+from launcher.batch.input.batch_definition import MOST_ITEMS, BatchFile, BatchRun, Rules
+from launcher.batch.input.batch_draft import Draft, LargeUpload
+from launcher.batch.input.batch_matrix import Matrix, Point, flat, grid_of, multiply
+from launcher.batch.input.batch_mistakes import Mistakes
 from launcher.config import resolve, trust
 from launcher.config.lookup import Lookup
 from launcher.copy.request import Request

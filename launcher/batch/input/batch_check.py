@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from launcher.backends.registry import backend_of
-from launcher.batch.batch_draft import Draft, LargeUpload
-from launcher.batch.batch_mistakes import Mistakes
+from launcher.batch.input.batch_draft import Draft, LargeUpload
+from launcher.batch.input.batch_mistakes import Mistakes
 from launcher.config import job_check, script_check, secret_values
 from launcher.config.local_paths import values_of
 from launcher.config.lookup import Lookup

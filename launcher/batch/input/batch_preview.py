@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from launcher.backends.registry import backend_of
-from launcher.batch.batch_draft import Draft
-from launcher.batch.batch_file import Batch
+from launcher.batch.input.batch_draft import Draft
+from launcher.batch.input.batch_file import Batch
 from launcher.config.lookup import Lookup
 from launcher.copy.request import Request
 from launcher.errors import HostError, LaunchError

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from launcher.base.toml import inline, parse_toml
-from launcher.batch.batch_definition import MOST_ITEMS
-from launcher.batch.batch_mistakes import Mistakes
+from launcher.batch.input.batch_definition import MOST_ITEMS
+from launcher.batch.input.batch_mistakes import Mistakes
 from launcher.errors import BadFileError, UsageError
 
 SEEDS, SEED, EXCLUDE = "seeds", "seed", "exclude"
