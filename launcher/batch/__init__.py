@@ -7,7 +7,7 @@ launches and follows it through the lower packages.
 
 FRONT_DOOR = (
     "batch_budget",
-        "batch_index",
+    "batch_index",
     "batch_queue",
     "batch_removal",
     "batch_results",

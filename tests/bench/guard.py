@@ -259,7 +259,7 @@ def steps_of_trainer(model: Any, meter: Meter, steps: int, switch: Switch, spent
 def measure(setup: Setup) -> dict[str, Any]:
     """Measure one training in this process."""
     import launcher_worker as worker
-    from launcher_worker import precision_watch
+    from launcher_worker.precision import precision_watch
 
     spent = Spent(setup)
     spent.clock(precision_watch.PrecisionWatch, "see_autocast", "see_scaler", "see_backward", "see_step")

@@ -73,7 +73,7 @@ def train(parts: demo.Demo, rows: list[Any], way: Way, rate: float, seed: int) -
     """Train in one way under the attempt in force."""
     model = transformers.AutoModelForCausalLM.from_pretrained(parts.model, **worker.model_arguments())
     tokens = transformers.AutoTokenizer.from_pretrained(parts.model)
-    worker.preparation.convert_trainables(model)
+    worker.precision.preparation.convert_trainables(model)
     model.train()
     optimizer = way.optimizer(model.parameters(), lr=rate, weight_decay=0.0)
     schedule = transformers.get_cosine_schedule_with_warmup(optimizer, WARMUP, STEPS)

@@ -83,7 +83,7 @@ def test_a_rehearsal_has_no_kernels_of_a_card(torch, worker, run_of):
 
 def test_on_its_card_the_plan_is_handed_on_whole(worker, run_of, monkeypatch):
     """What a rehearsal leaves out is there without it."""
-    monkeypatch.setattr(worker.compiled_models, "_missing", lambda _device: iter(()))
+    monkeypatch.setattr(worker.precision.compiled_models, "_missing", lambda _device: iter(()))
     changes = {"device": "cuda", "attention": "flash_attention_2", "compile": True, "tf32": True}
     run_of("bf16", changes, rehearsed=False)
     keywords = worker.training_arguments()
@@ -122,7 +122,9 @@ def test_a_host_without_what_compiles_is_told_before_the_first_step(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     if not variables:
-        monkeypatch.setattr(worker.compiled_models.sysconfig, "get_path", lambda *_names: "/nowhere")
+        monkeypatch.setattr(
+            worker.precision.compiled_models.sysconfig, "get_path", lambda *_names: "/nowhere"
+        )
     for ask in (worker.training_arguments, worker.accelerator, lambda: worker.compiled(None)):
         with pytest.raises(SystemExit) as told:
             ask()

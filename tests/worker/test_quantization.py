@@ -91,7 +91,7 @@ def test_every_rung_trains_and_its_gradient_is_that_of_fp32(torch, worker, loade
     trainer = train(model, max_steps=3)
     assert trainer.state.global_step == 3
     assert {part.dtype for part in model.parameters() if part.requires_grad} == {torch.float32}
-    seen = importlib.import_module("launcher_worker.precision_seen").dtypes_of(
+    seen = importlib.import_module("launcher_worker.precision.precision_seen").dtypes_of(
         part for part in model.parameters() if not part.requires_grad
     )
     assert seen["nf4"] == 2 * 7

@@ -64,15 +64,15 @@ The modules, in the order in which they import each other:
 
 from __future__ import annotations
 
-from .checkpoints import Best, best, resume_from, save
-from .compiled_models import compiled
 from .events import begin, done, log, progress
 from .guard.rules import Tripped
-from .mixed_precision import accelerator, autocast, model_arguments, scaler, training_arguments
 from .pace import due, stopping
-from .planned_optimizer import adamw, optimizer_arguments, restore_form
-from .preparation import prepare
-from .succession import SupersededError
+from .precision.compiled_models import compiled
+from .precision.mixed_precision import accelerator, autocast, model_arguments, scaler, training_arguments
+from .precision.planned_optimizer import adamw, optimizer_arguments, restore_form
+from .precision.preparation import prepare
+from .saving.checkpoints import Best, best, resume_from, save
+from .saving.succession import SupersededError
 from .throughput import Speedometer
 from .trainer import trainer_callback
 from .values import Knobs, Peek, Precision, Split, knobs

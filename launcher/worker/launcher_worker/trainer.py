@@ -6,11 +6,11 @@ import os
 from typing import Any, Callable, Optional
 
 from .channel import beat, process_channel, send
-from .checkpoints import make_way, save
 from .events import begin, log
 from .guard import process_guard
 from .pace import process_pace, stopping
-from .planned_optimizer import restore_form
+from .precision.planned_optimizer import restore_form
+from .saving.checkpoints import make_way, save
 from .trainer_lines import TrainerLines
 from .values import knobs
 

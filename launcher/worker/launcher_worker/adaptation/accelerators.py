@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from ..mixed_precision import configure_accelerate
+from ..precision.mixed_precision import configure_accelerate
 from ..shield import shielded
 from ..values import SHORT_NAMES, knobs
 from .adapted_models import adapt_model, autocasting_models

@@ -12,8 +12,8 @@ from typing import Any
 from ..channel import rank
 from ..guard import process_guard
 from ..guard.torch_hooks import forbid_casts
-from ..preparation import convert_trainables, set_up
-from ..quantization import is_quantized, set_up_layers
+from ..precision.preparation import convert_trainables, set_up
+from ..precision.quantization import is_quantized, set_up_layers
 from ..shield import shielded
 from ..values import knobs
 from .changes import changes

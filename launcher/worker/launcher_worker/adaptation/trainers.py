@@ -8,8 +8,8 @@ import os
 import shutil
 from typing import Any, Dict
 
-from ..checkpoints import resume_from, save
-from ..mixed_precision import configure_accelerate, kind_of_checkpointing
+from ..precision.mixed_precision import configure_accelerate, kind_of_checkpointing
+from ..saving.checkpoints import resume_from, save
 from ..shield import shielded
 from ..trainer import trainer_callback
 from ..values import Knobs, knobs

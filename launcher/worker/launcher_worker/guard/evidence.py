@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from ..json_values import digest, scalar
-from ..quantization import dtype_name
+from ..precision.quantization import dtype_name
 from ..values import knobs
 from .judge import Judge
 

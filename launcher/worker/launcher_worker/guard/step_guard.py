@@ -11,7 +11,7 @@ import os
 from typing import Any, Dict, Mapping, Optional, Sequence, Set
 
 from ..channel import beat, rank, send
-from ..planned_optimizer import check_rounding
+from ..precision.planned_optimizer import check_rounding
 from ..values import knobs
 from .evidence import PROVEN_STEPS, proof
 from .idle import IdleLog

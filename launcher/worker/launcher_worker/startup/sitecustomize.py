@@ -33,7 +33,7 @@ PARTS = (
     ("adapt", "transformers.training_args", "adaptation.trainers.adapt_arguments"),
     ("adapt", "transformers.trainer", "adaptation.trainers.adapt_trainer"),
     ("adapt", "accelerate.accelerator", "adaptation.accelerators.adapt_accelerator"),
-    ("observe", "torch", "precision_watch.watch_torch"),
+    ("observe", "torch", "precision.precision_watch.watch_torch"),
     ("observe", "transformers.trainer", "observer.observe_trainer"),
 )
 """Name of a part, the module that it handles, and the function of `launcher_worker` that gets this module.

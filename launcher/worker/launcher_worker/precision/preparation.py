@@ -10,13 +10,13 @@ import functools
 import sys
 from typing import Any, List, Sequence, Set
 
-from .channel import rank
-from .guard import process_guard
-from .guard.torch_hooks import forbid_casts
+from ..channel import rank
+from ..guard import process_guard
+from ..guard.torch_hooks import forbid_casts
+from ..unsaved_hook import UnsavedHook
+from ..values import Precision, knobs
 from .mixed_precision import CHECKPOINTING, kind_of_checkpointing, version
 from .quantization import is_quantized, set_up_layers
-from .unsaved_hook import UnsavedHook
-from .values import Precision, knobs
 
 
 def prepare(model: Any, moving: Sequence[str] = ()) -> Any:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Dict, Mapping
 
-from .channel import rank
+from ..channel import rank
+from ..values import Knobs, knobs
 from .compiled_models import missing_compiler
-from .values import Knobs, knobs
 
 NOT_ROUNDED = (
     "the plan has bf16 weights, and this optimizer rounds them to the nearest number, which loses small updates: "

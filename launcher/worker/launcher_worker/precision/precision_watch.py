@@ -19,7 +19,8 @@ import atexit
 import weakref
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set
 
-from .channel import process_channel, rank, send
+from ..channel import process_channel, rank, send
+from ..shield import SOURCE, shielded
 from .precision_seen import (
     Backward,
     count,
@@ -30,7 +31,6 @@ from .precision_seen import (
     smallest_eps,
     uses_tf32,
 )
-from .shield import SOURCE, shielded
 
 FIRST_STEPS = 3
 EVERY_STEPS = 256

@@ -12,7 +12,7 @@ import sys
 import sysconfig
 from typing import Any, Iterator
 
-from .values import Knobs, knobs
+from ..values import Knobs, knobs
 
 
 def compiled(model: Any) -> Any:

@@ -13,7 +13,7 @@ import os
 import sys
 from typing import Any, Dict, Iterator, Set
 
-from .values import Knobs, knobs
+from ..values import Knobs, knobs
 
 _PACKS = "support_avx512bf16_for_cpu"
 

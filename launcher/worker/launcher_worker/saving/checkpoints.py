@@ -9,11 +9,11 @@ import time
 from pathlib import Path
 from typing import Any, Callable, List, NamedTuple, Optional, Union
 
-from .channel import rank, send
-from .guard import process_guard
+from ..channel import rank, send
+from ..guard import process_guard
+from ..values import knobs
 from .manifests import SealedManifest, seal, sealed_checkpoints, sync_folder
 from .succession import check_fence
-from .values import knobs
 
 
 class Best(NamedTuple):

@@ -11,10 +11,10 @@ import os
 from pathlib import Path
 from typing import List, Optional, TypedDict, cast
 
-from .channel import beat
-from .pace import process_pace
+from ..channel import beat
+from ..pace import process_pace
+from ..values import knobs
 from .succession import check_fence, is_late
-from .values import knobs
 
 MANIFEST = "manifest.json"
 

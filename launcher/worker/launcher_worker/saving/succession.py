@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import Any, FrozenSet, Mapping, Optional
 
-from .values import knobs
+from ..values import knobs
 
 
 class SupersededError(RuntimeError):

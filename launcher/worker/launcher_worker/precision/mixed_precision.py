@@ -10,10 +10,10 @@ import functools
 import os
 from typing import Any, Dict, Tuple
 
+from ..values import SHORT_NAMES, Knobs, knobs
 from .compiled_models import compiles
 from .planned_optimizer import trainer_optimizer
 from .quantization import quantized_loading
-from .values import SHORT_NAMES, Knobs, knobs
 
 CHECKPOINTING = {"use_reentrant": False}  # the other form needs inputs that require gradients
 # The keywords of TrainingArguments that each knob decides.

@@ -1,0 +1,1 @@
+"""Checkpoints: save, seal, remove and find them."""
