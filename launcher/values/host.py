@@ -38,6 +38,10 @@ def _address(written: str) -> str:
     return _without(_NO_ADDRESS, written, "a name or an address")
 
 
+Address = Annotated[str, AfterValidator(_address)]
+"""A machine's name or address. It reaches the shell of a ProxyCommand, and that of a `Match exec`."""
+
+
 def _user(written: str) -> str:
     """Return a user's name unchanged. Raises ValueError for text that cannot be one."""
     return _without(_NO_USER, written, "a user's name")
@@ -124,7 +128,7 @@ class Host(MachineKeys):
     """The table's name."""
     kind: str = "machine"
     """The kind of host: `machine`, or one of those below."""
-    address: Annotated[str, AfterValidator(_address)] | None = None
+    address: Address | None = None
     """A name, an address, or an alias of `~/.ssh/config`; by default the table's name."""
     known_hosts: str | None = None
     """The file of known host keys; by default those of ssh."""

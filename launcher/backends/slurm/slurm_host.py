@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from launcher.errors import BadFileError
-from launcher.values import host
-from launcher.values.host import HOLD_S, MOST_HOLD_S, Host, HostKind, MachineKeys
+from launcher.values.host import HOLD_S, MOST_HOLD_S, Address, Host, HostKind, MachineKeys
 from launcher.values.parsing import build
 from launcher.values.slurm_settings import SlurmSettings
 from launcher.values.software.image import Build
@@ -24,7 +23,7 @@ class _Table(SlurmSettings, MachineKeys):
     """
 
     kind: Literal["slurm"]
-    address: Annotated[str, AfterValidator(host.address)] | None = None
+    address: Address | None = None
     known_hosts: str | None = None
     hold: Annotated[int, Field(ge=0, le=MOST_HOLD_S)] = HOLD_S
 
