@@ -73,9 +73,9 @@ bench: .venv/ready
 # What has to pass whether connections are held or not.
 held: export TESTBED_HOLD_S = 60
 held: .venv/ready
-	$(BIN)/python -m pytest -n 3 tests/hosts/test_line.py tests/hosts/test_login.py tests/hosts/test_ssh.py \
-		tests/runs/test_bad_links.py tests/runs/test_hostile_job.py tests/runs/test_hostile_outputs.py tests/runs/test_kills.py \
-		tests/runs/test_over_ssh.py tests/runs/test_private_root.py tests/runs/test_secrets.py tests/runs/test_tree.py
+	$(BIN)/python -m pytest -n 3 tests/transport/test_line.py tests/transport/test_login.py tests/transport/test_ssh.py \
+		tests/runs/recover/test_bad_links.py tests/runs/safe/test_hostile_job.py tests/runs/copy/test_hostile_outputs.py tests/runs/recover/test_kills.py \
+		tests/runs/places/test_over_ssh.py tests/runs/safe/test_private_root.py tests/runs/safe/test_secrets.py tests/runs/upload/test_tree.py
 
 links: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py links

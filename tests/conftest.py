@@ -327,30 +327,30 @@ _TRAINING = {"demo"}
 _BRIDGED = {"machines", "pair", "engine", "wheels", "boxed"}
 """Fixtures that need the bridge between machines, which has one set of addresses."""
 _ON_THE_BRIDGE = {
-    "fixtures/record_runs.py", "hosts/test_behind.py", "hosts/test_hops.py", "runs/test_bad_links.py", "runs/test_batches_everywhere.py", "runs/test_containers.py",
-    "runs/test_engine_ways.py", "runs/test_faults.py", "runs/test_images.py", "runs/test_kills.py", "runs/test_leftovers.py",
-    "runs/test_machines.py", "runs/test_power_cut.py", "runs/test_renting_containers.py", "runtimes/test_container.py", "runtimes/test_engine.py", "testbed/test_engine.py",
+    "fixtures/record_runs.py", "transport/test_behind.py", "transport/test_hops.py", "runs/recover/test_bad_links.py", "runs/batch/test_batches_everywhere.py", "runs/places/test_containers.py",
+    "runs/places/test_engine_ways.py", "runs/recover/test_faults.py", "runs/places/test_images.py", "runs/recover/test_kills.py", "runs/stop/test_leftovers.py",
+    "runs/places/test_machines.py", "runs/recover/test_power_cut.py", "runs/rental/test_renting_containers.py", "backends/test_container.py", "backends/test_engine.py", "testbed/test_engine.py",
 }  # fmt: skip
 """The files with such tests. They run one after the other, in one worker, which starts each machine once."""
 _WITH_LIBRARIES = (
-    "jobs/", "seeds/", "worker/", "runs/test_observed.py", "runs/test_host_figures_shown.py", "runs/test_tensorboard.py",
+    "jobs/", "seeds/", "worker/", "runs/recover/test_observed.py", "runs/metrics/test_host_figures_shown.py", "runs/metrics/test_tensorboard.py",
 )  # fmt: skip
 """The folders and files of tests that import torch and transformers, which takes 8 s of processor time: one worker does it for all."""
 _LONGEST_FIRST = (
-    "bridge", "libraries", "docs/test_blocks.py", "contract/test_contract.py", "remote/test_mending.py", "remote/test_segment.py",
-    "hosts/test_held.py", "cli/test_lambda_words.py", "runs/test_renting_promises.py", "runs/test_trust.py", "runs/test_recorded_runs.py",
-    "runs/test_slurm_planning.py", "runs/test_local.py", "runs/test_resume.py", "runs/test_batches.py", "remote/test_host_figures.py",
-    "remote/test_attempts.py", "hosts/test_ssh.py", "runs/test_over_ssh.py", "runs/test_renting.py", "remote/test_silence.py",
-    "runs/test_moving.py", "runs/test_coming_home.py", "cli/test_terminal.py", "runs/test_sweep.py", "runs/test_cards.py",
-    "trainings/test_trainings.py", "runs/test_abandoning.py", "runs/test_slurm_verbs.py", "runs/test_kaggle_clients.py",
-    "runs/test_environments.py", "runs/test_recovering.py", "cli/test_kaggle_words.py", "runs/test_hostile_clone.py",
-    "runs/test_following.py", "runs/test_cleaning.py", "runs/test_batch_rents.py", "rental/test_rental_kills.py", "runs/test_leases.py",
-    "cli/test_shells.py", "cli/test_compare.py", "runs/test_hostile_copies.py", "runs/test_renting_newcomers.py", "runs/test_hard_places.py",
-    "cli/test_json.py", "programs/test_programs.py", "runs/test_exec.py", "runs/test_verifying.py", "remote/test_succession.py",
-    "runs/test_renting_keepers.py", "runs/test_index.py", "runs/test_kaggle_upkeep.py", "runs/test_exclusive.py", "cli/test_hosts.py",
-    "runs/test_slurm_nodes.py", "cli/test_streams.py", "runs/test_always_stoppable.py", "runs/test_on_a_line.py", "runs/test_job_check.py",
-    "hosts/test_line.py", "runs/test_slurm_faults.py", "remote/test_trials.py", "runs/test_checkpoint_pulling.py", "cli/test_probe.py",
-    "remote/test_cards.py", "runs/test_renting_moves.py", "fuzz/test_fuzz.py",
+    "bridge", "libraries", "docs/test_blocks.py", "contract/test_contract.py", "agent/training/test_mending.py", "agent/segment/test_segment.py",
+    "transport/test_held.py", "cli/test_lambda_words.py", "runs/rental/test_renting_promises.py", "runs/safe/test_trust.py", "runs/copy/test_recorded_runs.py",
+    "runs/slurm/test_slurm_planning.py", "runs/places/test_local.py", "runs/recover/test_resume.py", "runs/batch/test_batches.py", "agent/cards/test_host_figures.py",
+    "agent/training/test_attempts.py", "transport/test_ssh.py", "runs/places/test_over_ssh.py", "runs/rental/test_renting.py", "agent/liveness/test_silence.py",
+    "runs/move/test_moving.py", "runs/copy/test_coming_home.py", "cli/test_terminal.py", "runs/stop/test_sweep.py", "runs/stop/test_cards.py",
+    "trainings/test_trainings.py", "runs/move/test_abandoning.py", "runs/slurm/test_slurm_verbs.py", "runs/kaggle/test_kaggle_clients.py",
+    "runs/places/test_environments.py", "runs/recover/test_recovering.py", "cli/test_kaggle_words.py", "runs/safe/test_hostile_clone.py",
+    "runs/follow/test_following.py", "runs/stop/test_cleaning.py", "runs/batch/test_batch_rents.py", "rental/test_rental_kills.py", "runs/stop/test_leases.py",
+    "cli/test_shells.py", "cli/test_compare.py", "runs/copy/test_hostile_copies.py", "runs/rental/test_renting_newcomers.py", "runs/places/test_hard_places.py",
+    "cli/test_json.py", "programs/test_programs.py", "runs/follow/test_exec.py", "runs/check/test_verifying.py", "agent/store/test_succession.py",
+    "runs/rental/test_renting_keepers.py", "runs/copy/test_index.py", "runs/kaggle/test_kaggle_upkeep.py", "runs/stop/test_exclusive.py", "cli/test_hosts.py",
+    "runs/slurm/test_slurm_nodes.py", "cli/test_streams.py", "runs/stop/test_always_stoppable.py", "runs/follow/test_on_a_line.py", "runs/plan/test_job_check.py",
+    "transport/test_line.py", "runs/slurm/test_slurm_faults.py", "agent/training/test_trials.py", "runs/copy/test_checkpoint_pulling.py", "cli/test_probe.py",
+    "agent/cards/test_cards.py", "runs/rental/test_renting_moves.py", "fuzz/test_fuzz.py",
 )  # fmt: skip
 """The groups that take longest, longest first, so that the workers end at the same time."""
 

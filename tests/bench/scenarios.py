@@ -38,7 +38,7 @@ TABLES = {
     "links": Table(
         "links",
         "Bad links",
-        ("tests/runs/test_bad_links.py", "tests/hosts/test_behind.py"),
+        ("tests/runs/recover/test_bad_links.py", "tests/transport/test_behind.py"),
         {"LAUNCH_CUTS": "20"},
         "*Identical* is by `sha256sum` on the host, over plain ssh, against the mirror, or for an upload against the tree.\n"
         "The relay of `tests/testbed/link.py` stands for the link: a lost segment is a stall of 200 ms.\n",
@@ -52,7 +52,7 @@ TABLES = {
     "kills": Table(
         "kills",
         "Kills",
-        ("tests/runs/test_kills.py",),
+        ("tests/runs/recover/test_kills.py",),
         {"LAUNCH_KILLS": "100"},
         "One run a row, its trainer and its agent killed by SIGKILL at random from outside. Samples and steps are counted in a\n"
         "ledger that the trainer writes outside of the run, and the model is a digest of all samples in order: one that was\n"
@@ -62,7 +62,7 @@ TABLES = {
     "faults": Table(
         "faults",
         "Faults",
-        ("tests/runs/test_faults.py", "tests/runs/test_power_cut.py"),
+        ("tests/runs/recover/test_faults.py", "tests/runs/recover/test_power_cut.py"),
         {"LAUNCH_FAULTS": "all", "LAUNCH_POWER_CUTS": "25"},
         "The rows of `launch drill`, each at up to four moments, and faults that need root, on a machine of its own with sshd and\n"
         "Docker Engine. The job has 40 steps and saves a checkpoint every 5. Its ledger is linked out of the drill's reach by a\n"
@@ -84,7 +84,7 @@ TABLES = {
     "moves": Table(
         "moves",
         "Killed moves",
-        ("tests/runs/test_moving.py::test_a_client_killed_in_a_move_leaves_one_run_that_goes_on",),
+        ("tests/runs/move/test_moving.py::test_a_client_killed_in_a_move_leaves_one_run_that_goes_on",),
         {"LAUNCH_MOVES": "20"},
         "A run moves from an SSH host to this machine, and the client that moves it is killed after a stage. Then the same command is\n"
         "typed again. At most one of the two runs trained at any time, and one finished with the weights of an unbroken run, bit for\n"
@@ -100,7 +100,7 @@ TABLES = {
     "segments": Table(
         "segments",
         "Killed followers of runs in sessions",
-        ("tests/runs/test_kaggle_segments.py",),
+        ("tests/runs/kaggle/test_kaggle_segments.py",),
         {"LAUNCH_SEGMENT_KILLS": "10"},
         "A run of three sessions at the stand-in for Kaggle's service, launched and followed by a client that is killed by SIGKILL ten\n"
         "times, each after a random while, and typed again. *At work* are the kills of a client that had not ended by itself. Pushes\n"
@@ -111,7 +111,7 @@ TABLES = {
     "batches": Table(
         "batches",
         "Killed workers of batches",
-        ("tests/runs/test_batches_everywhere.py",),
+        ("tests/runs/batch/test_batches_everywhere.py",),
         {"LAUNCH_BATCH_KILLS": "20"},
         "The process that works a batch is killed by SIGKILL after a random while, twenty times, and `launch batch resume` typed each time.\n"
         "Its items may go to this machine, two roots over SSH, an engine's containers, and a host that is down; a part of them goes to the\n"
@@ -125,8 +125,8 @@ TABLES = {
         "rents",
         "Killed clients that rent",
         (
-            "tests/runs/test_renting_kills.py",
-            "tests/runs/test_renting_at_once.py",
+            "tests/runs/rental/test_renting_kills.py",
+            "tests/runs/rental/test_renting_at_once.py",
             "tests/rental/test_rental_kills.py",
         ),
         {"LAUNCH_RENTS": "20", "LAUNCH_WHOLE_RENTS": "20"},
@@ -154,7 +154,7 @@ TABLES = {
     "orders": Table(
         "orders",
         "Orders",
-        ("tests/runs/test_last_copy.py",),
+        ("tests/runs/copy/test_last_copy.py",),
         {"LAUNCH_ORDERS": "20"},
         "Ten random steps an order over one run that has ended: pulls, copies, removals, resumptions, garbage collections, files that the\n"
         "run writes or the user changes. Of the steps that are commands a third is killed at a random moment: the client, its agent, or both.\n"
@@ -164,7 +164,7 @@ TABLES = {
     "slurm": Table(
         "slurm",
         "Faults on a Slurm cluster",
-        ("tests/runs/test_slurm_faults.py",),
+        ("tests/runs/slurm/test_slurm_faults.py",),
         {"LAUNCH_SLURM": "all"},
         "A real controller, two login nodes and two compute nodes, each a machine of its own, whose home is shared plainly, by FUSE with\n"
         "locks of each machine, and by FUSE with locks that reach all. The trainer saves every 5 steps and writes a ledger outside of its\n"
@@ -181,7 +181,7 @@ TABLES = {
     "large": Table(
         "large",
         "Large trees",
-        ("tests/runs/test_large_trees.py",),
+        ("tests/runs/upload/test_large_trees.py",),
         {"LAUNCH_LARGE": "1"},
         "Three launches of a command that only exits, on an SSH host on loopback whose user is not root. *Memory* is the most that a\n"
         "process had (VmHWM), *disk* is the host's whole root by `du` after one and after three runs.\n"
@@ -198,13 +198,13 @@ TABLES = {
 }
 PARTS = {
     "rentals": ("*/test_rent*.py", "cli/test_lambda_words.py"),
-    "kaggle": ("*/test_kaggle_*.py", "hosts/test_spool.py", "seeds/test_seed_004_at_kaggle.py", "runs/test_on_a_line.py"),
+    "kaggle": ("*/test_kaggle_*.py", "backends/test_spool.py", "seeds/test_seed_004_at_kaggle.py", "runs/follow/test_on_a_line.py"),
     "slurm": ("*/test_slurm*.py",),
-    "batches": ("runs/test_batch*.py", "runs/test_frozen_code.py"),
+    "batches": ("runs/test_batch*.py", "runs/upload/test_frozen_code.py"),
     "trainings": ("jobs/*.py", "worker/*.py", "seeds/test_seeds.py", "programs/*.py", "trainings/*.py", "gpu/*.py"),
     "machines": (
-        "runs/test_containers.py", "runs/test_images.py", "runs/test_engine_ways.py", "runs/test_leftovers.py", "runs/test_power_cut.py",
-        "runs/test_machines.py", "runs/test_bad_links.py", "hosts/test_hops.py", "testbed/test_engine.py", "runtimes/*.py",
+        "runs/places/test_containers.py", "runs/places/test_images.py", "runs/places/test_engine_ways.py", "runs/stop/test_leftovers.py", "runs/recover/test_power_cut.py",
+        "runs/places/test_machines.py", "runs/recover/test_bad_links.py", "transport/test_hops.py", "testbed/test_engine.py", "runtimes/*.py",
     ),
     "rest": ("*/test_*.py", "*/*/test_*.py"),
 }  # fmt: skip

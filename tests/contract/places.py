@@ -57,7 +57,7 @@ def _leaving(*names: str) -> tuple[ParameterSet, ...]:
 HOSTS = _leaving("lambda_native")
 """The same, for what a rented machine does as any host behind SSH."""
 OTHER_CLIENTS = _leaving("lambda_native", "ssh_docker", "kaggle")
-"""For what a container's host does as any behind SSH, and a second client at Kaggle in runs/test_kaggle_clients.py."""
+"""For what a container's host does as any behind SSH, and a second client at Kaggle in runs/kaggle/test_kaggle_clients.py."""
 
 
 def _no_sums(run: str) -> dict[str, str]:

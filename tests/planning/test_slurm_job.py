@@ -277,7 +277,7 @@ def test_nodes_have_equal_shares_of_the_batch():
     ],
 )
 def test_an_image_is_started_by_this_line(named, slurm, job, line):
-    """What the agent puts for the words in braces, tests/remote/test_container_words.py says."""
+    """What the agent puts for the words in braces, tests/agent/slurm/test_container_words.py says."""
     made = job_plan(named=[named], slurm=slurm, **job)
     assert " ".join(made.slurm.container) == line
     assert Plan.model_validate_json(made.to_json()) == made

@@ -1,7 +1,7 @@
 """SIGKILL for a client that rents, at each request and each wait for the disk: after two reconciles at once nothing is left.
 
 The witness is the stand-in for Lambda Cloud: which instances live, whose end was asked for, what each has cost. No machine is
-booted behind an instance; with machines see tests/runs/test_renting_kills.py. `make rents` has each point several times.
+booted behind an instance; with machines see tests/runs/rental/test_renting_kills.py. `make rents` has each point several times.
 """
 
 import contextlib

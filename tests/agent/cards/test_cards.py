@@ -116,7 +116,7 @@ def library(tmp_path, monkeypatch):
     """A stand-in for the driver's library, which tells of the cards 0 and 1."""
     if shutil.which("cc") is None:
         missing("a C compiler")
-    source = Path(__file__).parents[1] / "testbed" / "nvml.c"
+    source = Path(__file__).parents[2] / "testbed" / "nvml.c"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libnvidia-ml.so.1", source], check=True)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
 

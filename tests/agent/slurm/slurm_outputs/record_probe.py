@@ -1,6 +1,6 @@
 """Write what Slurm says of itself on a login node, for tests of what we read from it.
 
-    python tests/remote/slurm_outputs/record_probe.py
+    python tests/agent/slurm/slurm_outputs/record_probe.py
 
 Each file has what the four programs of a probe printed, and with which exit status. Takes a minute.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
 from testbed.client import until
 from testbed.slurm_cluster import SlurmCluster, slurm_cluster

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from remote.test_slurm_jobs import answers
+from agent.slurm.test_slurm_jobs import answers
 from testbed.slurm_cluster import job_name
 from testbed.toy import recorded_run
 

@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from runs.test_slurm_verbs import COUNTED, Hive
+from runs.slurm.test_slurm_verbs import COUNTED, Hive
 from testbed.client import until
 from testbed.kept import CLEAR_ROOT
 

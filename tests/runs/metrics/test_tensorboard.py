@@ -106,7 +106,7 @@ def test_fifty_runs_are_drawn_at_once_without_a_process_or_a_library(tmp_path):
     """A process with a library for these files takes 44 MB, for each run of a batch."""
     code = """
 import json, pathlib, resource, sys
-from launcher.copy.event_lines import parse_event
+from launcher.copy.printed_lines import parse_event
 from launcher.copy.local_copy import LocalCopy
 from launcher.metrics.tensorboard import TensorBoard
 mirrors = [LocalCopy(f"0101-sft-{number:04}", pathlib.Path(sys.argv[1])) for number in range(50)]

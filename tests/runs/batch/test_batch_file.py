@@ -284,7 +284,7 @@ import collections, json, sys
 from pathlib import Path
 opened = collections.Counter()
 sys.addaudithook(lambda event, words: opened.update([str(words[0])]) if event == "open" else None)
-from launcher.batch.batch_file import read_batch
+from launcher.batch.input.batch_file import read_batch
 batch = read_batch(Path("sweep.toml"), {})
 print(json.dumps({"items": len(batch.drafts), "opened": opened}))
 """

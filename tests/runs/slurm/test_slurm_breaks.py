@@ -6,7 +6,7 @@ import json
 import time
 
 import pytest
-from runs.test_slurm_verbs import LATER, Hive
+from runs.slurm.test_slurm_verbs import LATER, Hive
 from testbed.client import until
 
 pytestmark = pytest.mark.testbed

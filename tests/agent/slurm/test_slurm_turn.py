@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from remote.test_slurm_jobs import answers
+from agent.slurm.test_slurm_jobs import answers
 from testbed.client import REPOSITORY, is_gone, until
 
 from launcher.agent.liveness.slurm import queue_position, slurm_programs

@@ -1,6 +1,6 @@
 """Write what Slurm says of jobs in every state, for tests of what we read from it.
 
-    python tests/remote/slurm_outputs/record.py
+    python tests/agent/slurm/slurm_outputs/record.py
 
 Each file has what squeue, scontrol and sacct printed about one job, and with which exit status. Takes five minutes.
 """
@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
 from testbed.client import until
 from testbed.slurm_cluster import SlurmCluster, slurm_cluster
