@@ -214,7 +214,7 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
 
 
 def _may_live_elsewhere(run: Run) -> bool:
-    from ..liveness import predecessor  # imported here, like the late checkpoints below
+    from ..liveness import predecessor  # imported here: few requests ask for it
 
     return predecessor.needs_silence(run) is not None
 
