@@ -14,7 +14,7 @@ from launcher import errors
 from launcher.agent.diagnosis.failures import FAILURES
 from launcher.agent.diagnosis.remedy import TABLE, WAITS, Edit
 from launcher.backends.kinds import PACKAGES, host_kind
-from launcher.batch.batch_definition import BatchFile, BatchRun
+from launcher.batch.input.batch_definition import BatchFile, BatchRun
 from launcher.cli.signals import Terminated
 from launcher.config.lookup import Project
 from launcher.config.resolve import profiles, wheels
@@ -23,9 +23,8 @@ from launcher.planning.precision.ladder import LadderInputs, ladder
 from launcher.planning.software.wheel_choice import TorchTarget, choose
 from launcher.transport.local_variables import LISTED
 from launcher.values.host import Host
-from launcher.values.job import Job
+from launcher.values.job import Job, objection_to
 from launcher.values.profile import Profile
-from launcher.values.variable import objection_to
 
 DOCS = REPOSITORY / "docs"
 WRITTEN = "<!-- Written from the code by `pytest tests/lookup --rewrite-cases`; do not edit. -->\n\n"
