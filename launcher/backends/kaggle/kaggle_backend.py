@@ -13,7 +13,8 @@ from launcher.values.host import Host
 if TYPE_CHECKING:
     from launcher.backends.kaggle.kaggle_planning import KagglePlanning
     from launcher.backends.kaggle.kaggle_probing import KaggleProbing
-    from launcher.backends.kaggle.kaggle_running import KaggleRunning, KaggleUpkeep
+    from launcher.backends.kaggle.kaggle_running import KaggleRunning
+    from launcher.backends.kaggle.kaggle_upkeep import KaggleUpkeep
     from launcher.transport.client.host_client import HostClient
     from launcher.transport.shared_connection import SharedConnection
 
