@@ -97,11 +97,19 @@ class Opener(Protocol):
 
 
 class ForwardingOpener:
-    """An opener that forwards its calls to another one."""
+    """An opener that forwards its calls to another one. As a context manager it is closed at the end."""
 
     def __init__(self, opener: Opener) -> None:
         """Forward all calls to this one."""
         self._opener = opener
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     @property
     def about(self) -> str:
@@ -276,14 +284,6 @@ class AgentChannel(ForwardingOpener):
             link.close()
             raise
         threading.Thread(target=self._keep_alive, name=f"ping {host}", daemon=True).start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close the channel. The agent exits; runs continue."""

@@ -11,7 +11,6 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from launcher.backends.spool.feeding import CATCH_UP_S, Feeder
@@ -143,11 +142,6 @@ class SpooledClient(HostClient):
         for feeder in self._feeders.values():
             feeder.close()
         super().close()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _SpooledRuns(RunList):

@@ -17,6 +17,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
+from launcher.base.whole_file import sync
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.run_files import RunFiles
 from launcher.upload.digests import Digests
@@ -187,13 +188,7 @@ class LocalCopies:
 
 def sync_folders(places: Iterable[Path], top: Path) -> None:
     """Sync the names of files, and of their folders below `top`, to the disk. Raises OSError."""
-    folders = {folder for place in places for folder in place.parents if folder.is_relative_to(top)}
-    for folder in folders:
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    sync(*{folder for place in places for folder in place.parents if folder.is_relative_to(top)})
 
 
 def _logged(records: RunFiles) -> Iterator[Content]:

@@ -15,8 +15,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import IO, TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import IO, TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -118,14 +117,6 @@ class HostClient(ForwardingOpener):
     def root_id(self) -> str:
         """The random id of the host's root. Empty if the host has none."""
         return self._channel.root_id
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def probe(
         self,
