@@ -72,7 +72,7 @@ class Usage:
 
         local_copy = LocalCopy(run, runs_folder())
         state = local_copy.state()
-        if state is None or (seconds := local_copy.took_s(state)) is None:
+        if state is None or (seconds := local_copy.took_s()) is None:
             return None
         used = Used(seconds, seconds * _cards(local_copy), tries=1)
         if is_terminal(state.state):

@@ -133,7 +133,7 @@ def _compared(
         attempts=max(attempts) if attempts else state.attempt if state is not None else None,
         step=local_copy.record.last_step().step,
         steps=summary.steps,
-        seconds=local_copy.took_s(state),
+        seconds=local_copy.took_s(),
         precision=report.words if report is not None else None,
         torch=torch or _planned_torch(plan or {}),
         code=tree_digests(manifest or {}).get(CODE),

@@ -20,7 +20,7 @@ from launcher.values.record import Summary
 
 SETTLED_S = 60.0
 """Rows of folders that changed within this many seconds are not cached: a coarse clock may show two changes as one."""
-_FORM = f'["{__version__}",4]'.encode()
+_FORM = f'["{__version__}",5]'.encode()
 
 
 class EndedRow(NamedTuple):

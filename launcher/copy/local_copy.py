@@ -346,18 +346,14 @@ class LocalCopy:
         """Return the time of the launch, from `bind` or else from the host's record; 0 if unknown."""
         return self.place_in_order()[1]
 
-    def took_s(self, state: RunState | None) -> float | None:
-        """Return the run's duration up to its last state, or up to its host's last answer if it has not ended.
+    def took_s(self) -> float | None:
+        """Return the running time of the run over all its attempts, up to its host's last answer if it still runs.
 
-        None if unknown. Time in a scheduler's queue does not count.
+        Time in a scheduler's queue, between attempts, or in a wait for room or a card does not count. None if
+        nothing of the run's record is here.
         """
-        if (attempts_s := self.attempts_s()) is not None:
-            return attempts_s
-        if state is not None and is_terminal(state.state):
-            began = self.record.began()
-            return max(0.0, state.time - began) if state.time is not None and began is not None else None
-        launched, reached = self.launched(), self.reached()
-        return max(0.0, reached - launched) if launched and reached is not None else None
+        began, launched, reached = self.record.began(), self.launched(), self.reached()
+        return self.record.took_s(None if began is None or reached is None else reached - launched + began)
 
     @functools.cached_property
     def record(self) -> RunRecord:
@@ -408,19 +404,6 @@ class LocalCopy:
         if (state is None or not is_terminal(state.state)) and self.is_freed:
             return (state or RunState(state=State.PREPARING)).model_copy(update={"state": State.STOPPED})
         return state
-
-    def attempts_s(self) -> float | None:
-        """Return the total time of a scheduled run's attempts; None for a run of any other host.
-
-        Times come from the hosts' clocks; the last attempt may still run. An attempt whose agent died ends
-        with its last report.
-        """
-        if not self.is_scheduled:
-            return None
-        began, launched, reached = self.record.began(), self.launched(), self.reached()
-        return self.record.attempts_s(
-            None if began is None or reached is None else reached - launched + began
-        )
 
 
 def after_removal(run: str) -> str:

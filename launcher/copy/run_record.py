@@ -19,6 +19,8 @@ from launcher.values.record import Event, FolderStart, Parent, PlanSummary, RunS
 MOST_LOOKED_BACK = 8
 LOOKED_BACK_BYTES = 65_536
 """The maximum number of folders, and of bytes of events in each, that are searched for the last step."""
+LIVE = (State.PREPARING, State.RUNNING, State.STOPPING)
+"""The states of a folder whose writer has recorded no end."""
 _GROWING = (".jsonl", ".txt")
 MOST_GROWN = 2 << 30
 """The maximum number of bytes that are read of an event file or a log."""
@@ -75,43 +77,61 @@ class RunRecord:
         numbers = self._files.numbered()
         return _state(self._files.read_json(f"{numbers[-1]}/state.json")) if numbers else None
 
-    def attempts_s(self, now: float | None) -> float:
-        """Return the total time of the attempts, by the clocks of their hosts; the last one may run until `now`.
+    def took_s(self, now: float | None) -> float | None:
+        """Return the running time of the run over all its attempts, in seconds; None without a record.
 
-        An attempt whose agent died ends with its last report.
+        The last attempt may run until `now`. Times come from the hosts' clocks. An attempt whose agent died
+        ends with its last event.
         """
-        total = 0.0
+        later_s = 0.0
         folders = self._files.numbered()
-        for folder in folders:
-            attempt = self._files.read_json(f"{folder}/attempt.json")
-            state = self._files.read_json(f"{folder}/state.json")
-            begin, end = FolderStart.lenient(attempt).time, state.get("time")
-            if attempt.get("kind") != "attempt" or begin is None or not isinstance(end, int | float):
+        for folder in reversed(folders):
+            state = _state(self._files.read_json(f"{folder}/state.json"))
+            if state is None or state.time is None:
                 continue
-            if state.get("state") in (State.PREPARING, State.RUNNING, State.STOPPING):
-                last_time = now if folder == folders[-1] else _last_time(self._end_of_events(folder))
-                end = max(end, last_time or end)
-            total += max(0.0, end - begin)
-        return total
+            more_s = 0.0
+            if state.state in LIVE:
+                last = now if folder == folders[-1] else None
+                last = _last_time(self._end_of_events(folder)) if last is None else last
+                more_s = 0.0 if last is None else max(0.0, last - state.time)
+            if state.took_s is not None:
+                return state.took_s + more_s + later_s
+            later_s += more_s + self._older_s(folder, state.time)
+        return later_s if folders else None
+
+    def _older_s(self, folder: str, end: float) -> float:
+        """Return the running time of an attempt that an older version recorded, until its state was written."""
+        record = self._files.read_json(f"{folder}/attempt.json")
+        begin = FolderStart.lenient(record).time
+        return max(0.0, end - begin) if record.get("kind") == "attempt" and begin is not None else 0.0
 
     def last_step(self) -> Reached:
         """Return the last recorded step with its loss, from the newest folders that have one; without a step, the last loss.
 
         A run's last record may be that of a contact, or of an attempt that was stopped before its first step.
+        A folder without an end has its last step in its events.
         """
         loss: float | str | None = None
         for folder in self._files.numbered()[: -MOST_LOOKED_BACK - 1 : -1]:
-            state = _state(self._files.read_json(f"{folder}/state.json"))
-            if state is not None and state.step is not None and state.loss is not None:
-                return Reached(state.step, state.loss)
-            reported = _last_reported(self._end_of_events(folder))
-            if state is not None and state.step is not None:
-                return Reached(state.step, reported.loss)
-            if reported.step is not None:
-                return reported
-            if loss is None:
-                loss = reported.loss if state is None or state.loss is None else state.loss
+            reached = self._step_in(folder)
+            if reached.step is not None:
+                return reached
+            loss = reached.loss if loss is None else loss
         return Reached(None, loss)
+
+    def _step_in(self, folder: str) -> Reached:
+        """Return the last step and the last loss of one folder."""
+        state = _state(self._files.read_json(f"{folder}/state.json"))
+        known = Reached() if state is None else Reached(state.step, state.loss)
+        has_ended = state is not None and state.state not in LIVE
+        if has_ended and None not in known:
+            return known
+        reported = _last_reported(self._end_of_events(folder))
+        first, second = (known, reported) if has_ended else (reported, known)
+        return Reached(
+            second.step if first.step is None else first.step,
+            second.loss if first.loss is None else first.loss,
+        )
 
     def began(self) -> float | None:
         """Return the time when the run was made, by the host's clock."""
@@ -181,19 +201,19 @@ class RunRecord:
 
 
 def _last_reported(events: bytes) -> Reached:
-    """Return the last step with a loss in the end of an event file; without any step, the last loss."""
-    without_step = Reached()
+    """Return the last step and the last loss in the end of an event file."""
+    step: int | None = None
+    loss: float | str | None = None
     for line in reversed(events.splitlines()):
         event = parse_event(line)
         if event is None or event.kind != "metric" or event.rank != 0:
             continue
-        loss = event.values.get("loss")
-        if not isinstance(loss, int | float | str):
-            continue
-        if event.step is not None:
-            return Reached(event.step, loss)
-        without_step = without_step if without_step.loss is not None else Reached(None, loss)
-    return without_step
+        step = event.step if step is None else step
+        said = event.values.get("loss")
+        loss = said if loss is None and isinstance(said, int | float | str) else loss
+        if step is not None and loss is not None:
+            break
+    return Reached(step, loss)
 
 
 def _state(values: object) -> RunState | None:

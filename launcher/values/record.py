@@ -113,7 +113,7 @@ class Trouble(Record):
 class RunState(JudgedState):
     """The `state.json` of a run's last folder, or the host's derived state if the lock is free.
 
-    Times are the host's clock.
+    Times are the host's clock. `took_s` is the running time of the run over all its attempts so far.
     """
 
     attempt: Whole | None = None
@@ -121,6 +121,7 @@ class RunState(JudgedState):
     loss: float | str | None = None
     checkpoint: Whole | None = None
     time: Moment | None = None
+    took_s: Annotated[float, Field(ge=0)] | None = None
     evidence: JsonObject | None = None
     remedy: JsonObject | None = None
     trouble: Trouble | None = None
@@ -148,9 +149,9 @@ class RuntimeRecord(Record):
 class Summary(JudgedState):
     """A run in one line, as its host reports it. `time` is its launch, `ended` the time of its last state.
 
-    `job` is the job's name. `job_id` is the id of the run's job in Slurm; None elsewhere, and until the host
-    knows it. `took_s` is the total time of the attempts of such a run, without the time in which its job
-    waited in the queue; None elsewhere.
+    `ended` is None if the end is not on record, as on a full disk. `job` is the job's name. `job_id` is the
+    id of the run's job in Slurm; None elsewhere, and until the host knows it. `took_s` is the running time
+    of the run over all its attempts; None if unknown.
     """
 
     run: str

@@ -49,7 +49,9 @@ def ended(client):
             json.dumps({"job": job, "steps": 900, "profile": {"title": card}})
         )
         (local_copy.folder / "0001").mkdir()
-        (local_copy.folder / "0001" / "attempt.json").write_text(json.dumps({"time": began - 7200}))
+        (local_copy.folder / "0001" / "attempt.json").write_text(
+            json.dumps({"kind": "attempt", "time": began - 7200})
+        )
         values = {"state": state, "reason": reason, "attempt": 1, "step": 412, "loss": 1.284}
         values |= {"time": began - 7200 + took_s, "evidence": evidence}
         (local_copy.folder / "0001" / "state.json").write_text(json.dumps(values))
@@ -165,12 +167,14 @@ def test_a_run_that_has_ended_shows_how_long_it_took(client, ended):
         ("reserved", 0.0, "-"),
         ("running", 65.0, "1:05"),
         ("resuming", 65.0, "1:05"),
+        ("interrupted", 65.0, "1:05"),
+        ("reserved", 65.0, "1:05"),
         ("stopped", 0.0, "0:00"),
-        ("stopped", None, "10:40"),
+        ("stopped", None, "-"),
     ],
 )
 def test_the_time_of_a_run_has_nothing_of_its_queue(state, took_s, shown):
-    """Whether it waits, trains or has ended; without a figure of its attempts it is that since the launch."""
+    """Whether it waits, trains or has ended; without a record of its attempts it is not known."""
     ended = 1640.0 if state == "stopped" else None
     run = Summary(run="261122-sft-w8q2zz", state=state, time=1000.0, ended=ended, took_s=took_s)
     assert _time(run) == shown

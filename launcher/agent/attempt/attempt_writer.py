@@ -13,6 +13,7 @@ from ..record.rundir import VERSION, RecordFolder
 from ..record.safe_open import status_of
 from ..record.strict_json import JsonObject
 from .progress import AttemptProgress
+from .stopping import RunTime
 
 if TYPE_CHECKING:
     from ..record.run_records import AttemptRecord, EventRecord, EvidenceRecord
@@ -55,10 +56,14 @@ class AttemptWriter:
         attempt: int,
         redactor: secret.Redactor,
         progress: AttemptProgress,
+        run_time: RunTime,
         *,
         is_rehearsed: bool = False,
     ) -> None:
-        """Open the files of a new folder. Each state contains the values of `progress` at that time."""
+        """Open the files of a new folder.
+
+        Each state contains the values of `progress` and the running time of the run at that time.
+        """
         self.folder = folder
         self.attempt = attempt
         self.has_begun = False
@@ -66,6 +71,7 @@ class AttemptWriter:
         self._reason: Optional[str] = None
         self._redactor = redactor
         self._progress = progress
+        self._run_time = run_time
         self._is_rehearsed = is_rehearsed
         self._events = Appender(folder.events)
         self._log = Appender(folder.log)
@@ -105,6 +111,7 @@ class AttemptWriter:
             "consumed": sorted(progress.consumed),
             "uses_worker": progress.uses_worker,
             "checkpoint": progress.checkpoint,
+            "took_s": self._run_time.took_s,
             "save_s": progress.save_s,
             "rehearsed": self._is_rehearsed,
             "failure": progress.failure.record() if progress.failure is not None else None,
@@ -181,8 +188,8 @@ class AttemptWriter:
         """Return the last bytes of the log."""
         return self._log.tail(size)
 
-    def beat(self, ran_s: float) -> None:
-        """Write the heartbeat: the host's monotonic clock, how long the attempt has run, the step and the loss.
+    def beat(self) -> None:
+        """Write the heartbeat: the host's monotonic clock, how long the run has run, the step and the loss.
 
         The file is overwritten in place, so that it can report on a full disk that log or events wait.
         """
@@ -190,7 +197,7 @@ class AttemptWriter:
         doing = progress.liveness.doing
         record = {
             "monotonic_s": time.monotonic(),
-            "ran_s": ran_s,
+            "took_s": self._run_time.took_s,
             "grace_s": progress.grace_s,
             "step": progress.step,
             "loss": self.redact(progress.loss),

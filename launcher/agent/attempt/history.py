@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, List, NamedTuple, Optional, Set, Tuple
 
 from ..diagnosis import remedy
+from ..record.run_progress import RunProgress, progress_of, step_in
 from ..record.rundir import RecordFolder, Run
 
 if TYPE_CHECKING:
@@ -16,13 +17,13 @@ HELD = "held "  # prefix of a knob that the script consumed but sets itself
 
 
 class History(NamedTuple):
-    """(attempt.json, state.json) of each folder, oldest first, and the total running time of the attempts.
+    """(attempt.json, state.json) of each folder, oldest first, and the progress of the run in them.
 
     `prepared` is the record of how the run was prepared.
     """
 
     records: Records
-    ran_s: float
+    progress: RunProgress
     prepared: AttemptRecord
 
     @property
@@ -66,7 +67,7 @@ def read_history(run: Run) -> History:
     """Read the records of all folders of a run."""
     folders = [run.folder(number) for number in run.numbers()]
     records = [(folder.read_attempt(), folder.read_state()) for folder in folders]
-    return History(records, sum(map(_ran_s, folders)), run.prepared())
+    return History(records, progress_of(run, is_live=False), run.prepared())
 
 
 def taken_knobs(consumed: Set[str]) -> Set[str]:
@@ -88,14 +89,8 @@ def describe_previous(
         "folder": last.number,
         "state": state.get("state"),
         "reason": state.get("reason"),
-        "step": state.get("step"),
+        "step": step_in(last),
     }
     if seen is not None:
         previous.update(seen)
     return previous
-
-
-def _ran_s(folder: RecordFolder) -> float:
-    """Return how long an earlier attempt ran in seconds, by its last heartbeat."""
-    ran_s = folder.read_heartbeat().get("ran_s")
-    return float(ran_s) if isinstance(ran_s, (int, float)) else 0.0

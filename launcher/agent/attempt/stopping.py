@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Callable, List, Optional, Sequence
+from typing import TYPE_CHECKING, Callable, Iterator, List, Optional, Sequence
 
 from ..liveness import run_state
 from ..record.files import read_json
@@ -52,12 +53,14 @@ class RunTime:
         self._ran_before_s = ran_before_s
         self._limit_s = limit_s
         self._began_s = time.monotonic()
+        self._paused_s: Optional[float] = None
         self._rent_ends_s = rent_ends_s
 
     @property
-    def ran_s(self) -> float:
-        """Seconds that this attempt has run."""
-        return time.monotonic() - self._began_s
+    def took_s(self) -> float:
+        """Seconds that the run has run over all its attempts."""
+        now_s = time.monotonic() if self._paused_s is None else self._paused_s
+        return self._ran_before_s + now_s - self._began_s
 
     @property
     def left_s(self) -> float:
@@ -71,15 +74,21 @@ class RunTime:
 
     @property
     def _limit_left_s(self) -> float:
-        return float("inf") if self._limit_s is None else self._limit_s - self._ran_before_s - self.ran_s
+        return float("inf") if self._limit_s is None else self._limit_s - self.took_s
 
     @property
     def _rent_left_s(self) -> float:
         return self._rent_ends_s() - time.monotonic()
 
-    def leave_out(self, pause_s: float) -> None:
-        """Exclude a waiting time from the running time."""
-        self._began_s += pause_s
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Exclude a wait from the running time."""
+        self._paused_s = began_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._paused_s = None
+            self._began_s += time.monotonic() - began_s
 
 
 class RentEnd:

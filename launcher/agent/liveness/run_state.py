@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Dict, List, NamedTuple, Sequence
 
+from ..record.run_progress import progress_of
 from ..record.rundir import TERMINAL, UNREADABLE, WISHES, RecordFolder, Run, unreadable
 from ..record.safe_open import UnreadableError
 from . import liveness
@@ -150,9 +151,12 @@ def _judged(unheld: _Unheld, verdict: liveness.RunLiveness) -> StateRecord | Non
         shown = verdict.state or ("resuming" if sees_lock else "")
         derived: StateRecord = {"state": shown} if shown else {}
         return {**state, **derived, "fate": verdict.fate, **more}
+    step, loss, took_s = progress_of(run, is_live=False)
+    progress: StateRecord = {"step": step, "loss": loss, "took_s": took_s}
+    gone: StateRecord = {**state, **progress, "fate": liveness.GONE, **more}
     reason = WISHES[run.read_wish()]
     if reason is not None:
-        return {**state, "state": "stopped", "reason": reason, "fate": liveness.GONE, **more}
+        return {**gone, "state": "stopped", "reason": reason}
     if verdict.state:
-        return {**state, "state": verdict.state, "reason": verdict.reason, "fate": liveness.GONE, **more}
-    return {**state, "state": "interrupted", "fate": liveness.GONE, **more}
+        return {**gone, "state": verdict.state, "reason": verdict.reason}
+    return {**gone, "state": "interrupted"}

@@ -117,7 +117,7 @@ def _number(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) <= 1e12
 
 
-def _figure(value: Any) -> bool:
+def is_figure(value: Any) -> bool:
     """Whether it is a loss: a number, or `nan`, `inf` or `-inf` as text."""
     return type(value) in (int, float) or _text(value)
 
@@ -153,14 +153,19 @@ def table_of(shape: Shape, *, required: tuple[str, ...] = ()) -> Check:
     return check
 
 
+is_event: Check = table_of(
+    {"kind": _text, "rank": _whole, "step": _whole, "time": _number, "values": _table},
+    required=("kind", "time"),
+)
 STATE: Shape = {
     "state": _text,
     "reason": _text,
     "attempt": _whole,
     "step": _whole,
-    "loss": _figure,
+    "loss": is_figure,
     "checkpoint": _whole,
     "time": _number,
+    "took_s": _number,
     "save_s": _number,
     "rehearsed": _flag,
     "consumed": _texts,
@@ -203,9 +208,10 @@ SEALED: Shape = {"manifests": _texts}
 HEARTBEAT: Shape = {
     "monotonic_s": _number,
     "ran_s": _number,
+    "took_s": _number,
     "grace_s": lambda value: _number(value) and 0 <= value <= 86400,
     "step": _whole,
-    "loss": _figure,
+    "loss": is_figure,
     "refused": _text,
     "silent_s": _number,
     "doing": _text,

@@ -349,7 +349,7 @@ Loss = Union[float, str]
 class StateRecord(TypedDict, total=False):
     """The state of a run by its folder, as in `state.json`.
 
-    `trial` holds a trial's measurements, `sizes` the sizes of the growing files by name. `exit`, `signal` and
+    `took_s` is the running time of the run over all attempts so far, in seconds. `trial` holds a trial's measurements, `sizes` the sizes of the growing files by name. `exit`, `signal` and
     `oom_kills` describe a node's process. `fate` is set only if the state was derived from a liveness
     verdict, `elsewhere` if another place has the run.
     """
@@ -365,6 +365,7 @@ class StateRecord(TypedDict, total=False):
     consumed: List[str]
     uses_worker: bool
     checkpoint: Optional[int]
+    took_s: float
     save_s: float
     rehearsed: bool
     failure: Optional[FailureRecord]
@@ -389,10 +390,14 @@ class TroubleRecord(TypedDict, total=False):
 
 
 class HeartbeatRecord(TypedDict, total=False):
-    """The agent's regular heartbeat: its clock, its attempt's running time, and its training's activity."""
+    """The agent's regular heartbeat: its clock, the run's running time, and its training's activity.
+
+    Older versions wrote `ran_s`, the running time of the attempt.
+    """
 
     monotonic_s: float
     ran_s: float
+    took_s: float
     grace_s: float
     step: Optional[int]
     loss: Optional[Loss]

@@ -17,6 +17,7 @@ from ..liveness.liveness import EndError
 from ..record import strict_json
 from ..record.files import REFUSED, read_text, remove_folder, write_durably
 from ..record.locks import Lock
+from ..record.run_progress import progress_of
 from ..record.rundir import TERMINAL, VERSION, WISHES, RecordFolder, Run
 from ..store.secret_end import forget_secrets
 from ..system import process, token_processes
@@ -70,6 +71,7 @@ def settle(
     """
     last = run.last()
     judged = run_state.state_of(run)
+    progress = progress_of(run, is_live=False)
     try:
         folder = run.new_folder(last, _sealed_now(run))
     except FileExistsError:
@@ -90,7 +92,7 @@ def settle(
         write_durably(folder.events, strict_json.encode(event) + "\n")
         if state in TERMINAL:
             forget_secrets(run)
-        folder.write_state(state, reason, **more)
+        folder.write_state(state, reason, **progress._asdict(), **more)
     except OSError:
         folder.release()
         remove_folder(folder.path)  # half a record would hide the last one

@@ -212,7 +212,7 @@ class RunningCommand:
             self._proofs.keep_failure()
 
     def _beat(self) -> None:
-        self._account.beat(self._run_time.ran_s)
+        self._account.beat()
 
     # stopping it
 

@@ -108,19 +108,20 @@ class Supervisor:
             imitates_card=imitates_card(self.plan),
             redact=redactor.redact,
         )
+        runtime = self.history.prepared.get("runtime") or {}
+        limit_s = _seconds(self.plan.get("time_limit_minutes"))
+        self.run_time = RunTime(self.history.progress.took_s, limit_s, RentEnd(run, runtime).ends_s)
         self.account = AttemptWriter(
             run.new_folder(last, checkpoints.sealed_now(run)),
             1 + self.history.begun,
             redactor,
             self.progress,
+            self.run_time,
             is_rehearsed=self.plan.get("rehearsed") is True,
         )
         self.fence = Fence(run, self.account.folder)
         self.mending = Retry(run, self.plan, self.history, self.account)
         self.proofs = CheckpointEvidence(run, self.plan, self.history, self.account, self.progress)
-        runtime = self.history.prepared.get("runtime") or {}
-        limit_s = _seconds(self.plan.get("time_limit_minutes"))
-        self.run_time = RunTime(self.history.ran_s, limit_s, RentEnd(run, runtime).ends_s)
         self.terminations: list[int] = []
         self.chosen = checkpoints.ChosenCheckpoint(None, None, {})
         self.record: AttemptRecord = {}
@@ -165,7 +166,7 @@ class Supervisor:
 
     def beat(self) -> None:
         """Write the heartbeat."""
-        self.account.beat(self.run_time.ran_s)
+        self.account.beat()
 
     # before the command starts
 
@@ -194,10 +195,9 @@ class Supervisor:
         if last is None or not run_state.probe_of(self.run).writes_afar or predecessor.is_by_a_client(last):
             return
         predecessor_exit = predecessor.PredecessorExit(last, self.account.folder)
-        began_s = time.monotonic()
-        while not predecessor_exit.is_over() and not interruption.is_due():
-            time.sleep(0.1)
-        self.run_time.leave_out(time.monotonic() - began_s)
+        with self.run_time.paused():
+            while not predecessor_exit.is_over() and not interruption.is_due():
+                time.sleep(0.1)
 
     def _worker_trial(self) -> WorkerTrialRecord | None:
         """Return the worker's part of `attempt.json` for a trial; None for a training."""
@@ -253,13 +253,12 @@ class Supervisor:
             return
         from . import card_admission
 
-        began_s = time.monotonic()
         newest = checkpoints.newest(self.run.checkpoints)
         tries = remedy.tries(self.history.records, "gpu-busy-exclusive", newest)
-        self.cards = card_admission.wait_for_cards(
-            self.run, self.cards, self.account, interruption, tries, self._move
-        )
-        self.run_time.leave_out(time.monotonic() - began_s)
+        with self.run_time.paused():
+            self.cards = card_admission.wait_for_cards(
+                self.run, self.cards, self.account, interruption, tries, self._move
+            )
 
     def _wait_for_room(self, interruption: StartInterruption) -> None:
         """Wait until the next checkpoint fits on the disk. Waiting time does not count as run time."""
@@ -268,11 +267,10 @@ class Supervisor:
             return
         from .retry import wait_for_room
 
-        began_s = time.monotonic()
         newest = checkpoints.newest(self.run.checkpoints)
         tries = remedy.tries(self.history.records, "disk-full", newest)
-        wait_for_room(self.run, failure.needs, self.account, interruption, tries)
-        self.run_time.leave_out(time.monotonic() - began_s)
+        with self.run_time.paused():
+            wait_for_room(self.run, failure.needs, self.account, interruption, tries)
 
     def _move(self, cards: lease.Taken) -> None:
         """Record the new cards of the run."""
@@ -544,20 +542,23 @@ class Supervisor:
             unsaved = self._sync_outputs()
             if unsaved:
                 state, reason, evidence = "failed", OUTPUTS_LOST, {**evidence, **unsaved}
+        if not self.account.has_begun:  # it trained nothing: the last step is that of an earlier attempt
+            self.progress.step, self.progress.loss, _ = self.history.progress
         if state in TERMINAL:
             evidence = {**evidence, **self._send_notice(state, reason)}
         self.account.record("state", {"state": state, "reason": reason, "evidence": evidence})
-        while not (self.account.flush() and self._is_recorded(state, reason, evidence, **more)):
-            if self.run.read_wish() != "run":
-                self._erase_secrets()
-                self.has_left = True
-                return 0
-            if self.fence.look():
-                return self.leave()
-            if self.terminations:  # a full disk on a host that shuts down
-                return RESTART
-            self.beat()
-            time.sleep(NO_ROOM_S)
+        with self.run_time.paused():  # the run has ended, though its disk may be full
+            while not (self.account.flush() and self._is_recorded(state, reason, evidence, **more)):
+                if self.run.read_wish() != "run":
+                    self._erase_secrets()
+                    self.has_left = True
+                    return 0
+                if self.fence.look():
+                    return self.leave()
+                if self.terminations:  # a full disk on a host that shuts down
+                    return RESTART
+                self.beat()
+                time.sleep(NO_ROOM_S)
         return 0
 
     def _sync_outputs(self) -> dict[str, str]:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
-import time
 from typing import TYPE_CHECKING, Optional, TypedDict, cast
 
-from ..liveness.run_state import probe_of, runtime_of
+from ..liveness.run_state import is_unwritten, probe_of, runtime_of
 from ..liveness.trouble import trouble_of
 from ..record.engine_record import EngineRecord
 from ..record.record_shape import read_attempt, read_plan
+from ..record.run_progress import progress_of
 from ..record.rundir import LIVE, TERMINAL, UNREADABLE, Run, unreadable
 from ..record.strict_json import JsonObject
 
 if TYPE_CHECKING:
     from ..record.run_records import (
         AttemptRecord,
-        HeartbeatRecord,
         Loss,
         ParentRecord,
         RecordedRuntime,
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
 IN_DOUBT = ("resuming", "interrupted", "stop-incomplete", UNREADABLE)
 SLURM = "slurm"
 """The runtime kind whose runs wait in a queue before each attempt."""
-MOST_LOOKED_BACK = 8
-"""The most folders to search for a step, so that a long history does not slow down a listing."""
 
 
 class _Kind(TypedDict):
@@ -87,10 +83,7 @@ def summary(run: Run, state: StateRecord) -> RunLine:
     evidence = state.get("evidence")
     last = run.last()
     beat = last.read_heartbeat() if last else {}
-    known = [one for one in (state, beat) if one.get("step") is not None]
-    latest = max(known, key=lambda one: one["step"] or 0) if known else _last_progress(run)
-    if state["state"] in TERMINAL and state.get("step") is not None:
-        latest = state
+    progress = progress_of(run, is_live=state["state"] in LIVE)
     prepared = run.prepared()
     recorded = prepared.get("runtime")
     runtime = recorded if isinstance(recorded, dict) else {}
@@ -102,9 +95,9 @@ def summary(run: Run, state: StateRecord) -> RunLine:
         "state": state["state"],
         "reason": state.get("reason"),
         "attempt": state.get("attempt"),
-        "step": latest.get("step"),
+        "step": progress.step,
         "steps": plan.get("steps"),
-        "loss": latest.get("loss"),
+        "loss": progress.loss,
         "grace_s": beat.get("grace_s"),
         "job": plan.get("job"),
         "job_id": probe_of(run).job_id(run),
@@ -119,54 +112,15 @@ def summary(run: Run, state: StateRecord) -> RunLine:
         "rehearsed": plan.get("rehearsed") is True,
         "parent": prepared.get("parent"),
         "time": prepared.get("time"),
-        "ended": state.get("time") if state["state"] in TERMINAL else None,
-        "took_s": _attempts_s(run, state) if runtime.get("kind") == SLURM else None,
+        "ended": state.get("time") if state["state"] in TERMINAL and not is_unwritten(state) else None,
+        "took_s": progress.took_s,
     }
-
-
-def _attempts_s(run: Run, state: StateRecord) -> float:
-    """Return how long the attempts of a run took together, in seconds; the last one may still run.
-
-    An attempt whose agent died ends with its last heartbeat.
-    """
-    total = 0.0
-    for number, folder in enumerate(run.newest()):
-        attempt, last = folder.read_attempt(), folder.read_state()
-        begin, end = attempt.get("time"), last.get("time")
-        if attempt.get("kind") != "attempt" or begin is None or end is None:
-            continue
-        if number == 0 and state["state"] in LIVE:
-            end = time.time()
-        elif last.get("state") in LIVE:
-            end = max(end, begin + (folder.read_heartbeat().get("ran_s") or 0.0))
-        total += max(0.0, end - begin)
-    return total
 
 
 def _kind_and_engine(runtime: RecordedRuntime) -> _Runtime:
     has_name = bool((runtime.get("engine") or {}).get("name"))
     engine = runtime["engine"] if has_name else None
     return {"engine": engine, "runtime": {"kind": runtime.get("kind") or "native", "engine": engine}}
-
-
-def _last_progress(run: Run) -> StateRecord | HeartbeatRecord:
-    """Return the record with the last known step, or without a step, the last loss.
-
-    A script may print no steps. Empty if the newest MOST_LOOKED_BACK folders have neither. A waiting or
-    retried run shows it until its next attempt has trained a step.
-    """
-    without_step: StateRecord | HeartbeatRecord = {}
-    for folder in itertools.islice(run.newest(), MOST_LOOKED_BACK):
-        state, beat = folder.read_state(), folder.read_heartbeat()
-        if known := [one for one in (state, beat) if one.get("step") is not None]:
-            return max(
-                known, key=lambda one: one["step"] or 0
-            )  # an agent that died has written no final state
-        newest = (state, beat) if state.get("state") in TERMINAL else (beat, state)
-        without_step = without_step or next(
-            (one for one in newest if one.get("loss") is not None), without_step
-        )
-    return without_step
 
 
 def _last_remedy(run: Run) -> JsonObject | None:

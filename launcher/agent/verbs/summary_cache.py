@@ -20,7 +20,7 @@ from ..record.rundir import Run
 from ..record.safe_open import APPENDING, open_regular, read_regular
 from ..system import process
 
-FORMAT = "4"
+FORMAT = "5"
 """Part of the file's name. Change it with the contents of a summary."""
 MOST_BYTES = 32 * MOST_RECORD
 SETTLED_S = 2.0

@@ -351,9 +351,6 @@ def finish(local_copy: LocalCopy, state: RunState, view: View) -> None:
         ),
         None,
     )
-    began, ended, seconds = local_copy.record.began(), state.time, local_copy.attempts_s()
-    if seconds is None and ended is not None and began is not None:
-        seconds = ended - began
     first_loss = losses[0] if losses else None
     if state.evidence is not None:
         state = state.model_copy(update={"evidence": explained(local_copy.files, state.evidence)})
@@ -370,7 +367,7 @@ def finish(local_copy: LocalCopy, state: RunState, view: View) -> None:
         picture,
         metrics,
         first_loss,
-        seconds,
+        local_copy.took_s() if state.took_s is None else state.took_s,
         adapted,
         local_copy.folder,
         is_rehearsed,

@@ -46,7 +46,7 @@ def remembered(local_copy: LocalCopy) -> Summary:
 def _on_record(local_copy: LocalCopy) -> Summary:
     """Return the summary of a run from its fetched records."""
     plan, state = local_copy.record.plan(), local_copy.state() or RunState(state=State.PREPARING)
-    reached = state if None not in (state.step, state.loss) else local_copy.record.last_step()
+    reached = local_copy.record.last_step()
     return Summary(
         run=local_copy.run,
         state=state.state,
@@ -65,7 +65,7 @@ def _on_record(local_copy: LocalCopy) -> Summary:
         parent=local_copy.record.parent(),
         time=local_copy.launched() or None,
         ended=_ended(local_copy, state),
-        took_s=local_copy.attempts_s(),
+        took_s=local_copy.took_s(),
     )
 
 

@@ -12,7 +12,7 @@ from launcher.agent.liveness.docker import docker_liveness
 from launcher.agent.liveness.run_state import state_of
 from launcher.agent.liveness.trouble import trouble_of
 from launcher.agent.record.files import write_durably, write_over
-from launcher.agent.record.rundir import Run
+from launcher.agent.record.rundir import HEARTBEAT_S, Run
 from launcher.agent.system import process
 from launcher.agent.verbs.summary import summary
 from launcher.values.record import RunState, Trouble
@@ -220,11 +220,67 @@ def test_what_a_job_waits_in_its_queue_is_no_time_of_its_run(tmp_path):
     assert took_s(run, "stopped") == pytest.approx(1430, abs=5)
 
 
-def test_a_run_that_waits_in_no_queue_has_the_time_since_its_launch(tmp_path):
-    """No other figure is sent of it."""
+def test_the_time_of_a_run_is_the_time_in_which_it_ran(tmp_path):
+    """Of a live run until now, of one that died until its last sign; a wait that its agent left out does not count."""
     run, folder = held(tmp_path)
-    assert took_s(run, "running") is None
     folder.release()
+    folder = run.new_folder()
+    folder.write_state("running", time=time.time() - 1000, took_s=20.0)
+    assert took_s(run, "running") == pytest.approx(1020, abs=5)
+    assert took_s(run, "interrupted") == 20.0
+    events = [{"kind": "state", "time": time.time() - 1000 + past} for past in (1, 30)]
+    Path(folder.events).write_text("".join(f"{json.dumps(one)}\n" for one in events) + '{"torn')
+    assert took_s(run, "interrupted") == pytest.approx(50, abs=1)
+    for beaten_s, shown in (
+        (48.0, 50),
+        (100.0, 100),
+        (30.0, 30 + HEARTBEAT_S),
+    ):  # a full disk; a clock that was set
+        write_over(folder.heartbeat, json.dumps({"took_s": beaten_s}))
+        assert took_s(run, "interrupted") == pytest.approx(shown, abs=1)
+    folder.release()
+    assert (state_of(run)["state"], state_of(run)["took_s"]) == ("interrupted", 35.0)
+    folder = run.new_folder()
+    folder.write_state("resuming", "disk", time=time.time() - 500, took_s=35.0)
+    assert took_s(run, "resuming") == 35.0
+    folder.release()
+
+
+@pytest.mark.testbed
+def test_a_run_that_a_full_disk_let_end_without_a_record_has_its_time(small_disk):
+    """Its last state is that of its start; when it ended is not known."""
+    run, folder = held(small_disk)
+    run.write_wish("run")
+    folder.write_state("running", took_s=1.0)
+    write_over(folder.heartbeat, json.dumps({"took_s": 400.0, "step": 7}))
+    fill(small_disk / "filler")
+    run.write_wish("stop")
+    folder.release()
+    line = summary(run, state_of(run))
+    assert (line["state"], line["step"], line["took_s"], line["ended"]) == ("stopped", 7, 400.0, None)
+
+
+def test_the_last_step_of_a_dead_agent_is_that_of_its_events(tmp_path):
+    """Its heartbeat is up to five seconds older, and its last state is of its start or of a checkpoint."""
+    run, folder = held(tmp_path)
+    folder.write_state("running", attempt=1, step=10, loss=3.0)
+    write_over(folder.heartbeat, json.dumps({"step": 18, "loss": 2.0}))
+    told = {"kind": "metric", "time": time.time()}
+    metrics = [
+        {**told, "rank": 0, "step": 30, "values": {"loss": 1.5}},
+        {**told, "rank": 0, "step": 33, "values": {"grad_norm": 0.1}},
+        {**told, "rank": 1, "step": 34, "values": {"loss": 0.1}},
+        {**told, "rank": 0, "step": "35", "values": {"loss": 0.2}},
+        {**told, "rank": 0, "step": None, "values": {"loss": [0.3]}},
+    ]
+    Path(folder.events).write_text("".join(f"{json.dumps(one)}\n" for one in metrics) + '{"torn')
+    assert summary(run, state_of(run))["step"] == 18
+    folder.release()
+    found = state_of(run)
+    assert (found["state"], found["step"], found["loss"]) == ("interrupted", 33, 1.5)
+    assert (summary(run, found)["step"], summary(run, found)["loss"]) == (33, 1.5)
+    run.new_folder().write_state("failed", "not-restartable")
+    assert (summary(run, state_of(run))["step"], summary(run, state_of(run))["loss"]) == (33, 1.5)
 
 
 def took_s(run, state):

@@ -36,7 +36,7 @@ def write(run, seconds, cards, state="succeeded"):
     """Put a run's record here: it took so long, with so many GPUs."""
     attempt = runs_folder() / run / "0001"
     attempt.mkdir(parents=True)
-    (attempt / "attempt.json").write_text(json.dumps({"time": 1000.0}))
+    (attempt / "attempt.json").write_text(json.dumps({"kind": "attempt", "time": 1000.0}))
     (attempt / "state.json").write_text(json.dumps({"state": state, "time": 1000.0 + seconds}))
     (attempt.parent / "plan.json").write_text(json.dumps({"job": "t", "allocation": {"cards": cards}}))
 

@@ -794,10 +794,24 @@ def test_what_a_job_waits_in_its_queue_is_no_time_of_its_run(tmp_path):
         (folder / "state.json").write_text(json.dumps(state))
         lines = [json.dumps({**event, "time": at}) for at in times]
         (folder / "events.jsonl").write_text("".join(f"{line}\n" for line in lines))
-    assert (remembered(local_copy).took_s, local_copy.took_s(local_copy.state())) == (430.0, 430.0)
+    assert (remembered(local_copy).took_s, local_copy.took_s()) == (430.0, 430.0)
     other = LocalCopy("0101-sft-aaaa", tmp_path / "runs")
     other.bind_seen(LOCAL, "", 1000.0)
     assert remembered(other).took_s is None
+
+
+@pytest.mark.parametrize(
+    ("state", "shown"), [({"state": "running"}, (43, 40.0)), ({"state": "stopped", "step": 43}, (43, 20.0))]
+)
+def test_a_record_without_an_end_goes_by_its_events(local_copy, state, shown):
+    """Its last state is of its start or of a checkpoint: the agent has died since, and nobody has asked its host."""
+    folder = local_copy.folder / "0001"
+    told = {"step": 10, "loss": 3.0, "time": 1000.0, "took_s": 20.0, **state}
+    (folder / "state.json").write_text(json.dumps(told))
+    metric = {"version": 1, "kind": "metric", "step": 43, "values": {"loss": 0.5}, "time": 1020.0}
+    (folder / "events.jsonl").write_text(json.dumps(metric))
+    assert (local_copy.record.last_step().step, local_copy.record.took_s(None)) == shown
+    assert local_copy.record.took_s(1300.0) == (320.0 if state["state"] == "running" else 20.0)
 
 
 def test_a_run_that_was_removed_before_its_state_came_was_stopped(local_copy):

@@ -61,6 +61,35 @@ def kill_all(client, run):
     until(lambda: not processes_of(folder_of(client, run)), "their end")
 
 
+# a run whose agent died
+
+
+PRINTED = """
+import time
+for step in range(1, 34):
+    print({"step": step, "loss": 1 / step}, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_run_whose_agent_died_has_one_last_step_and_one_time(client):
+    """In each view, before and after its end; the time in which it was dead does not count."""
+    client.script(PRINTED)
+    run = client.detached("--", "python", "train.py")
+    events = folder_of(client, run) / "record/0002/events.jsonl"
+    until(lambda: events.exists() and '"step":33' in events.read_text(), "its steps")
+    kill_all(client, run)
+    dead = client.summary(run, "--host", "local")
+    assert (dead["state"], dead["step"], dead["loss"]) == ("interrupted", 33, 1 / 33)
+    assert client.summary(run)["took_s"] == dead["took_s"] < 60
+    seen = client.run("attach", run)
+    assert (seen.returncode, "step 33" in seen.stderr) == (1, True)
+    (told,) = {
+        (row["step"], row["took_s"]) for row in (client.summary(run), client.summary(run, "--host", "local"))
+    }
+    assert told == (33, pytest.approx(dead["took_s"], abs=10))
+
+
 # what a run waits for
 
 

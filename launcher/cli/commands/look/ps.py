@@ -342,15 +342,10 @@ def _loss(loss: object) -> str:
 
 
 def _time(run: Summary) -> str:
-    """Return a run's duration, or its time so far; `-` if its end is unknown or it has not begun.
-
-    The time of its job in a queue does not count.
-    """
-    if run.time is None or (run.ended is None and run.state in ("interrupted", "unreadable", "reserved")):
+    """Return a run's running time so far; `-` if it is unknown, or if no job of the run has begun."""
+    if run.took_s is None or (run.state == State.RESERVED and not run.took_s):
         return "-"
-    if run.took_s is not None:
-        return duration_text(run.took_s)
-    return duration_text((time.time() if run.ended is None else run.ended) - run.time)
+    return duration_text(run.took_s)
 
 
 def _age(began: float | None) -> str:
