@@ -33,7 +33,7 @@ def docstrings(one: type) -> dict[str, str]:
         for field, below in zip(node.body, node.body[1:], strict=False):
             match field, below:
                 case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
                     ast.Expr(value=ast.Constant(value=str(text))),
                 ):
                     found[name] = " ".join(text.split())

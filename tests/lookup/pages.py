@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from enum import StrEnum
 from typing import Any
 
 from lookup.fields import Key, docstrings, keys, table, values
@@ -25,6 +26,7 @@ from launcher.transport.local_variables import LISTED
 from launcher.values.host import Host
 from launcher.values.job import Job, objection_to
 from launcher.values.profile import Profile
+from launcher.values.states import Reason, State
 
 DOCS = REPOSITORY / "docs"
 WRITTEN = "<!-- Written from the code by `pytest tests/lookup --rewrite-cases`; do not edit. -->\n\n"
@@ -222,13 +224,29 @@ def _case(error: type[errors.LaunchError]) -> str:
 
 
 def failures_page() -> str:
-    """Return every class of failure, with the answer of the agent."""
+    """Return every class of failure, with the answer of the agent; and the other reasons and states of a run."""
     rows = [(f"`{one.name}`", one.why, one.mend, _answer(one.name)) for one in FAILURES]
     return (
         "# Failure classes\n\n`launch diagnose` prints these for a run or a log, see [recovery and diagnosis](recovery-and-diagnosis.md). *Automatic*: "
         "the agent's [answer](recovery-and-diagnosis.md#automatic-recovery); the counts start again after each checkpoint. "
-        "Without one, the run ends.\n\n" + table(("class", "it means", "fix", "automatic"), rows)
+        "Without one, the run ends.\n\n"
+        + table(("class", "it means", "fix", "automatic"), rows)
+        + "\n## Other reasons\n\nA state such as `failed: never-started` has one of these reasons, or a class.\n\n"
+        + _words_of(Reason, "reason", known={one.name for one in FAILURES})
+        + "\n## States\n\n"
+        + _words_of(State, "state")
     )
+
+
+def _words_of(words: type[StrEnum], head: str, known: Container[str] = ()) -> str:
+    """Return the table of a set of words, without the known ones. Raises AssertionError for one without a docstring."""
+    meanings = docstrings(words)
+    rows = []
+    for one in words:
+        if one not in known:
+            assert one.name in meanings, f"{words.__name__}.{one.name} needs a docstring below it"
+            rows.append((f"`{one}`", meanings[one.name]))
+    return table((head, "it means"), rows)
 
 
 def _answer(name: str) -> str:
