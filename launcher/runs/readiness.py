@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from launcher.values.host import Host
 
 
+DEADLINE_S = 30.0
+"""How long a host may take to answer: one whose file system or driver hangs reports it after 20 s."""
+
+
 class Readiness(NamedTuple):
     """The rows of a host, and its cards and software in one line; None if it was not asked or did not answer."""
 
@@ -29,7 +33,7 @@ class Readiness(NamedTuple):
 
 def readiness(hosts: Sequence[Host], lookup: Lookup) -> Iterator[Readiness]:
     """Probe hosts, and yield the rows of each when it answers."""
-    for probed in probe_all(hosts, job=None):
+    for probed in probe_all(hosts, DEADLINE_S, job=None):
         backend, facts = backend_of(probed.host), probed.facts
         summary = probed.quota or (backend.probing.describe(facts) if facts is not None else None)
         yield Readiness(probed.host.name, summary, tuple(backend.upkeep.prerequisites(probed, lookup)))

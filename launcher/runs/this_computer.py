@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -109,11 +110,11 @@ def _folder_row(name: str, folder: Path) -> Prerequisite:
         return Prerequisite.lacking(name, f"{existing}: {error.strerror}")
     if not os.access(existing, os.W_OK | os.X_OK):
         return Prerequisite.lacking(
-            name, f"{existing} cannot be written", f"its permissions   ls -ld {existing}"
+            name, f"{existing} cannot be written", f"its permissions   ls -ld {shlex.quote(str(existing))}"
         )
     if free_gb < FREE_GB_NEEDED:
         words = f"{folder} has less than {FREE_GB_NEEDED:g} GB free"
-        return Prerequisite.lacking(name, words, "runs and their sizes   du -sh runs/*")
+        return Prerequisite.lacking(name, words, f"free some space   du -sh {shlex.quote(str(existing))}/*")
     return Prerequisite.ok(name, f"{free_gb:,.0f} GB free   {folder}")
 
 

@@ -69,10 +69,13 @@ def ignored_by_git(folder: Path) -> frozenset[str] | None:
 
 
 def commit_of(folder: Path) -> str | None:
-    """Return the first 12 digits of the current commit of a folder with a `.git`, or None if git fails."""
+    """Return the first 12 digits of the current commit of a folder with a `.git`, or None if git fails.
+
+    The folder is launcher's own checkout, and may belong to another user, e.g. on a shared computer.
+    """
     if shutil.which("git") is None:
         return None
-    process = _git(folder, "rev-parse", "--short=12", "HEAD")
+    process = _git(folder, "rev-parse", "--short=12", "HEAD", may_be_anothers=True)
     try:
         said, _ = process.communicate(timeout=ANSWER_S)
     except subprocess.TimeoutExpired:
@@ -130,8 +133,9 @@ def _work_tree(folder: Path) -> dict[str, str]:
     return {"GIT_WORK_TREE": str(top)} if top is not None and (top / ".git").is_dir() else {}
 
 
-def _git(folder: Path, *words: str) -> subprocess.Popen[bytes]:
-    settings = [word for key, value in _SETTINGS.items() for word in ("-c", f"{key}={value}")]
+def _git(folder: Path, *words: str, may_be_anothers: bool = False) -> subprocess.Popen[bytes]:
+    safe = {"safe.directory": str(folder)} if may_be_anothers else {}  # honoured here by git 2.38 or newer
+    settings = [word for key, value in {**_SETTINGS, **safe}.items() for word in ("-c", f"{key}={value}")]
     return subprocess.Popen(
         ["sh", "-c", _BOUNDED, "sh", "git", *settings, "-C", str(folder), *words],
         stdin=subprocess.DEVNULL,

@@ -71,6 +71,16 @@ def test_a_project_whose_environment_has_launcher_is_no_checkout_of_it(place):
     assert said(place / "env") == f"launch {__version__}, commit 0123456789ab"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a folder to another user needs root")
+def test_the_commit_of_another_user_s_checkout_is_said(place):
+    """As on a shared computer: git itself refuses to look there without being asked for this folder."""
+    commit = git(place, "rev-parse", "--short=12", "HEAD")
+    copied_to(place)
+    for path in (place, *place.rglob("*")):
+        os.chown(path, 65534, 65534)
+    assert said(place) == f"launch {__version__}, checked out at {commit}"
+
+
 def test_nothing_that_a_checkout_names_is_run(place, tmp_path_factory):
     """Neither a monitor, nor a hook, nor an alias or a pager."""
     mark = tmp_path_factory.mktemp("mark") / "ran"

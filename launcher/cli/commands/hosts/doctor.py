@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Annotated
@@ -141,7 +142,7 @@ def _show(rows: list[Prerequisite], found: list[Readiness], *, in_full: bool) ->
         lines += _lines_of(row for row in one.rows if in_full or row.state != "ok")
     lacking = [one.host for one in found if not one.ready]
     if lacking and not in_full:
-        more = f"all rows of one   launch doctor {lacking[0]}"
+        more = f"all rows of one   launch doctor {shlex.quote(lacking[0])}"
         lines += _wrapped(f"{len(lacking)} of {len(found)} hosts lack something   {more}", 2)
     say(*lines)
 
