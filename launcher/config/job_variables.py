@@ -24,7 +24,7 @@ def assigned(words: Sequence[str]) -> dict[str, str]:
         name, is_assigned, value = word.partition("=")
         if not is_assigned and NAME.fullmatch(name):
             raise UsageError(f"-e {name}: expected NAME=VALUE\n  a secret of your shell   -s {name}")
-        if not is_assigned:
+        if not is_assigned or not name:
             raise UsageError("-e: expected NAME=VALUE, as in   -e WANDB_MODE=offline")
         if objection := objection_to(name):
             raise UsageError(f"-e {name}=…: {name} {objection}")

@@ -29,7 +29,7 @@ class LocalKeyboard:
         """Raises UsageError if either is not a terminal."""
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise UsageError(
-                "a shell needs a terminal\n  next   launch exec RUN -- COMMAND     which runs one command, without"
+                "a shell needs a terminal\n  next   launch exec RUN -- COMMAND     runs one command without a terminal"
             )
         self.kind = os.environ.get("TERM", "dumb")
         self._input = sys.stdin.fileno()

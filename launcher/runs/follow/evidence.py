@@ -151,7 +151,10 @@ def _clauses(key: str, value: Any) -> list[str]:
     if key == "service":
         return [str(value)]
     if key == "previous" and isinstance(value, dict):
-        return [f"before it: {', '.join(words(value))}"]
+        what = "the attempt before it"
+        if isinstance(folder := value.get("folder"), int):
+            what += f", in folder {folder:04d}"
+        return [": ".join(filter(None, [what, ", ".join(words({**value, "folder": None}))]))]
     if key == "lost" and isinstance(value, list):
         return [f"lost: {', '.join(map(str, value))}"]
     if key in ("ended", "remaining") and isinstance(value, list):

@@ -43,10 +43,10 @@ def note(local_copy: LocalCopy) -> None:
 
 
 def show_rest(local_copy: LocalCopy, state: RunState, view: View) -> None:
-    """Show the unseen output that another process fetched of an ended run. Raises RunError."""
+    """Begin to show an ended run, and show the unseen output that another process fetched. Raises RunError."""
     before = shown(local_copy)
+    view.begin(local_copy.run, local_copy.record.plan(), local_copy.sync.load(before))
     if before is not None:
-        view.begin(local_copy.run, local_copy.record.plan(), local_copy.sync.load(before))
         show_more(local_copy, state, view)
 
 

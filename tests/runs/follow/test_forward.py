@@ -147,7 +147,11 @@ def test_all_is_carried_on_one_connection_which_is_made_again(client, lab):
     client.detached("--host", "A", "--", "true")
     there, here = free_port(), free_port()
     words = [sys.executable, client.project / "server.py", str(there)]
-    with subprocess.Popen(words, stdout=subprocess.PIPE) as server:  # of this machine, as A is
+    with (
+        subprocess.Popen(words, stdout=subprocess.PIPE) as server,  # of this machine, as A is
+        contextlib.ExitStack() as at_end,
+    ):
+        at_end.callback(server.kill)
         assert server.stdout.readline() == b"listens\n"
         before = lab.connections()
         with forwarded(client, "last", f"{here}:{there}") as (process, port):
@@ -165,4 +169,3 @@ def test_all_is_carried_on_one_connection_which_is_made_again(client, lab):
             taken = f"port {there} of this machine is taken: port {port} is used   "
             assert process.stderr.readline().startswith(taken)
             assert ask(port, b"another") == answer_to(b"another")
-        server.kill()

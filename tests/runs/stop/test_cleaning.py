@@ -53,6 +53,15 @@ def test_a_run_that_somebody_else_removed_is_said_so(client, root):
     assert client.summary(run)["state"] == "succeeded"
 
 
+def test_a_removed_run_ends_as_it_was_shown(client):
+    """An attach has the steps of the record here, as the launch had."""
+    client.script("for step in range(1, 4): print(f'step {step}/3 loss {1 / step}')")
+    outcome = "3 steps, loss 1 → 0.3333"
+    assert outcome in client.seen("--", "python", "train.py")
+    client.ok("rm", "--yes", "last")
+    assert outcome in client.seen("attach", "last")
+
+
 @pytest.mark.parametrize("verb", ["rm", pytest.param("stop", marks=pytest.mark.long)])
 def test_what_happens_to_last_is_confirmed(client, root, verb):
     """Without a terminal the run is named and nothing happens; --yes goes on."""
