@@ -108,6 +108,15 @@ def assert_mirrored(place, run):
     assert sorted((Path(path).name, digest) for path, digest in mirrored.items()) == expected
 
 
+def test_the_doctor_finds_the_place_ready(place):
+    """Every kind of host has rows of its own, and nothing here is lacking."""
+    found = json.loads(place.client.ok("doctor", place.host, "--json"))
+    (host,) = found["hosts"]
+    assert (host["host"], found["ready"], found["computer"]) == (place.host, True, [])
+    assert host["rows"]
+    assert host["summary"]
+
+
 def test_submit_streams_the_run_mends_it_and_brings_its_artifacts(place):
     """It succeeds with exit code 0 after one crash; record, log and artifacts are the host's, by sha256sum on both sides.
 
