@@ -88,15 +88,21 @@ class Digests:
             return None
         return Looked(self._seen[path][-1], self._seen[path][0], mode)
 
+    def look_again(self) -> None:
+        """Forget what was checked lately, after a file has changed."""
+        self._modes.clear()
+
     def read(self, path: str, advance: Callable[[int], None]) -> tuple[Known, os.stat_result]:
-        """Read a file.
+        """Read a file up to the size that it has at the start: a log may grow for ever.
 
         Return its results and its status. `advance` gets the bytes of each piece. Raises OSError.
         """
         hashing, start = hashlib.sha256(), b""
         with open(open_regular(path, os.O_RDONLY), "rb", buffering=0) as file:
             status = os.fstat(file.fileno())
-            while piece := file.read(PIECE):
+            left = status.st_size
+            while left and (piece := file.read(min(PIECE, left))):
+                left -= len(piece)
                 start = start or piece
                 hashing.update(piece)
                 advance(len(piece))

@@ -48,6 +48,15 @@ class ShippingError(Exception):
     """Raised for a tree that differs from its manifest, or cannot be sent now."""
 
 
+class ChangedFileError(ShippingError):
+    """Raised for a file that arrived with other contents than offered. `sha256` is the digest as offered."""
+
+    def __init__(self, sha256: str) -> None:
+        """Store the digest."""
+        super().__init__("a file changed while it was being sent; launch again")
+        self.sha256 = sha256
+
+
 class FileTree(Manifest):
     """One tree of a manifest: the code or one data source, by paths relative to it."""
 

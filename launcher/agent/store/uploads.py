@@ -9,7 +9,7 @@ import shutil
 from typing import Any, Callable, Dict, Mapping, Tuple
 
 from ..record.locks import Lock
-from .manifest import ShippingError
+from .manifest import ChangedFileError, ShippingError
 
 CHUNK = 1 << 18
 WRITTEN_AT_ONCE = 32 << 20
@@ -91,7 +91,7 @@ def _take(stream: Any, sha256: str, size: int, part: str) -> None:
                 os.posix_fadvise(file.fileno(), begun, written - begun, os.POSIX_FADV_DONTNEED)
                 begun = written
     if digest.hexdigest() != sha256:
-        raise ShippingError("a file changed while it was being sent; launch again")
+        raise ChangedFileError(sha256)
 
 
 def _look(path: str) -> Look:

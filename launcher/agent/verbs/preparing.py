@@ -24,7 +24,7 @@ from ..serving.container_place import container_place
 from ..serving.requests import NoArguments, RequestError, RunId, RunRequest, VerbReply, read_object
 from ..serving.session import ClientSession, Verb
 from ..store import shipping, worker_folder
-from ..store.manifest import check, read_manifest, shared_modes_of, sizes_of
+from ..store.manifest import ChangedFileError, check, read_manifest, shared_modes_of, sizes_of
 
 if TYPE_CHECKING:
     from ..record.run_records import PlanRecord, RecordedRuntime
@@ -194,7 +194,10 @@ class Ship(NamedTuple):
 
 
 def ship(session: ClientSession, request: Ship, _payload: bytes) -> VerbReply:
-    """Take the files that the last answer listed as missing, and put the tree in place."""
+    """Take the files that the last answer listed as missing, and put the tree in place.
+
+    Raises RequestError `changed` for a file with other contents than offered.
+    """
     run = session.prepared_run(request.run)
     manifest = session.manifests.get(run.id, {})
     stream = shipping.ChunkReader(session.connection)
@@ -207,6 +210,8 @@ def ship(session: ClientSession, request: Ship, _payload: bytes) -> VerbReply:
             requested = [(sha256, sizes[sha256]) for sha256 in files]
             session.store.receive(stream, requested, shared_modes_of(manifest))
             return VerbReply({"missing": session.store.place(manifest, run)})
+    except ChangedFileError as error:
+        raise RequestError("changed", str(error), {"sha256": error.sha256}) from None
     finally:
         stream.skip_rest()  # the client sends the whole stream, even after a refusal
 

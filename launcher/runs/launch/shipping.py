@@ -11,7 +11,7 @@ from rich.filesize import decimal
 from launcher.base.meter import Meter
 from launcher.base.text import files_text
 from launcher.copy.local_copy import LocalCopy
-from launcher.errors import ConnectionLostError, RunError
+from launcher.errors import AgentError, ConnectionLostError, RunError, UsageError
 from launcher.runs.follow.view import Stage
 from launcher.transport.client.host_client import HostClient
 from launcher.upload import tree
@@ -33,14 +33,29 @@ class Shipment(NamedTuple):
     words: str
 
 
+class _ChangedFileError(UsageError):
+    """Raised when a file changed between its reading and its sending."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name} changed during the upload, also at a second try; no run was begun\n"
+            "  launch again once no program writes to it, or leave it out with a line in .launchignore"
+        )
+
+
 def ship(
     client: HostClient, load: Load, before: UploadHistory, local_copy: LocalCopy, stage: Stage
 ) -> Shipment:
-    """Put a load in place on the host for a run."""
-    manifest = tree.manifest(load.tree, load.digests, stage.moved)
-    load.digests.save()
+    """Put a load in place on the host for a run. If a file changes during that, read and send it once more.
+
+    Raises UsageError if it changes again.
+    """
     try:
-        sent = _send(client, local_copy.run, load.tree, manifest, stage)
+        try:
+            manifest, sent = _put(client, load, local_copy, stage)
+        except _ChangedFileError:
+            load.digests.look_again()
+            manifest, sent = _put(client, load, local_copy, stage)
     except ConnectionLostError as error:
         words = f"{error}\n  no run was begun   the same command again sends only the files that have not arrived complete"
         raise ConnectionLostError(error.host, words) from error
@@ -49,6 +64,15 @@ def ship(
     left_out = left_out_line(load.cargo)
     words = f"{_sent(load.cargo, sent)}; left out: {left_out}" if left_out else _sent(load.cargo, sent)
     return Shipment(manifest, words)
+
+
+def _put(
+    client: HostClient, load: Load, local_copy: LocalCopy, stage: Stage
+) -> tuple[Mapping[str, tree.PathRecord], dict[str, int]]:
+    """Read a load and send its missing files; return its manifest, and the sizes of the sent files."""
+    manifest = tree.manifest(load.tree, load.digests, stage.moved)
+    load.digests.save()
+    return manifest, _send(client, local_copy.run, load.tree, manifest, stage)
 
 
 def _sent(cargo: UploadSelection, sent: dict[str, int]) -> str:
@@ -69,7 +93,7 @@ def _send(
     """Offer a tree to the host and send the missing files, until the tree is in place; return the sizes in bytes.
 
     Raises RunError if the host requests files that were not offered, or still lacks files after several
-    tries.
+    tries, and UsageError if a file has changed since it was read.
     """
     sent: dict[str, int] = {}
     sources: dict[str, tree.SizedFile] = {}
@@ -85,9 +109,15 @@ def _send(
         sizes = [file.size for file in requested]
         sent.update(zip(missing, sizes, strict=True))
         meter = Meter(sum(sizes), stage.moved)
-        missing = client.preparation.ship(
-            run, missing, functools.partial(tree.write_files, requested, meter=meter)
-        )
+        try:
+            missing = client.preparation.ship(
+                run, missing, functools.partial(tree.write_files, requested, meter=meter)
+            )
+        except AgentError as error:
+            changed = sources.get(str(error.values.get("sha256")))
+            if error.code == "changed" and changed is not None:
+                raise _ChangedFileError(changed.name) from error
+            raise
     raise RunError(f"{client.host} cannot store the files that it receives; check its disk")
 
 

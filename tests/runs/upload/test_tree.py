@@ -336,6 +336,18 @@ def test_a_file_younger_than_its_file_systems_tick_is_not_trusted(folder):
     assert said(folder, collected(folder))["code/young"]["sha256"] == hashlib.sha256(b"two").hexdigest()
 
 
+def test_a_file_that_grows_while_it_is_read_counts_as_it_was(folder):
+    """A log that a program writes: its first bytes are sent, with their digest."""
+    path = put(folder / "log", "x" * 10)
+
+    def grow(_count):
+        with path.open("a") as file:
+            file.write("more")
+
+    known, status = Digests(folder).read(str(path), grow)
+    assert (known.sha256, status.st_size) == (hashlib.sha256(b"x" * 10).hexdigest(), 10)
+
+
 @pytest.mark.parametrize("spoilt", [b"", b"[]", b'{"x": 1}', b"\xff", b'{"%s": ["a", 2]}'])
 def test_a_spoilt_cache_is_forgotten(folder, tmp_path, spoilt):
     """It is a cache: what it says is checked against the file, and what it cannot say is asked of the file."""
