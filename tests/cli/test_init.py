@@ -32,7 +32,7 @@ def asked(client):
 def test_by_options_it_writes_the_file_and_runs_a_first_job(client):
     """Without a terminal; a launch then needs no --host. Nothing of the project was sent."""
     client.script("SECRET", "notes.txt")
-    done = client.run("init", "--host", "local")
+    done = client.run("init", "--host", "local", "--yes")
     assert done.returncode == 0, done.stderr
     assert written(client) == {"host": "local"}
     assert "hello from" in done.stdout
@@ -40,6 +40,19 @@ def test_by_options_it_writes_the_file_and_runs_a_first_job(client):
     (run,) = (client.home / ".launch" / "runs").glob("*-hello-*")
     assert [path.name for path in run.rglob("*.*") if path.parent.name == "code"] == ["hello.py"]
     assert "local" in client.seen("--", "true")
+
+
+def test_without_a_terminal_it_writes_and_starts_nothing_unasked(client):
+    """It shows the file, and the command that writes it."""
+    done = client.run("init", "--host", "local")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert '| host = "local"' in done.stderr
+    assert done.stderr.endswith("next   launch init --host local --yes\n")
+    assert not list(client.project.iterdir())
+    assert not (client.home / ".launch" / "runs").exists()
+    client.ok("init", "--host", "local", "--yes", "--no-smoke")
+    assert written(client) == {"host": "local"}
+    assert not (client.home / ".launch" / "runs").exists()
 
 
 def test_a_file_that_is_there_stays_as_it_is(client):
@@ -103,7 +116,7 @@ def test_a_person_is_asked_for_the_host_and_before_the_file_is_written(client):
 
 def test_json_has_what_was_written(client):
     """And the first job's records, one a line."""
-    lines = [json.loads(line) for line in client.ok("init", "--host", "local", "--json").splitlines()]
+    lines = [json.loads(line) for line in client.ok("init", "--host", "local", "--json", "-y").splitlines()]
     (told,) = [line for line in lines if line["kind"] == "init"]
     assert told["path"] == "launch.toml"
     assert (told["host"], told["profile"], told["runtime"]) == ("local", None, "native")

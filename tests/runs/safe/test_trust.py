@@ -255,7 +255,7 @@ def test_hosts_of_this_user_need_no_trust(clone):
 def test_what_init_writes_is_trusted(client):
     """With an environment it holds a value that needs trust."""
     client.variables["LAUNCH_TRUST"] = ""
-    client.ok("init", "--host", "local", "--environment", sys.executable, "--no-smoke")
+    client.ok("init", "--host", "local", "--environment", sys.executable, "--no-smoke", "--yes")
     assert "environment" in (client.project / "launch.toml").read_text()
     client.ok("probe")
 

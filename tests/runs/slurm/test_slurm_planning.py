@@ -284,7 +284,7 @@ def test_init_writes_a_projects_file_for_a_cluster(client, hive):
     own = client.home / ".config" / "launch" / "hosts.toml"
     own.parent.mkdir(parents=True)
     (client.project / "launch.toml").rename(own)
-    done = client.run("init", "--host", "hive")
+    done = client.run("init", "--host", "hive", "--yes")
     assert done.returncode == 0, done.stderr
     assert "hello from node" in done.stdout + done.stderr
     assert "a100_40gb" in done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -31,11 +32,15 @@ def init(
     smoke: Annotated[
         bool, typer.Option("--smoke/--no-smoke", help="Run a first job on the host, which takes seconds.")
     ] = True,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Write the file and run the first job without asking.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Write launch.toml for a host: probe it, propose its card and environment, and run a first job on it.
 
-    Without --host you are asked. An existing launch.toml is never changed. The written values are trusted.
+    Without --host you are asked. At a terminal you are asked before the file is written; elsewhere --yes must be given. An
+    existing launch.toml is never changed. The written values are trusted.
 
     Examples:
         launch init
@@ -64,9 +69,8 @@ def init(
         stage.text = probing.describe(facts)
     proposal = propose(place, environment, facts)
     _show(proposal, path)
-    if agrees(f"write {path}?") is False:
-        complain("nothing was written")
-        raise typer.Exit(1)
+    if not yes:
+        _check_wanted(path, place.name, smoke=smoke)
     write(path, proposal.text)
     values = Lookup().project_values
     if values:
@@ -80,6 +84,17 @@ def init(
     if smoke:
         _run_hello(proposal.host, as_json=as_json)
     complain("  next     launch -- python train.py")
+
+
+def _check_wanted(path: Path, host: str, *, smoke: bool) -> None:
+    """Ask the user whether to write the file. Raises UsageError without a terminal, and Exit with code 1 for no."""
+    is_wanted = agrees(f"write {path}{f', and run a first job on {host}' * smoke}?")
+    if is_wanted is None:
+        command = shlex.join(["launch", *sys.argv[1:], "--yes"])
+        raise UsageError(f"nothing was written: there is no terminal to ask at\n  next   {command}")
+    if not is_wanted:
+        complain("nothing was written")
+        raise typer.Exit(1)
 
 
 def _asked() -> Host:
