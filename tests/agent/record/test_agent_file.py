@@ -4,6 +4,7 @@ import contextlib
 import glob
 import hashlib
 import io
+import itertools
 import json
 import os
 import re
@@ -143,22 +144,16 @@ def test_a_file_that_is_whole_is_not_sent_again(installed):
 
 
 def interpreters():
-    """Every Python >= 3.8 on PATH or in ~/.pyenv/versions, one a version; the one we run on among them."""
-    names = [f"python3.{minor}" for minor in range(8, 16)]
-    paths = [os.path.join(folder, name) for folder in os.get_exec_path() for name in names]
-    paths += glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python3"))
+    """Every Python >= 3.8 on PATH or in ~/.pyenv/versions, one a version by its name; the one we run on among them."""
     found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
-    for path in paths:
-        if os.access(path, os.X_OK):
-            said = subprocess.run(
-                [path, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            version = said.stdout.strip()
-            if re.fullmatch(r"3\.\d+", version) and int(version[2:]) >= 8:
-                found.setdefault(version, path)
+    folders = [folder for folder in os.get_exec_path() if not folder.endswith("/shims")]  # pyenv's run none
+    for folder, minor in itertools.product(folders, range(8, 16)):
+        if os.access(path := os.path.join(folder, f"python3.{minor}"), os.X_OK):
+            found.setdefault(f"3.{minor}", path)
+    for path in glob.glob(os.path.expanduser("~/.pyenv/versions/3.*/bin/python3")):
+        minor = int(Path(path).parts[-3].split(".")[1])
+        if minor >= 8:
+            found.setdefault(f"3.{minor}", path)
     return sorted(found.items(), key=lambda pair: int(pair[0][2:]))
 
 
