@@ -162,7 +162,7 @@ class RentalChoice(NamedTuple):
     def words(self) -> str:
         """The type, its price per hour, and its expected and maximum cost, in one line."""
         first, largest = self.first, self.cost.largest
-        unknown = "how long it takes is not known, " if first.expected is None else ""
+        unknown = "duration unknown, " if first.expected is None else ""
         words = f"{self._where}: {unknown}{first.cost_words}"
         others = [one.offer for one in self.found if one.offer.type != first.offer.type]
         if others:

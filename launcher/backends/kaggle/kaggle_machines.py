@@ -133,7 +133,7 @@ def choose_machine(
         raise RefusedError(
             f"{host}: {retired.why}\n"
             f"  plan for that   launch --host {host} --profile {machine.profiles[0]}\n"
-            "  or the same by  --allow-substitute"
+            "  or allow it     --allow-substitute"
         )
     fitting = _profiles_of(machine, known.values())
     if named and retired is None:

@@ -6,7 +6,7 @@ from launcher.backends.base.running import Running
 from launcher.backends.kaggle.kaggle_host import KaggleHost
 from launcher.copy import index
 
-UNTRIED = "launcher's way to Kaggle was never tried against the real service, only against a stand-in for it: please report what differs"
+UNTRIED = "launcher's Kaggle backend was never tried against the real service, only against a simulation: please report every difference"
 
 
 class KaggleRunning(Running):

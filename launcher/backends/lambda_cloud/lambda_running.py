@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from launcher.values.host import Host
 
 UNTRIED = (
-    "launcher's way to Lambda Cloud was never tried against the real service, only against a stand-in for it: "
-    "look at its page after the first rent, and please report what differs"
+    "launcher's Lambda Cloud backend was never tried against the real service, only against a simulation: after the "
+    "first rental, check Lambda's list of instances, and please report every difference"
 )
 
 

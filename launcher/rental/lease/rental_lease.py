@@ -173,7 +173,7 @@ class Lease:
     @property
     def cron_note(self) -> str:
         """The message on how to end the rental from another machine."""
-        return f"in case this machine goes down, a line for crontab -e on another one that has the API key; it goes once the machine has gone:   {cron_line(self.rental)}"
+        return f"in case this computer goes down: a line for crontab -e on another computer that has the API key; it removes itself once the rental has ended:   {cron_line(self.rental)}"
 
     def take_in(self, run: str, runs: str) -> None:
         """Use the machine for another run, which is not on it yet. `runs` is the folder of its local copy.

@@ -49,7 +49,7 @@ def agree(wanted: Wanted, view: View) -> tuple[RentalChoice, Plan]:
         named = wanted.profiles or [one for one in wanted.like if any(fits(offer, one) for offer in offered)]
         choice = choose(host, named, wanted.gpus, wanted.job, offered)
         free = sum(bool(choice.regions_of(one)) for one in choice.found)
-        stage.text = f"{len(offered)} types, {len(choice.found)} will do, {free or 'none'} of them free"
+        stage.text = f"{len(offered)} types, {len(choice.found)} fit, {free or 'none'} of them free"
     settle(wrong, view)
     facts = expected(host, choice)
     plan = wanted.plan_for(choice.first.profile, facts)

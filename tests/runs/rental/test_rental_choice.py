@@ -104,7 +104,7 @@ def test_the_price_in_words():
     unknown = chosen("h100", offered=[one("gpu_1x_h100", 329, EAST, card="H100", memory_gb=80)]).words
     assert (
         unknown
-        == "gpu_1x_h100 in us-east-1 at $3.29/h: how long it takes is not known, at most $26.32 in 8 h"
+        == "gpu_1x_h100 in us-east-1 at $3.29/h: duration unknown, at most $26.32 in 8 h"
     )
 
 
