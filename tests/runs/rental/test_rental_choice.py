@@ -102,10 +102,7 @@ def test_the_price_in_words():
         "else gpu_1x_a100_sxm4 at $2.29/h, at most $18.32"
     )
     unknown = chosen("h100", offered=[one("gpu_1x_h100", 329, EAST, card="H100", memory_gb=80)]).words
-    assert (
-        unknown
-        == "gpu_1x_h100 in us-east-1 at $3.29/h: duration unknown, at most $26.32 in 8 h"
-    )
+    assert unknown == "gpu_1x_h100 in us-east-1 at $3.29/h: duration unknown, at most $26.32 in 8 h"
 
 
 def test_a_limit_of_the_jobs_time_is_what_is_expected_if_no_run_tells():
