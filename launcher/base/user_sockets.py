@@ -1,4 +1,4 @@
-"""The folder of this user's sockets, one per home. No other user can exchange its contents."""
+"""The folder of this user's sockets, a separate one for each home folder. No other user can replace its contents."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class UnsafeSocketError(OSError):
 
 
 def folder() -> str:
-    """Return the folder of this user's sockets in this home. It may not exist yet."""
+    """Return the folder of this user's sockets for this home folder. It may not exist yet."""
     own = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
     if os.path.isabs(own) and os.path.isdir(own):
-        return os.path.join(own, f"launch-{_home()}")
-    return f"/tmp/launch-{os.getuid()}-{_home()}"  # noqa: S108 - it is checked at each use
+        return os.path.join(own, f"launch-{_home_id()}")
+    return f"/tmp/launch-{os.getuid()}-{_home_id()}"  # noqa: S108 - it is checked at each use
 
 
-def _home() -> str:
-    """Return a word for the home folder, the same for each spelling of its path.
+def _home_id() -> str:
+    """Return an id of the home folder, the same for each spelling of its path.
 
-    Another home has other hosts, keys and settings.
+    Each home folder has its own hosts, keys and settings, so their connections are separate.
     """
     try:
         state = os.stat(os.path.expanduser("~"))
@@ -38,7 +38,7 @@ def _home() -> str:
 
 
 def check_folder(path: str) -> None:
-    """Check that a folder is private to this user, and that no other user can exchange it.
+    """Check that a folder is private to this user, and that no other user can replace it.
 
     Raises OSError, also for a missing folder.
     """
@@ -68,8 +68,8 @@ def check_peer(stream: socket.socket) -> int:
     """
     if not KNOWS_PEERS:
         raise UnsafeSocketError("this system cannot identify the process at the other end")
-    said = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    pid, user, _group = _PEER.unpack(said)
+    report = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    pid, user, _group = _PEER.unpack(report)
     if user != os.getuid():
         raise UnsafeSocketError(f"a process of another user (uid {user}) is at the other end")
     return int(pid)

@@ -189,7 +189,7 @@ class BatchQueue:
                 if status.st_size > MOST_BYTES:
                     raise self._stranger(f"'{entry.name}' is larger than {MOST_BYTES:,} bytes")
                 if status.st_nlink > 1:
-                    raise self._stranger(f"'{entry.name}' is also another file")
+                    raise self._stranger(f"'{entry.name}' has a second name (a hard link)")
         except OSError as error:
             raise RunError(f"{error.filename or self.folder}: {error.strerror}") from error
 
@@ -555,8 +555,8 @@ def make_queue(name: str, rules: Rules, entries: Iterable[NewItem]) -> BatchQueu
     folder = batches.folder / name
     if batches.exists(name):
         raise UsageError(
-            f"a batch '{name}' is here already; it has its file as that was then\n"
-            f"  how far it is      launch batch status {name}\n"
+            f"a batch '{name}' is here already, with its file as it was when it began\n"
+            f"  its progress       launch batch status {name}\n"
             f"  continue it        launch batch resume {name}\n"
             f"  beside it          the same command with   --name NAME\n"
             f"  in its place       launch batch rm {name}   then the same command; its runs stay"
@@ -683,7 +683,7 @@ def open_queue(name: str | None, *, only_looks: bool = False, may_be_foreign: bo
     if not (only_looks or may_be_foreign or batch_index.has(queue)):
         queue.close()
         raise RunError(
-            f"batch {chosen} is foreign: you have not begun it\n"
+            f"batch {chosen} is foreign: you did not begin it\n"
             f"  its items   launch batch status {chosen}     take it over   launch batch resume {chosen}"
         )
     return queue

@@ -36,7 +36,7 @@ def remove_batch(queue: BatchQueue) -> Removed:
     first = f"first   launch batch stop {queue.name}"
     work = take_work(queue)
     if work is None:
-        raise UsageError(f"{queue.name}: {worker_words(queue)} works it\n  {first}")
+        raise UsageError(f"{queue.name}: {worker_words(queue)} runs it\n  {first}")
     try:
         runs = sum(item.run is not None for item in queue.items())
         if left := queue.count(*UNENDED):

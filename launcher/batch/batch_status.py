@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from launcher.batch.item_view import ItemView
 
 WAITS = "waits for"
-UNWORKED = "no process works the batch"
+UNWORKED = "no process runs the batch"
 _WORDS = {ItemState.CONFIRMED: "begun", ItemState.RESERVED: "launching"}
 _ORDER = (
     "succeeded",

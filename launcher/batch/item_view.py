@@ -36,10 +36,10 @@ class _ItemStage:
 
 
 class ItemView(NullView):
-    """The view of a launch and a run that keeps the values for a table. One thread writes, another one reads.
+    """A view that keeps the values of a launch and its run for a table. One thread writes, another one reads.
 
-    `doing` is the stage of a launch. `state` is the run's last state; `loss` and `step` are its last ones;
-    `seen` is the time of its last news. `has_rented`: this process manages its rented machine.
+    `doing` is the stage of a launch. `state`, `loss` and `step` are the run's latest; `seen` is the time
+    of its last news. `has_rented`: this process manages its rented machine.
     """
 
     def __init__(self, log: Callable[[str], None]) -> None:
@@ -57,12 +57,12 @@ class ItemView(NullView):
 
     @property
     def waits_for(self) -> str | None:
-        """Why its run waits for its start, as its starter reports it."""
+        """The reason why the run has not started yet, as reported by its queue or service; None if it does not wait."""
         return None if self.state is None else why_waiting(self.state)
 
     @contextmanager
     def stage(self, name: str) -> Iterator[Stage]:
-        """Record the item's activity, and log its result at the end."""
+        """Record the stage as the item's activity, and log the stage's result at its end."""
         stage = _ItemStage(self, name)
         began = time.monotonic()
         self.doing = name
@@ -82,16 +82,16 @@ class ItemView(NullView):
         self._log(finding.message if finding.mend is None else f"{finding.message}   {finding.mend}")
 
     def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:
-        """Start with the events fetched before."""
+        """Take the values of the events that are known already."""
         self.steps = plan.steps
         for event in events:
-            self._take(event)
+            self._read_metric(event)
 
     def news(self, news: News) -> None:
         """Keep the state, and the last step and loss."""
         self.state, self.seen, self.lost_for = news.state, time.time(), None
         for event in news.events:
-            self._take(event)
+            self._read_metric(event)
 
     def lost(self, error: HostError, tries: int, wait_s: float) -> None:
         """Record the lost link."""
@@ -109,7 +109,7 @@ class ItemView(NullView):
         """Keep the final state and result."""
         self.state, self.result = state, result
 
-    def _take(self, event: Event) -> None:
+    def _read_metric(self, event: Event) -> None:
         if event.kind != "metric":
             return
         self.step = event.step if event.step is not None else self.step

@@ -1,4 +1,4 @@
-"""Alternatives to a plan that does not fit: changes to the request, each planned as if typed.
+"""Alternatives to a plan that does not fit: changes to the request. Each is planned as if the user had typed it.
 
 A model is never split among cards: each card of a run holds all of it.
 """
@@ -27,7 +27,7 @@ METHODS: dict[Method, str] = {
 """The methods and their words; the one that takes the most memory comes first."""
 SHORTEST = 64
 """The shortest examples that are proposed, in tokens."""
-NARROWEST = 4
+SMALLEST_RANK = 4
 """The smallest adapter rank that is proposed."""
 MOST = 4
 """The largest number of proposals."""
@@ -36,7 +36,7 @@ MOST = 4
 class Change(NamedTuple):
     """A change to the request: its words, the option to type, and the changed keys, settings, card or precision.
 
-    `keys` are the job's. At most one single change of a `kind` is proposed.
+    `keys` are keys of the job. At most one change of each `kind` is proposed on its own.
     """
 
     kind: str
@@ -98,7 +98,7 @@ def _words(*changes: Change) -> str:
 
 
 def _fits(plan: Plan, *changes: Change) -> bool:
-    """Whether a rung fits when a plan is requested again with changes. A request that raises no plan does not fit."""
+    """Whether a rung fits when a plan is requested again with changes. A refused request does not fit."""
     first = plan.ladder[0]
     asked: PrecisionRequest = first.mode if is_too_large_as_asked(plan.ladder) else "auto"
     job = Job(
@@ -108,7 +108,7 @@ def _fits(plan: Plan, *changes: Change) -> bool:
         method=plan.method,
         attention=first.attention,
         compile=first.compile,
-        checkpointing=plan.checkpointing,  # checkpointing is on wherever possible, because nothing fits
+        checkpointing=plan.checkpointing,  # as nothing fits, the plan has it on unless that is impossible or it was set to false
         settings=dict(plan.settings),
     )
     card = plan.profile
@@ -151,7 +151,7 @@ def _of_job(plan: Plan, kind: str) -> Iterator[Change]:
         yield from _optimizers(plan, kind)
     elif kind == "rank" and trains_adapter(plan.method):
         name = next((name for name in LORA_RANK_NAMES if name in settings), "")
-        for rank in _halvings(settings.get(name), NARROWEST):
+        for rank in _halvings(settings.get(name), SMALLEST_RANK):
             yield Change(kind, "a narrower adapter", f"--set settings.{name}={rank}", settings={name: rank})
     elif kind == "length" and plan.hands_out("split"):
         for length in _halvings(settings.get("max_length"), SHORTEST):
@@ -160,8 +160,8 @@ def _of_job(plan: Plan, kind: str) -> Iterator[Change]:
 
 
 def _checkpointing(plan: Plan) -> Iterator[Change]:
-    """Yield activation checkpointing, if it was set to false, or if the script takes it from its settings alone."""
-    words = "compute activations again"
+    """Yield activation checkpointing: as a key if the script takes it from the plan, else as a setting that is false."""
+    words = "recompute activations"
     if plan.hands_out("checkpointing"):
         yield Change("checkpointing", words, "--set checkpointing=true", {"checkpointing": True})
     elif name := next((name for name in CHECKPOINTING_NAMES if plan.settings.get(name) is False), ""):
@@ -169,14 +169,14 @@ def _checkpointing(plan: Plan) -> Iterator[Change]:
 
 
 def _optimizers(plan: Plan, kind: str) -> Iterator[Change]:
-    """Yield the plan's optimizer, or Trainer's smaller ones for a script without its own loop (and teacher)."""
+    """Yield the plan's optimizer, or the smaller ones of transformers' Trainer if the job has no teacher."""
     if kind == "optimizer" and plan.settings["optim"] != "auto":
         words = "the plan's optimizer, which can keep weights in bf16"
         yield Change("optimizer", words, "--set settings.optim=auto", settings={"optim": "auto"})
     elif kind != "optimizer" and plan.teacher is None:
         has_8bit = any("bitsandbytes" in text for text in plan.requirements)
         for name in ("adamw_bnb_8bit", "adafactor") if has_8bit else ("adafactor",):
-            words = "an optimizer that keeps less, of Trainer"
+            words = "an optimizer of Trainer that needs less memory"
             yield Change("optimizer", words, f"--set settings.optim={name}", settings={"optim": name})
 
 

@@ -59,7 +59,7 @@ class Cost(NamedTuple):
         if answer is None:
             raise RefusedError(f"{undone}: {asked.message}\n  {asked.mend}")
         if not answer:
-            raise RefusedError(f"{undone}, as you answered\n  {self.lower}")
+            raise RefusedError(f"{undone}: you answered no\n  {self.lower}")
 
 
 class Priced(NamedTuple):

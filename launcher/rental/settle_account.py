@@ -268,7 +268,7 @@ def _agree_to_end(renter: ProviderAccount, adopted: Sequence[str], view: Interac
         ids = " ".join(f"--adopt {one.id}" for one in others)
         raise RefusedError(f"nothing was ended: {words}\n  if that is meant   launch reconcile {ids} --yes")
     if not answer:
-        raise RefusedError("nothing was ended, as you answered\n  what there is   launch reconcile --dry-run")
+        raise RefusedError("nothing was ended: you answered no\n  what there is   launch reconcile --dry-run")
 
 
 @contextlib.contextmanager

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 def execute(client: HostClient, run: str, command: Sequence[str], take: Callable[[int, bytes], None]) -> int:
-    """Run a command beside a run, in its container if it has one; return its exit code, as a shell reports it.
+    """Run a command beside a run, in the run's container if it has one. Return the command's exit code.
 
-    `take` gets its output as (1 or 2, bytes). Ctrl-C ends the command, and 130 is returned when it has ended.
-    A second Ctrl-C does not wait for that. Raises HostError, and NoRunError for a run that was removed.
+    The exit code is as a shell reports it. `take` receives the output as (file descriptor, bytes): 1 is stdout,
+    2 is stderr. Ctrl-C ends the command; when it has ended, 130 is returned. A second Ctrl-C does not wait.
+    Raises HostError, and NoRunError for a run that was removed.
     """
     with _beside(client, run) as inside, _interrupt_noted() as interrupts:
         end = inside.runs.execute(run, command, take, lambda: bool(interrupts))
@@ -37,7 +38,7 @@ def interact(
 ) -> int:
     """Run a command, by default the user's shell, on a terminal beside a run; return its exit code.
 
-    The exit code is as a shell reports it. `take` gets the terminal's output; `keyboard` supplies the input.
+    The exit code is as a shell reports it. `take` receives the terminal's output; `keyboard` supplies the input.
     Raises HostError, and NoRunError for a run that was removed.
     """
     with _beside(client, run) as inside:
@@ -46,7 +47,7 @@ def interact(
 
 @contextlib.contextmanager
 def _beside(client: HostClient, run: str) -> Iterator[HostClient]:
-    """Yield a host client whose commands see the same environment as the run's processes."""
+    """Yield a host client whose commands run where the run's processes do: on its host, in its container or on its node."""
     with open_for_run(client, known_summary(client, run)) as runtime, runtime.inside(run) as inside:
         yield inside
 

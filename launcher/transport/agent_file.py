@@ -70,7 +70,7 @@ def check_parents(place):
         s = os.stat(place)
         check_owner(place, s)
         if s.st_mode & 0o022 and not s.st_mode & stat.S_ISVTX and (s.st_mode & 0o002 or not is_own(s.st_gid)):
-            fail(place, "other users can write to it, and so exchange the root below it; chmod go-w it, or choose another root")
+            fail(place, "other users can write to it, and so replace the root below it; chmod go-w it, or choose another root")
 def close(place):
     s = os.stat(place)
     check_owner(place, s)

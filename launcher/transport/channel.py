@@ -82,7 +82,7 @@ class Opener(Protocol):
     def open_port(self, port: int) -> Socket:
         """Open a stream to a TCP port of the host's loopback.
 
-        Raises PortClosedError, RefusedStreamError if the host forbids it, or HostError if the connection
+        Raises PortClosedError; RefusedStreamError if the host forbids it, or HostError if the connection
         is lost.
         """
 

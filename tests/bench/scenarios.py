@@ -113,7 +113,7 @@ TABLES = {
         "Killed workers of batches",
         ("tests/runs/batch/test_batches_everywhere.py",),
         {"LAUNCH_BATCH_KILLS": "20"},
-        "The process that works a batch is killed by SIGKILL after a random while, twenty times, and `launch batch resume` typed each time.\n"
+        "The process that runs a batch is killed by SIGKILL after a random while, twenty times, and `launch batch resume` typed each time.\n"
         "Its items may go to this machine, two roots over SSH, an engine's containers, and a host that is down; a part of them goes to the\n"
         "engine and to the stand-ins for Kaggle and Lambda Cloud alone. Before each start the services lose an answer of some calls, and\n"
         "answer others with 429 and 503; the SSH connections are cut twice. *Once* are the items that began once and ended once by a\n"

@@ -158,7 +158,7 @@ def test_the_help_of_detach_speaks_of_the_batch(client):
     """And not of a run to attach to."""
     for words in (["--help"], ["resume", "--help"]):
         said = " ".join(client.ok("batch", *words).split())
-        assert "Work the batch in a background process" in said
+        assert "Run the batch in a background process" in said
         assert "how to attach" not in said
 
 

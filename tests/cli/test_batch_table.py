@@ -81,7 +81,7 @@ def test_two_thousand_queued_items_are_shown_by_one_query_and_without_what_reach
 
 
 def test_stop_counts_what_its_table_shows(tmp_path, monkeypatch, capsys):
-    """Also while the process that works the batch is still to put the end of the runs on record."""
+    """Also while the process that runs the batch is still to put the end of the runs on record."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LAUNCH_RUNS", raising=False)
     with make_queue(

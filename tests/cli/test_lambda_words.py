@@ -423,7 +423,7 @@ def known_to(service):
     ("typed", "code", "said"),
     [
         (None, 130, "nothing was rented"),
-        ("n\n", 3, "nothing was rented, as you answered"),
+        ("n\n", 3, "nothing was rented: you answered no"),
         ("\x04", 1, "nothing was rented"),
     ],
     ids=["interrupt", "no", "end"],

@@ -83,7 +83,7 @@ def test_checkpointing_that_was_set_to_false_is_the_first_cure_or_part_of_one():
     """Nothing else is computed with it on."""
     card = profile("rtx_4090_24gb")
     alone = proposals(card, "8B", method="lora", checkpointing=False, settings={"max_length": 2048})
-    assert alone[0] == "compute activations again   --set checkpointing=true"
+    assert alone[0] == "recompute activations   --set checkpointing=true"
     pairs = proposals(card, "14B", method="lora", checkpointing=False)
     assert any("--set checkpointing=true --set method=qlora" in line for line in pairs)
     takes = ("base", "precision", "split")

@@ -1,4 +1,4 @@
-"""The writer of an attempt's records. All writes to its folder pass through it, and it redacts secrets."""
+"""The writer of an attempt's records: it redacts the run's secrets, and withstands a full disk."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from ..record.run_records import AttemptRecord, EventRecord, EvidenceRecord
 
 TAIL_BYTES = 256 * 1024
-"""How much of the log's end is read to judge how its command ended."""
-_FROM_A_WORKER = frozenset({"kind", "rank", "time"})
-_FROM_US = frozenset({"version", "attempt"})
+"""The number of bytes at the end of the log that show how the command ended."""
+_KEYS_OF_WORKER = frozenset({"kind", "rank", "time"})
+_ADDED_KEYS = frozenset({"version", "attempt"})
 
 
 class Report(NamedTuple):
-    """A line from a worker: its bytes, its text, and its event, or None if it is not an event."""
+    """A line from a worker: its bytes, its text, and its event. The event is None if the line has none."""
 
     line: bytes
     text: str
@@ -62,7 +62,7 @@ class AttemptWriter:
     ) -> None:
         """Open the files of a new folder.
 
-        Each state contains the values of `progress` and the running time of the run at that time.
+        Each state that is written contains the current values of `progress` and the run's current running time.
         """
         self.folder = folder
         self.attempt = attempt
@@ -76,7 +76,7 @@ class AttemptWriter:
         self._events = Appender(folder.events)
         self._log = Appender(folder.log)
         self._output = secret.Redaction(redactor)
-        self._ours = ',"version":%d,"attempt":%d}' % (VERSION, attempt)
+        self._added = ',"version":%d,"attempt":%d}' % (VERSION, attempt)
 
     @property
     def log_bytes(self) -> int:
@@ -100,7 +100,7 @@ class AttemptWriter:
         write_durably(self.folder.precision, strict_json.encode(self.redact(record)) + "\n")
 
     def say(self, state: str, reason: Optional[str] = None, *, must: bool = False, **more: Any) -> None:
-        """Write the state. Raises OSError if it must be written and the disk is full."""
+        """Write the state. On a full disk, raise OSError if `must` is set; otherwise drop the state."""
         self.state, self._reason = state, reason
         progress = self._progress
         fields = {
@@ -126,7 +126,7 @@ class AttemptWriter:
                 raise
 
     def sizes(self) -> Dict[str, int]:
-        """Return the sizes of the growing files, for readers whose disk shows new sizes late."""
+        """Return the sizes of the events and the log. A reader on a network file system, which shows them late, waits for them."""
         paths = (self.folder.events, self.folder.log)
         return {os.path.basename(path): status_of(path).st_size for path in paths if os.path.exists(path)}
 
@@ -145,15 +145,16 @@ class AttemptWriter:
     def write_reports(self, reports: List[Report]) -> None:
         """Append reports of workers. A line without an event is recorded as evidence.
 
-        A line that lacks only version and attempt is not encoded again: a metric may arrive every 20 µs.
+        If a line lacks only version and attempt, they are appended to its text. That is faster than encoding it
+        again: a metric may arrive every 20 µs.
         """
         lines = []
         for line, text, event in reports:
             if event is None:
                 shown = self._redactor.redact_bytes(line)[:200].decode("utf-8", "replace")
                 lines.append(self._line_of({"kind": "evidence", "values": {"not-an-event": shown}}))
-            elif text[-1] == "}" and event.keys() >= _FROM_A_WORKER and not _FROM_US & event.keys():
-                lines.append(text[:-1] + self._ours)
+            elif text[-1] == "}" and event.keys() >= _KEYS_OF_WORKER and not _ADDED_KEYS & event.keys():
+                lines.append(text[:-1] + self._added)
             else:
                 lines.append(self._line_of(event))
         if lines:
@@ -189,9 +190,10 @@ class AttemptWriter:
         return self._log.tail(size)
 
     def beat(self) -> None:
-        """Write the heartbeat: the host's monotonic clock, how long the run has run, the step and the loss.
+        """Write the heartbeat: the host's monotonic clock, the run's duration, the step and the loss.
 
-        The file is overwritten in place, so that it can report on a full disk that log or events wait.
+        The file is overwritten in place, which needs no free space. So even if the disk is full, the heartbeat
+        can report that the log or the events wait.
         """
         progress = self._progress
         doing = progress.liveness.doing

@@ -1,7 +1,7 @@
-"""Words for particular failures: the cause and the advice, more exact than those of their class.
+"""Words for specific failures: the cause and the advice, more exact than those of their class.
 
-The class decides what follows a failure. These words only explain one of its lines to a person, or the end of
-a command that printed nothing.
+The class of a failure decides what launcher does next. These words only explain to the user a line of the log,
+or the end of a command that printed nothing.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ _MISTAKES = ("user-code-error", "missing-dependency", "unknown")
 
 
 class CauseText(NamedTuple):
-    """Why something failed, and the advice to a person."""
+    """Why something failed, and the advice to the user."""
 
     why: str
     mend: str
 
 
-class _Particular(NamedTuple):
+class _SpecificCause(NamedTuple):
     classes: Tuple[str, ...]
     pattern: "re.Pattern[str]"
     words: CauseText
 
 
-def _particular(classes: Tuple[str, ...], pattern: str, why: str, mend: str) -> _Particular:
-    return _Particular(classes, re.compile(pattern), CauseText(why, mend))
+def _specific_cause(classes: Tuple[str, ...], pattern: str, why: str, mend: str) -> _SpecificCause:
+    return _SpecificCause(classes, re.compile(pattern), CauseText(why, mend))
 
 
-PARTICULARS = (
-    _particular(
+SPECIFIC_CAUSES = (
+    _specific_cause(
         ("missing-dependency",),
         r"did not match any variant of untagged enum",
         "a newer version of tokenizers wrote this tokenizer.json, and the installed one cannot read it",
         "install newer versions   launch --with 'tokenizers' --with 'transformers'",
     ),
-    _particular(
+    _specific_cause(
         ("shm-too-small",),
         r"return code = -7\b",
-        "DeepSpeed's process was killed by SIGBUS: /dev/shm is full, or a file that it had mapped was cut short",
+        "DeepSpeed's process was killed by SIGBUS: /dev/shm is full, or a file that it had mapped was truncated",
         "give the container more shared memory (--shm-size=8g or --ipc=host), or use fewer loader workers",
     ),
-    _particular(
+    _specific_cause(
         ("needs-terminal",),
         r"api_key not configured \(no-tty\)",
         "wandb asks for an API key, and a launched script has no terminal",
@@ -58,10 +58,10 @@ PARTICULARS = (
 
 _SIGNALS = {
     signal.SIGSEGV: "native code read or wrote memory that is not its own",
-    signal.SIGABRT: "native code gave up, and usually printed why",
+    signal.SIGABRT: "native code aborted, and usually printed why",
     signal.SIGILL: "native code uses an instruction that this processor does not have",
     signal.SIGFPE: "native code divided by zero",
-    signal.SIGBUS: "shared memory is full, or a file that it had mapped was cut short",
+    signal.SIGBUS: "shared memory is full, or a file that it had mapped was truncated",
     signal.SIGINT: "Ctrl-C was pressed, or SIGINT was sent",
     signal.SIGPIPE: "it wrote to a closed pipe",
     signal.SIGXCPU: "it used up the CPU time that the host allows (ulimit -t)",
@@ -81,19 +81,19 @@ _STATUSES = {
 
 LAST_LINE = CauseText(
     "it ended with exit status 1; its log shows no error, and this is its last line",
-    'a script that ends by sys.exit("text") prints the text last: if it did, the line says what to mend',
+    'if the script ended by sys.exit("text"), this line is its text, and says what to fix',
 )
 """The words for a command whose exit status is that of `sys.exit("text")`."""
 
 
 def words_of_line(name: str, line: str, log: str) -> Optional[CauseText]:
-    """Return better words than the class's own for the line that proves a failure; None without such words.
+    """Return more exact words than those of the class for the line that proves a failure, or None.
 
     `name` is the class of the failure.
     """
-    for particular in PARTICULARS:
-        if name in particular.classes and particular.pattern.search(line):
-            return particular.words
+    for cause in SPECIFIC_CAUSES:
+        if name in cause.classes and cause.pattern.search(line):
+            return cause.words
     gone = removed(line, log) if name in _MISTAKES else None
     if gone is None:
         missing = missing_module.words(line) if name == "missing-dependency" else None
@@ -119,7 +119,7 @@ def words_of_end(code: Optional[int], number: Optional[int], *, has_line: bool =
     if code in _STATUSES:
         return _STATUSES[code]
     if not code:
-        return CauseText("nothing is known of how it ended", "read the end of its log")
+        return CauseText("how it ended is not known", "read the end of its log")
     return CauseText(
         "it ended with exit status %d%s" % (code, "" if has_line else ", and its log shows no error"),
         "the script chose this status, e.g. by sys.exit(%d): read its last output" % code,
@@ -136,6 +136,6 @@ def _words_of_signal(number: int) -> CauseText:
     if number in _NATIVE:
         return CauseText(
             why,
-            "PYTHONFAULTHANDLER=1 in its variables prints where; the usual cause is a package built for another version of torch or CUDA",
+            "set PYTHONFAULTHANDLER=1 in its variables to print where; the usual cause is a package built for another version of torch or CUDA",
         )
     return CauseText(why, "read the end of its log")

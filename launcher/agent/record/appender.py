@@ -23,7 +23,7 @@ class Appender:
         self._waiting = bytearray()
         self._dropped = 0
         self.refused: str | None = None
-        """Why the disk refused the last write, by its name in REFUSED; None if it did not."""
+        """The reason why the disk refused the last write, a name of REFUSED; None if it accepted it."""
 
     def append(self, data: bytes) -> None:
         """Append bytes, or keep them for the next try."""

@@ -1,8 +1,8 @@
-"""The run directory. This one module names its paths and writes its records.
+"""The run directory: the paths of its files, which only this module names, and its records.
 
     <root>/runs/<run-id>/
-      control/   what decides: plan.json  prepared.json  manifest.json  settled  wish  token  contact.lock
-                 digests.json  moved.json  service.json  slurm.json  slurm-end.json
+      control/   files that control the run: plan.json  prepared.json  manifest.json  settled  wish
+                 token  contact.lock  digests.json  moved.json  service.json  slurm.json  slurm-end.json
       record/    the agent's record: NNNN/  secrets.env  hidden-names.json  keeper.lock  keeper.log
                  slurm.log  container.json  told-STATE
       work/      the job's files: code/  data  artifacts/  checkpoints/  home/
@@ -40,10 +40,10 @@ LIVE = ("preparing", "running", "stopping")
 RUN_ID = re.compile(
     r"[0-9]{6}-[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?-[a-z0-9]{6}|[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}"
 )
-"""At most 40 characters, of which 31 bits are random. The second form was used until 2026-11-22."""
+"""A run's id: at most 40 characters; the last six are random (31 bits). The second, longer form was used until 2026-11-22."""
 MOST_NUMBER = 1 << 29
 MOST_FOLDERS = 10_000
-"""How many of the last numbered folders are read, in addition to the first."""
+"""The number of the last numbered folders that are read, in addition to the first."""
 MOST_HISTORY = 4 << 20
 """The most bytes to read of one run's records: a job may make thousands of folders with large records."""
 UNREADABLE = "unreadable"
@@ -56,18 +56,18 @@ HEARTBEAT_S = 5.0
 WISHES = {"run": None, "stop": "by-user", "cancel": "by-user-now"}
 """A user's possible wishes for a run, and the reason recorded when each ends the run."""
 SESSION_LIMIT = "session-limit"
-"""The reason to continue a run after its session in a service has reached its time limit."""
+"""The reason of a run that continues because a service's session, or a Slurm job, reached its time limit."""
 RENTED = "rented.json"
 """The file with the end of a rental, by the machine's clock.
 
-It lies in the root of a rented machine, and in a run that was given more time there.
+It is in the root on a rented machine, and in each run there whose rental was extended.
 """
 SMALL_FILES = ("attempt.json", "state.json")
 GROWING_FILES = ("events.jsonl", "log.txt")
 
 
 def rent_in(record: Mapping[str, Any], start: str = "") -> RentalEndRecord:
-    """Return the end of a rental, by wall clock and a boot's clock. The record's keys begin with `start`."""
+    """Return the end of a rental, by the wall clock and by one boot's uptime. The record's keys begin with `start`."""
     until: Any = record.get(start + "until")
     uptime: Any = record.get(start + "uptime")
     boot: Any = record.get(start + "boot")
@@ -127,7 +127,7 @@ class Run:
         self._known_place: tuple[str | None, bool] | None = None
 
     def told(self, state: str) -> RunPath:
-        """Return the path of the mark that this end's notice was sent."""
+        """Return the path of the file that marks that the notice of this final state was sent."""
         return self.record.below("told-%s" % state)
 
     def make(self) -> None:
@@ -150,7 +150,7 @@ class Run:
                         os.mkdir("0001", 0o755, dir_fd=record)
 
     def has_lost_folders(self) -> bool:
-        """Whether the job has removed the numbered folders: the first existed before the run was prepared."""
+        """Whether the job has removed the numbered folders. A prepared run has had the first one."""
         return (
             self.record != self.path
             and not self.numbers()
@@ -202,11 +202,11 @@ class Run:
     def new_folder(
         self, after: RecordFolder | None = None, sealed: Iterable[str] | None = None
     ) -> RecordFolder:
-        """Make the folder after `after`, by default after the last one, and take its lock.
+        """Make the folder that follows `after`, by default the last folder, and take the new folder's lock.
 
-        The folder appears in one step: locked, and with `sealed`, the digests of the checkpoints that are
-        sealed so far (store/checkpoints.py). Raises FileExistsError if another process was faster: that process then
-        owns the run.
+        The folder appears in one step: already locked, and with a record of `sealed`, the digests of the
+        checkpoints that are sealed so far (store/checkpoints.py). Raises FileExistsError if another process was
+        faster: that process then owns the run.
         """
         before = self.last() if after is None else after
         number = before.number + 1 if before is not None else 1
@@ -231,7 +231,7 @@ class Run:
         return folder.named(self.folder(number).path)
 
     def is_taken_over(self, after: int) -> bool:
-        """Whether an agent has recorded a folder newer than folder `after`."""
+        """Whether an agent has begun an attempt in a folder newer than number `after`."""
         last = self.last()
         return last is not None and last.number > after and os.path.exists(last.attempt)
 
@@ -254,7 +254,7 @@ class Run:
         """Return the record of the run's preparation; empty if missing or the agent cannot have written it.
 
         It controls the agent's actions, so it lies outside the numbered folders, to which a job may write.
-        Until 2026-11-22 only the first of these held it.
+        Until 2026-11-22 it was only in the first numbered folder.
         """
         try:
             record = read_attempt(self.prepared_record)
@@ -274,8 +274,8 @@ class Run:
     def cards(self) -> list[str]:
         """Return the UUIDs of the run's latest cards: those it was prepared with, or those it has moved to.
 
-        Cards in the folders count only if the run was prepared for them. In a service, each session prepares
-        the run again for the cards that it got.
+        Cards in the numbered folders count only if the run was prepared for them. In a service, each
+        session prepares the run again for the cards that it got.
         """
         prepared = self.prepared().get("runtime") or {}
         first = prepared.get("gpus") or []
@@ -299,7 +299,7 @@ class Run:
     def has_locks_here(self, place_id: str) -> bool:
         """Whether the run's locks are valid in this place, by the run's record.
 
-        True for a run without a record yet: its maker still holds a lock, or has died.
+        True for a run that has no record yet: the process that prepares it holds a lock, or has died.
         """
         recorded, has_shared_locks = self._place()
         return recorded in (None, place_id) or has_shared_locks
@@ -337,7 +337,7 @@ class Run:
 
 
 class RecordFolder:
-    """One numbered folder. One process writes it, and holds its lock while it lives."""
+    """One numbered folder. One process writes it, and holds its lock until that process ends."""
 
     def __init__(self, path: RunPath, number: int) -> None:
         """Derive the paths of the folder; read and make nothing."""
@@ -389,8 +389,8 @@ class RecordFolder:
     def take_lock(self) -> None:
         """Take the writer's lock. It ends with `release` or with the writer's process."""
         self._held = Lock.take(self.lock)
-        if self._held is None:  # this process made the folder, so it is the only writer
-            raise OSError(errno.EAGAIN, "the lock of a new folder is held by another", self.lock)
+        if self._held is None:  # unexpected: this process has just made the folder
+            raise OSError(errno.EAGAIN, "the lock of a new folder is held by another process", self.lock)
 
     def release(self) -> None:
         """Release the lock."""
@@ -403,7 +403,7 @@ class RecordFolder:
         return status_of(self.lock).st_dev
 
     def is_locked(self) -> bool:
-        """Whether the writer is alive. Takes a shared lock, so that two readers do not see each other's."""
+        """Whether the writer is alive. The test takes a shared lock, so that readers do not see each other's locks."""
         return is_locked(self.lock)
 
     def read_attempt(self) -> AttemptRecord:

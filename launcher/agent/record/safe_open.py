@@ -66,7 +66,7 @@ class RunPath(str):
 
 @contextlib.contextmanager
 def opened_folder(path: str) -> Iterator[int]:
-    """Yield the descriptor of a folder. Raises OSError, UnreadableError if a link is in its place."""
+    """Yield the descriptor of a folder. Raises OSError; UnreadableError if a link is in its place."""
     descriptor = open_folder(path)
     try:
         yield descriptor
@@ -75,7 +75,7 @@ def opened_folder(path: str) -> Iterator[int]:
 
 
 def open_folder(path: str) -> int:
-    """Return the descriptor of a folder. Raises OSError, UnreadableError if a link is in its place."""
+    """Return the descriptor of a folder. Raises OSError; UnreadableError if a link is in its place."""
     if not isinstance(path, RunPath):
         return os.open(path, _FOLDER)
     return _descend(path.steps)
@@ -95,9 +95,9 @@ def _descend(steps: Tuple[str, ...]) -> int:
             path = os.path.join(*steps)
             if error.errno in (errno.ELOOP, errno.ENOTDIR):
                 raise UnreadableError(path, "lies below %s, which is not a folder" % name) from None
-            if error.errno == errno.EACCES:  # its job has changed its mode
+            if error.errno == errno.EACCES:  # the job has changed the folder's mode
                 where = "" if name == names[-1] else "is behind %s, which " % name
-                raise UnreadableError(path, "%smay not be opened" % where) from None
+                raise UnreadableError(path, "%scannot be opened: its mode forbids it" % where) from None
             error.filename = path
             raise
         finally:
@@ -133,10 +133,10 @@ def parent_of(path: str) -> str:
 
 
 def open_regular(path: str, flags: int, mode: int = 0o644) -> int:
-    """Open a regular file; return its descriptor. Raises OSError, UnreadableError if it is anything else.
+    """Open a regular file; return its descriptor. Raises OSError; UnreadableError if it is anything else.
 
-    Below a run, a file opened for writing must have only one name. Otherwise a job could link another file of
-    the same owner there.
+    Below a run, a file opened for writing must have one name. Otherwise a job could make a hard link there to
+    another file of the same owner.
     """
     try:
         if isinstance(path, RunPath):
@@ -161,7 +161,7 @@ def open_regular(path: str, flags: int, mode: int = 0o644) -> int:
     if kind != stat.S_IFREG:
         wrong = "is %s" % _KINDS.get(kind, "not a regular file")
     elif isinstance(path, RunPath) and flags & (os.O_WRONLY | os.O_RDWR) and status.st_nlink > 1:
-        wrong = "is also another file"
+        wrong = "has a second name (a hard link)"
     if wrong is not None:
         os.close(descriptor)
         raise UnreadableError(path, wrong)
@@ -169,11 +169,11 @@ def open_regular(path: str, flags: int, mode: int = 0o644) -> int:
 
 
 def read_regular(path: str, most: int) -> bytes:
-    """Return the bytes of a regular file. Raises OSError, UnreadableError if not regular or too large."""
+    """Return the bytes of a regular file. Raises OSError; UnreadableError if not regular or too large."""
     try:
         descriptor = open_regular(path, os.O_RDONLY)
     except PermissionError:
-        raise UnreadableError(path, "may not be opened") from None
+        raise UnreadableError(path, "cannot be opened: its mode forbids it") from None
     try:
         pieces: List[bytes] = []
         left = most + 1 if os.fstat(descriptor).st_size <= most else 0
@@ -210,7 +210,7 @@ def write_all(descriptor: int, data: Union[bytes, bytearray]) -> None:
 
 
 def replace(path: str, data: bytes, mode: int) -> None:
-    """Replace a file so that a reader, or a crash, sees all of the old bytes or all of the new ones.
+    """Replace a file at once: readers see all of the old bytes or all of the new ones, also after a crash.
 
     The temporary file has a name that cannot be guessed, and is opened only if it is new.
     """

@@ -155,7 +155,7 @@ def _check_link_or_folder(path: str, entry: Mapping[str, object], top: str) -> N
     if kinds == ["link"]:
         target = entry["link"]
         if not isinstance(target, str) or not target or "\0" in target or not _is_below(path, target, top):
-            raise ShippingError("%r: a link out of the tree" % path)
+            raise ShippingError("%r: a link to a path outside the tree" % path)
     elif kinds != ["folder"] or not _is_mode(entry["folder"]):
         raise ShippingError("%r is not a file, a link or an empty folder" % path)
 

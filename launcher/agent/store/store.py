@@ -1,9 +1,9 @@
-"""The content store: all files that clients sent to this host, once each, and a private copy for each run.
+"""The content store of a host: it keeps each file that clients sent once, and gives each run a private copy.
 
 <root>/store/
   lock            held shared while a tree is uploaded, exclusively by `gc`
   files/ab/...    files by their SHA-256, read-only
-  data/<digest>/  models, data and large files from clients, as whole trees; runs share equal trees
+  data/<digest>/  models, data and large files from clients, as whole trees; runs with the same tree share it
   spare/<digest>/ a copy of a code tree, made in advance: the next run with the same code takes it
   incoming/NAME/  one upload; its agent holds NAME.lock
 
@@ -48,7 +48,7 @@ from .uploads import Uploads
 
 MOST_SPARES = 3
 MOST_SPARE_BYTES = 1 << 30
-HOLDERS_S = 30.0
+LOCK_WAIT_S = 30.0
 PARTS = ("part-", "taken-", "spoilt-")
 
 
@@ -69,7 +69,7 @@ class Store:
     def shared(self) -> Iterator[None]:
         """Keep `gc` out while a tree is offered, received and placed. Raises ShippingError if `gc` runs."""
         os.makedirs(self.path, mode=0o700, exist_ok=True)
-        lock = Lock.take(self.lock, HOLDERS_S, shared=True)
+        lock = Lock.take(self.lock, LOCK_WAIT_S, shared=True)
         if lock is None:
             raise ShippingError("`launch gc` is running on this host; try again")
         try:
@@ -102,7 +102,7 @@ class Store:
             for path in paths_in(folder):
                 if os.path.basename(path) not in names:
                     yield kind, path
-        for path in paths_in(self._incoming):  # the sender no longer holds the store
+        for path in paths_in(self._incoming):  # `alone` is held, so no sender is at work
             yield "broken upload", path
 
     def torn(self) -> Iterator[tuple[str, str]]:
@@ -149,20 +149,21 @@ class Store:
     ) -> None:
         """Read files from a stream, one after the other; keep each once it is complete.
 
-        `files` lists (SHA-256, size in bytes). `modes` has the modes in which data trees share the files, by
-        SHA-256; a stored file keeps its mode. Raises ShippingError if a file has other contents. Files that
-        arrived before a stream broke are kept.
+        `files` lists (SHA-256, size in bytes). `modes` maps a SHA-256 to the permission bits of the stored file,
+        by default 0o444: data trees link the file if it has the bits that they need. Raises ShippingError if a
+        file does not have its SHA-256. Files that arrived before a stream broke are kept.
         """
         self.uploads.receive(stream, files, modes or {})
 
     # placing
 
     def place(self, manifest: Manifest, run: Run, text: bytes = b"") -> list[str]:
-        """Give a run a private copy of its code, and its data. Return missing files; if any, place nothing.
+        """Give a run a private copy of its code, and links to its data. Return the missing files; if any, place nothing.
 
-        `text` is the manifest as it arrived, if the caller has it: encoding one of 10,000 files again takes 7
-        ms. The SHA-256 of each code file is checked while copying; a corrupt file counts as missing. A large
-        file is linked if the job cannot write to it, unless the plan's `writable` names it.
+        `text` is the manifest's JSON as it arrived, if the caller has it. It saves encoding the manifest again,
+        which takes 7 ms for 10,000 files. The SHA-256 of each code file is checked while copying; a corrupt file
+        counts as missing. A large file is linked if the job cannot write to it, unless the plan's `writable`
+        names it.
         """
         code, data = code_of(manifest), data_of(manifest)
         missing = self._missing(code, data)
@@ -190,7 +191,7 @@ class Store:
         return missing
 
     def make_anew(self, run: Run, code: FileTree, data: Dict[str, FileTree]) -> list[str]:
-        """Replace code files of a run, restore lost data. Return missing files; if any, replace nothing."""
+        """Replace code files of a run, and restore lost data. Return the missing files; if any, replace nothing."""
         links = {os.path.join(run.data, key): entries for key, entries in data.items()}
         missing = [sha256 for entries in data.values() for sha256 in self._provide_data(entries)]
         part = os.path.join(run.incoming, "code")
@@ -201,10 +202,11 @@ class Store:
             missing += self._add_large(large, part, run)
             if missing:
                 return missing
-            sync_tree(part)  # so that another power cut leaves the damaged file or the whole one
+            # First, so that a power cut during the replacement leaves the old file or the complete new one.
+            sync_tree(part)
             for path in code:
                 target = os.path.join(run.code, path)
-                # Keep a file or folder that the job has put in place of one that was sent.
+                # If the job replaced a sent file with a folder, or a folder with a file, keep the job's.
                 with contextlib.suppress(FileExistsError, NotADirectoryError, IsADirectoryError):
                     os.makedirs(os.path.dirname(target), exist_ok=True)
                     os.replace(os.path.join(part, path), target)
@@ -239,14 +241,16 @@ class Store:
                 corrupt += self._put(put, target, entry)
         for path, entry in entries.items():
             resolved = os.path.realpath(os.path.join(folder, path)) if "link" in entry else real
-            if resolved != real and not resolved.startswith(real + os.sep):  # through other links
-                raise ShippingError("%r: a link out of the tree" % path)
+            if resolved != real and not resolved.startswith(
+                real + os.sep
+            ):  # a link may lead out through others
+                raise ShippingError("%r: a link to a path outside the tree" % path)
         return corrupt
 
     def _put(
         self, put: Callable[[str, str, ManifestEntry], bool], target: str, entry: ManifestEntry
     ) -> list[str]:
-        """Make a file from the store's. If that one is corrupt, remove it and return its SHA-256."""
+        """Make a file from a file of the store. If the store's file is corrupt, remove it and return its SHA-256."""
         source = self.file(entry["sha256"])
         if put(source, target, entry):
             return []
@@ -341,7 +345,7 @@ class Store:
         return os.path.join(self._spare, entries.digest)
 
     def _take_spare(self, entries: FileTree, target: str) -> bool:
-        """Move a spare copy of exactly this tree to a run; return False if no unchanged one exists."""
+        """Move a spare copy of exactly this tree to a run. Return False if none exists, or if it has changed."""
         folder = self._spare_of(entries)
         taken = tempfile.mkdtemp(prefix="taken-", dir=self._spare) if os.path.isdir(folder) else None
         if taken is None:
@@ -373,7 +377,7 @@ class Store:
             if self._fill(entries, os.path.join(part, "tree"), tree_files.copy):
                 return False
             tree_files.write_stats(part, entries)
-            sync_file_system(part)  # size and time do not reveal damage by a power cut
+            sync_file_system(part)  # a power cut can damage a file without a change of its size or time
             os.rename(part, folder)
         finally:
             remove_folder(part)

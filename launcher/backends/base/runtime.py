@@ -222,7 +222,7 @@ class Runtime(ABC):
     def open_port(self, run: str, port: int) -> Socket:
         """Open a stream to a TCP port of the run's loopback.
 
-        Raises PortClosedError, RefusedStreamError if the host forbids it, or another HostError.
+        Raises PortClosedError; RefusedStreamError if the host forbids it, or another HostError.
         """
         return self.client.open_port(port)
 

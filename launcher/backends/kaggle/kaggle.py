@@ -217,7 +217,7 @@ class Account:
         while not self._has_dataset(slug):
             if time.monotonic() > until:
                 words = f"{HOST}: the dataset {self.user}/{slug} is not ready after {DATASET_S / 60:.0f} min"
-                raise ServiceError(HOST, Reason.SILENT, f"{words}\n  the same command again")
+                raise ServiceError(HOST, Reason.SILENT, f"{words}\n  type the same command again")
             say("waiting until Kaggle has taken it in")
             time.sleep(DATASET_POLL_S)
 

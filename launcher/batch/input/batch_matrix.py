@@ -1,4 +1,4 @@
-"""The matrix of a batch: from its lists, or the words of `--grid`, to its points."""
+"""Multiply the matrix of a batch, from its file or `--grid`, into points. A point has one value for each key."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ SEEDS, SEED, EXCLUDE = "seeds", "seed", "exclude"
 _TABLES_OF_JOBS = ("batch", "data", "settings", "variables", "verify")
 """The tables of a job.
 
-A table of values under one of these keys sets keys of that table; elsewhere, matrix keys.
+A matrix value that is a table sets several keys. Under one of these names, they are keys of the job's table
+with that name. Under any other name, they are matrix keys.
 """
 
 Point = dict[str, Any]
 
 
 class Matrix(NamedTuple):
-    """The points of a matrix, each a mapping of values by key; and for each key the file's key that sets it.
+    """The points of a matrix, and for each of their keys the matrix key that sets it, in `written_as`.
 
-    Keys of an invalid list are known too, but no point has them.
+    `written_as` also has the keys of an invalid list, but no point has them.
     """
 
     points: list[Point]
@@ -95,7 +96,7 @@ def multiply(matrix: Mapping[str, Any], mistakes: Mistakes) -> Matrix:
     for one, is_one in zip(excluded, is_used, strict=True):
         if not is_one:
             shown = ", ".join(f"{key} = {inline(value)}" for key, value in one.items())
-            mistakes.note(f"matrix.{EXCLUDE}", f"no combination has {shown}, so it leaves nothing out")
+            mistakes.note(f"matrix.{EXCLUDE}", f"no combination has {shown}, so this excludes nothing")
     return Matrix(points, written_as)
 
 
@@ -104,9 +105,9 @@ def _has(point: Point, values: Mapping[str, Any]) -> bool:
 
 
 def _axes(matrix: Mapping[str, Any], mistakes: Mistakes) -> tuple[dict[str, list[Point]], dict[str, str]]:
-    """Return the lists of a matrix, each value as the keys it sets.
+    """Return the lists of a matrix by matrix key, and for each key of a point the matrix key that sets it.
 
-    Also return for each of these keys the file's key that sets it.
+    Each value of a list is a part of a point: the keys that it sets, with their values.
     """
     axes: dict[str, list[Point]] = {}
     written_as: dict[str, str] = {}
@@ -148,7 +149,7 @@ def _note_twins(place: str, values: Sequence[Any], mistakes: Mistakes) -> None:
     written = Counter(inline(value) for value in values)
     for value, times in written.items():
         if times > 1:
-            mistakes.note(place, f"{value} stands there {times} times: the same is run {times} times")
+            mistakes.note(place, f"{value} is listed {times} times, so it is run {times} times")
 
 
 def _excluded(written: Any, known: Mapping[str, str], mistakes: Mistakes) -> list[Point]:

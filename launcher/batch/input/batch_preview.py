@@ -1,6 +1,6 @@
 """A preview of each item of a batch on each of its hosts.
 
-Items with the same question share one probe of a host.
+Items whose probe of a host would be the same share one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def previews(batch: Batch) -> Iterator[ItemPreview]:
     """Yield each item on each of its hosts, host by host."""
     lookup = Lookup()
     for host in dict.fromkeys(host for draft in batch.drafts for host in draft.hosts):
-        known: dict[Any, Facts | None] = {}
+        probed: dict[Any, Facts | None] = {}
         silence: HostError | None = None
         for draft in batch.drafts:
             if host not in draft.hosts:
@@ -48,27 +48,29 @@ def previews(batch: Batch) -> Iterator[ItemPreview]:
             request, facts = draft.request._replace(host=host, name=draft.name), None
             try:
                 try:
-                    facts = None if silence is not None else _facts(request, known, lookup)
+                    facts = None if silence is not None else _facts(request, probed, lookup)
                 except HostError as error:
                     silence = error
-                found = _within(batch.rules.max_cost, host, preview(request, facts, lookup, silence))
+                found = _refuse_above_budget(
+                    batch.rules.max_cost, host, preview(request, facts, lookup, silence)
+                )
             except LaunchError as error:
                 yield ItemPreview(draft, host, None, str(error), is_silent=isinstance(error, HostError))
             else:
                 yield ItemPreview(draft, host, found)
 
 
-def _within(max_cost: float | None, host: str, found: Preview) -> Preview:
+def _refuse_above_budget(max_cost: float | None, host: str, found: Preview) -> Preview:
     """Add a refusal to a preview if the item's machine may cost more than the budget of the whole batch."""
     if found.rental is None or max_cost is None or found.rental.cost.largest <= round(max_cost * 100):
         return found
     cost = dollars(found.rental.cost.largest)
-    words = f"{host}: max_cost = {max_cost:g} of the batch, and this item may cost {cost}"
+    words = f"{host}: this item may cost {cost}, above the batch's max_cost = {max_cost:g}"
     finding = Finding(level="refuse", code="beyond-max-cost", message=words)
     return found._replace(findings=(*found.findings, finding))
 
 
-def _facts(request: Request, known: dict[Any, Facts | None], lookup: Lookup) -> Facts | None:
+def _facts(request: Request, probed: dict[Any, Facts | None], lookup: Lookup) -> Facts | None:
     """Return the facts of a host for a job.
 
     None for a backend that uses expected facts, where a probe is impossible.
@@ -77,13 +79,13 @@ def _facts(request: Request, known: dict[Any, Facts | None], lookup: Lookup) -> 
     host = resolved.host
     if backend_of(host).probing.is_expected_only:
         return None
-    question = _question(resolved.job)
-    if question not in known:
+    probe_key = _probe_key(resolved.job)
+    if probe_key not in probed:
         with connect(host) as client:
-            known[question] = backend_of(host).probing.probe(client, host, resolved.job)
-    return known[question]
+            probed[probe_key] = backend_of(host).probing.probe(client, host, resolved.job)
+    return probed[probe_key]
 
 
-def _question(job: Job) -> Any:
+def _probe_key(job: Job) -> Any:
     """Return the properties of a job on which its probe depends."""
     return job.command[0], job.requirements, job.image, job.model, job.teacher

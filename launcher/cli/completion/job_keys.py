@@ -21,7 +21,7 @@ ABOUT = {
     "loader_workers": "processes that load data",
     "attention": "refused where the card cannot run it",
     "compile": "torch.compile",
-    "checkpointing": "auto, true or false: compute activations again, which saves memory and costs a third of the time",
+    "checkpointing": "auto, true or false: recompute activations, which saves memory and costs a third of the time",
     "attempts": "starts of the training within one run",
     "restart": "allow a second start of a script that does not resume",
     "hang_minutes": "silence that counts as a hang",

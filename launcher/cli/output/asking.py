@@ -13,7 +13,9 @@ from launcher.errors import UsageError
 if TYPE_CHECKING:
     from launcher.copy.local_copy import LocalCopy
 
-YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask which run `last` is.")]
+YesFlag = Annotated[
+    bool, typer.Option("--yes", "-y", help="Do not ask to confirm the run that `last` means.")
+]
 
 
 def agrees(question: str) -> bool | None:
@@ -25,15 +27,15 @@ def agrees(question: str) -> bool | None:
         return typer.confirm("continue?", default=False, err=True)
     except typer.Abort as error:
         complain("")  # end the question's line
-        if isinstance(
-            error.__context__, KeyboardInterrupt
-        ):  # Ctrl-C ends the command as it does without a question
+        if isinstance(error.__context__, KeyboardInterrupt):  # a Ctrl-C ends the command as usual
             raise KeyboardInterrupt from None
         raise
 
 
 def check_last(word: str, local_copy: LocalCopy, verb: str, *, yes: bool, options: str = "") -> None:
-    """Ask the user to confirm which run `last` is, unless `yes`. `options` are those of the suggested command.
+    """Ask the user to confirm the run that `last` means, unless `yes`.
+
+    The command that an error suggests ends with `options`.
 
     Raises UsageError without a terminal, and Exit with code 1 if the user declines.
     """
@@ -49,9 +51,10 @@ def check_last(word: str, local_copy: LocalCopy, verb: str, *, yes: bool, option
 
 
 def check_meant(asked: str, found: str, command: str, verb: str) -> None:
-    """Ask the user to confirm the target of a word such as `last`: `asked` is in the question, `found` in the error.
+    """Ask the user to confirm the target of a word such as `last`.
 
-    Raises UsageError with `command`, which names the target, without a terminal, and Exit with code 1 if the user declines.
+    The question begins with `asked`. Without a terminal, raises UsageError: it begins with `found` and suggests
+    `command`, which names the target. Raises Exit with code 1 if the user declines.
     """
     is_meant = agrees(f"{asked}: {'remove' if verb == 'rm' else verb} it?")
     if is_meant is None:
@@ -61,7 +64,7 @@ def check_meant(asked: str, found: str, command: str, verb: str) -> None:
 
 
 def check_loss(local_copy: LocalCopy, loss: str) -> None:
-    """Ask the user to confirm the loss from stopping a run now.
+    """Ask the user to confirm an immediate stop, which has the given loss.
 
     Raises UsageError without a terminal, and Exit with code 1 if the user declines.
     """

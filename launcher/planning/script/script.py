@@ -1,4 +1,4 @@
-"""The script of a command: the file or module below the code folder that it starts, if its words show it."""
+"""Find the script of a command: the file or module below the code folder that the command starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STARTER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accele
 _NOT_A_SCRIPT = ("-m", "--module", "--no-python", "--no_python")
 _SHELL_SUFFIXES = (".sh", ".bash", ".zsh")
 _PYTHON_FLAGS = re.compile(r"-[bBdEiIOPqsSuvx]+")
-_WITHOUT_PATH = {"E", "I", "S"}  # flags that make Python ignore PYTHONPATH, or parts of it at start-up
+_WITHOUT_PYTHONPATH = {"E", "I", "S"}  # -E and -I ignore PYTHONPATH; -S does not import sitecustomize from it
 _PYTHON_OPTIONS = re.compile(r"-[bBdEiIOPqsSuvx]*[WX](.*)", re.DOTALL)
 _SHELL_FLAGS = re.compile(r"-[abefhiklmnprtuvxBCEHPT]+|--(login|norc|noprofile|posix|restricted|verbose)")
 _SHELL_OPTIONS = ("-o", "-O", "+o", "+O", "-eo", "-ueo", "-euo", "-exo", "-euxo")
@@ -39,7 +39,7 @@ def leading_assignments(command: Sequence[str]) -> int:
 def script_of(command: Sequence[str]) -> Script | None:
     """Return the script that a command starts; None if it starts none, or if its words do not show which.
 
-    None for an absolute path too, because it is on the host.
+    An absolute path gives None too, because that file is on the host, not in the code folder.
     """
     program, *words = command[leading_assignments(command) :] or ("",)
     name = posixpath.basename(program)
@@ -61,9 +61,9 @@ def script_of(command: Sequence[str]) -> Script | None:
 
 
 def starts_python(command: Sequence[str]) -> bool:
-    """Return whether a command's words show that it starts Python with its PYTHONPATH.
+    """Return whether a command visibly starts a Python that uses PYTHONPATH.
 
-    A shell script, or another program, may start Python too.
+    A shell script, or another program, may start Python too, which the command does not show.
     """
     program, *words = command[leading_assignments(command) :] or ("",)
     name = posixpath.basename(program)
@@ -71,7 +71,7 @@ def starts_python(command: Sequence[str]) -> bool:
         return bool(words) and starts_python(words)
     flags = itertools.takewhile(_PYTHON_FLAGS.fullmatch, words)
     if _PYTHON.fullmatch(name):
-        return not any(set(flag) & _WITHOUT_PATH for flag in flags)
+        return not any(set(flag) & _WITHOUT_PYTHONPATH for flag in flags)
     return name in _STARTERS or name.endswith(".py")
 
 
@@ -95,7 +95,7 @@ def _of_python(words: Sequence[str]) -> Script | None:
         if option and not option[1]:
             rest = rest[1:]  # its value
         elif not option and not _PYTHON_FLAGS.fullmatch(word):
-            return None  # a program in the words themselves, or an unknown option
+            return None  # `-c` with the program's text, or an unknown option
     return Script(rest[0]) if rest else None
 
 
@@ -108,7 +108,7 @@ def _of_module(words: Sequence[str]) -> Script | None:
 
 
 def _of_starter(words: Sequence[str]) -> Script | None:
-    """Return the first word that is a Python file, because the options with values change with each release."""
+    """Return the first word that is a Python file. Options are not parsed, because they differ between releases."""
     for word in words:
         if word in _NOT_A_SCRIPT:
             return None

@@ -26,8 +26,8 @@ from launcher.values.software.image import BuildOptions
 UV_PYTHONS = ("3.12", "3.11", "3.13", "3.10", "3.14", "3.9")
 """The Pythons that uv may install if no Python on the host fits; the image's version is first."""
 OLDEST_UV = Version("0.6")
-"""The oldest uv in use: as pip, it accepts `2.13.0+cu126` for `==2.13.0`, and it reads the variables set here."""
-_UV_KNOWS = (
+"""The oldest uv that is used. Like pip, it accepts `2.13.0+cu126` for `==2.13.0`; it reads the variables of `_UV_NAMES`."""
+_HARMLESS_SETTINGS = (
     "no-index", "timeout", "retries", "disable-pip-version-check", "no-cache-dir", "progress-bar", "no-color", "no-input",
     "root-user-action", "break-system-packages", "user",
 )  # fmt: skip
@@ -47,9 +47,9 @@ def environment(
     """Return the environment to create for a native job; None if it needs none, or if the host cannot create one.
 
     A job needs none if it has no requirements, if the host sets an `environment`, or if the host's own Python
-    meets all of them. The torch is the best one for the card if the host can create an environment with a
-    Python that it supports; else the best one for an available Python. Raises RefusedError for a torch that
-    the card cannot run.
+    meets all of them. The torch is the best one for the card, if the host can create an environment with a
+    Python that this torch supports. Otherwise it is the best torch for the first usable Python. Raises
+    RefusedError for a torch that the card cannot run.
     """
     interpreter = facts.interpreter
     if not job.requirements or host.environment is not None or interpreter is None:
@@ -114,14 +114,14 @@ def _uv_can_fill(version: str, settings: BuildOptions) -> bool:
     """Whether uv is recent enough, and pip's settings contain none that only pip understands."""
     found = re.search(r"[0-9]+\.[0-9]+", version)
     is_recent = found is not None and Version(found[0]) >= OLDEST_UV
-    known = {*_UV_NAMES, *_UV_KNOWS, *(["cert"] if settings.ca_bundle is not None else [])}
+    known = {*_UV_NAMES, *_HARMLESS_SETTINGS, *(["cert"] if settings.ca_bundle is not None else [])}
     return is_recent and pip_options(settings.pip_conf or "").keys() <= known
 
 
 def environment_files(
     environment: Environment, settings: BuildOptions
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """Return the files to create an environment, by name: its requirements, and those that may be secret."""
+    """Return the requirement files of an environment, and the files that may be secret: pip_conf and ca_bundle."""
     given = {"pip_conf": (settings.pip_conf or "").encode(), "ca_bundle": settings.ca_bundle or b""}
     return requirement_files(environment.requirements), {key: one for key, one in given.items() if one}
 

@@ -65,5 +65,5 @@ def extend(found: RentedMachine, seconds: float) -> Rental:
                 with contextlib.suppress(HostError):
                     login.note_end(rental.intent.deadline - rental.download_reserve_s - now, record.run)
                 raise RefusedError(
-                    f"{book.words(error)}\n  make room, then the same command again"
+                    f"{book.words(error)}\n  make room, then type the same command again"
                 ) from error

@@ -80,7 +80,7 @@ def keeper_log(nonce: str) -> Path | None:
 def take(found: RentedMachine) -> Lease | None:
     """Take over the management of a rental. Return None if another process manages it.
 
-    Raises BadFileError, RefusedError if the ledger cannot be written, and ServiceAuthError without a key for
+    Raises BadFileError; RefusedError if the ledger cannot be written; ServiceAuthError without a key for
     the rental's account, because under another account's key the machine would look gone.
     """
     book, nonce = ledger(), found.rental.nonce
@@ -88,7 +88,9 @@ def take(found: RentedMachine) -> Lease | None:
     try:
         lock = inherited or book.take(nonce)
     except OSError as error:
-        raise RefusedError(f"{book.words(error)}\n  then the same command again") from error
+        raise RefusedError(
+            f"{book.words(error)}\n  correct that, then type the same command again"
+        ) from error
     if lock is None:
         return None
     try:

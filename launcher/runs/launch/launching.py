@@ -242,7 +242,7 @@ def _ask(question: Finding | None, view: View) -> None:
     if answer is None:
         raise RefusedError(f"{cards.REFUSED}{question.message}\n  {question.mend}")
     if not answer:
-        raise RefusedError(f"not sent, as you answered\n  {question.mend}")
+        raise RefusedError(f"not sent: you answered no\n  {question.mend}")
 
 
 class UploadStage(NamedTuple):

@@ -1,4 +1,4 @@
-"""Send the files of a launch that its host does not have yet."""
+"""Send the host the files that a launch needs and the host lacks."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class _ChangedFileError(UsageError):
 def ship(
     client: HostClient, load: Load, before: UploadHistory, local_copy: LocalCopy, stage: Stage
 ) -> Shipment:
-    """Put a load in place on the host for a run. If a file changes during that, read and send it once more.
+    """Send the files of a load to the host, and put them in place for a run.
 
-    Raises UsageError if it changes again.
+    If a file changes during that, read and send it once more. Raises UsageError if it changes again.
     """
     try:
         try:
@@ -57,7 +57,7 @@ def ship(
             load.digests.look_again()
             manifest, sent = _put(client, load, local_copy, stage)
     except ConnectionLostError as error:
-        words = f"{error}\n  no run was begun   the same command again sends only the files that have not arrived complete"
+        words = f"{error}\n  no run was begun; type the same command again: it sends only the files that have not arrived completely"
         raise ConnectionLostError(error.host, words) from error
     if sent or is_large(load.cargo):
         before.record(manifest.values())
@@ -90,7 +90,9 @@ def _send(
     manifest: Mapping[str, tree.PathRecord],
     stage: Stage,
 ) -> dict[str, int]:
-    """Offer a tree to the host and send the missing files, until the tree is in place; return the sizes in bytes.
+    """Offer a tree to the host and send the missing files, until the tree is in place.
+
+    Return the sizes of the sent contents in bytes, by SHA-256.
 
     Raises RunError if the host requests files that were not offered, or still lacks files after several
     tries, and UsageError if a file has changed since it was read.
@@ -122,7 +124,7 @@ def _send(
 
 
 def _sources(collected: tree.CodeTree, manifest: Mapping[str, tree.PathRecord]) -> dict[str, tree.SizedFile]:
-    """Return a file with each content, by its SHA-256."""
+    """Return one source file for each content, by the content's SHA-256."""
     return {
         manifest[entry.path]["sha256"]: tree.SizedFile(
             entry.name, entry.source, int(manifest[entry.path]["size"])

@@ -73,7 +73,7 @@ def agree(wanted: Wanted, view: View) -> tuple[RentalChoice, Plan]:
 def _confirm(choice: RentalChoice, view: View) -> None:
     """Ask the user to accept the largest cost.
 
-    Raises RefusedError for no; an interrupt also reports that none was rented.
+    Raises RefusedError if the user declines; an interrupt also reports that none was rented.
     """
     try:
         choice.cost.confirm(view.agrees, "nothing was rented")

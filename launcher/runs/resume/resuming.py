@@ -158,7 +158,7 @@ def _inherit(
         raise _explained(error, parent) from error
     except ConnectionLostError as error:
         raise ConnectionLostError(
-            error.host, f"{error}\n  no run was begun   the same command again"
+            error.host, f"{error}\n  no run was begun; type the same command again"
         ) from error
     for passed in inheritance.passed_over:
         view.note(f"{passed.checkpoint} passed over: {passed.wrong}")

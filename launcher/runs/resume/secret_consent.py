@@ -26,4 +26,4 @@ def check_consent(names: Sequence[str], local_copy: LocalCopy, host: str, view: 
             f"{words}\n  to send them   launch {verb} --yes {local_copy.short}     it is in   {local_copy.folder}/plan.json"
         )
     if not answer:
-        raise RefusedError("nothing was sent, as you answered")
+        raise RefusedError("nothing was sent: you answered no")

@@ -175,7 +175,7 @@ class SshConnection:
     def open_port(self, port: int) -> paramiko.Channel:
         """Open a stream to a TCP port of the host's loopback. It does not count as one of sshd's sessions.
 
-        Raises PortClosedError, RefusedStreamError if sshd forbids it, ConnectionLostError if the link is
+        Raises PortClosedError; RefusedStreamError if sshd forbids it, ConnectionLostError if the link is
         lost.
         """
         name, here, there = self._host.name, ("127.0.0.1", 0), ("localhost", port)

@@ -119,7 +119,7 @@ HOSTILE = {
     "a datum without a name": {"data/model": GOOD},
     "data in the parent's place": {"data/../x": GOOD},
     "an absolute link": {"code/l": {"link": "/etc"}},
-    "a link out of the tree": {"code/l": {"link": "../.."}},
+    "a link to a path outside the tree": {"code/l": {"link": "../.."}},
     "a link from code to data": {"code/l": {"link": "../data"}},
     "a link from one datum to another": {"data/a/l": {"link": "../b/x"}},
     "a link in the place of code": {"code": {"link": "data"}},
@@ -206,7 +206,7 @@ def test_a_link_that_leaves_by_way_of_others_is_refused(store, new_run):
         "code/k": {"link": "a/b/l/../.."},
     }
     check(manifest)
-    with pytest.raises(ShippingError, match="out of the tree"):
+    with pytest.raises(ShippingError, match="outside the tree"):
         store.place(manifest, run)
     assert everything(Path(run.path)) == ["control", "control/plan.json", "record", "work"]
 

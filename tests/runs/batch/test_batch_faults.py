@@ -92,7 +92,7 @@ def test_a_link_that_is_cut_again_and_again_changes_nothing(made, ssh_host):
 
 
 def on_a_disk(made, disk):
-    """Work a batch of two on a disk of its own; return the worker once the first item has begun, and waits."""
+    """Run a batch of two on a disk of its own; return the worker once the first item has begun, and waits."""
     made.client.variables["LAUNCH_RUNS"] = str(disk / "runs")
     file = made.write(made.items(2), host="local", max_parallel=1)
     made.hold()
@@ -243,7 +243,7 @@ def test_secrets_and_odd_values_of_items(made):
 
 @pytest.mark.long
 def test_a_batch_whose_runs_go_on_is_not_removed(made):
-    """Neither while a process works it, nor after that one has left it."""
+    """Neither while a process runs it, nor after that one has left it."""
     file = made.write(made.items(1), host="local")
     made.hold()
     process = made.client.start("batch", file)

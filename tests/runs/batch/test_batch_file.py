@@ -244,8 +244,8 @@ def test_values_that_are_twice_and_exclusions_of_nothing_are_noted():
     """Both are likely slips, and neither is wrong."""
     notes = read(f"{COMMAND}[matrix]\nlr = [1e-4, 1E-4, 3]\nexclude = [{{ lr = 5 }}, {{ lr = 3 }}]\n").notes
     assert notes == (
-        "sweep.toml: matrix.lr: 0.0001 stands there 2 times: the same is run 2 times   (line 4)",
-        "sweep.toml: matrix.exclude: no combination has lr = 5, so it leaves nothing out   (line 5)",
+        "sweep.toml: matrix.lr: 0.0001 is listed 2 times, so it is run 2 times   (line 4)",
+        "sweep.toml: matrix.exclude: no combination has lr = 5, so this excludes nothing   (line 5)",
     )
 
 

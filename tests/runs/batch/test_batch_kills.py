@@ -1,4 +1,4 @@
-"""The process that works a batch is killed at random moments: each item ends once, by the accounts of the places.
+"""The process that runs a batch is killed at random moments: each item ends once, by the accounts of the places.
 
 Over all kinds of place, and more often, that is `test_batches_everywhere.py`; this needs no engine.
 """

@@ -311,7 +311,7 @@ def test_what_can_never_run_within_the_limit_rents_nothing(made, lambda_cloud):
         assert "the 3 items have no common cost limit" in done.stderr
     done = made.client.run("batch", file, "--max-cost", "3", "--dry-run")
     assert done.returncode == 3
-    assert done.stdout.count("max_cost = 3 of the batch, and this item may cost $7.96") == 3
+    assert done.stdout.count("this item may cost $7.96, above the batch's max_cost = 3") == 3
     assert "i1, i2, i3: can run on none of the hosts; nothing was rented or sent" in done.stdout
     unsure = made.client.run("batch", file, "--max-cost", "20", "--dry-run")
     assert unsure.returncode == made.client.run("batch", file, "--max-cost", "20").returncode == 3

@@ -35,7 +35,7 @@ def test_an_item_of_a_batch_that_nobody_works_waits_for_that(made):
     until(lambda: made.rows()["i2"]["why"] == "waits for one of 1 run to end (max_parallel)", "its reason")
     process.kill()
     process.communicate()
-    assert made.rows()["i2"]["why"] == "no process works the batch"
+    assert made.rows()["i2"]["why"] == "no process runs the batch"
     said = made.client.ok("batch", "status")
     assert "3 items: 1 running, 2 queued" in said
     (row,) = map(json.loads, made.client.ok("batch", "list", "--json").splitlines())
@@ -135,7 +135,7 @@ def test_a_refusal_is_told_whole_with_how_the_file_is_mended(made):
     assert "launch batch rm sweep" in done.stderr
     again = made.client.run("batch", file)
     assert again.returncode == 2
-    assert "its file as that was then" in again.stderr
+    assert "its file as it was when it began" in again.stderr
 
 
 @pytest.mark.long
@@ -220,9 +220,9 @@ def test_limits_are_not_changed_under_a_process_that_works_the_batch(made):
     done = made.client.run("batch", "resume", "--max-parallel", "3")
     assert done.returncode == 2
     assert f"process {process.pid} on " in done.stderr
-    assert " works it, with the limits that it began with" in done.stderr
+    assert " runs it, and keeps the limits with which it began" in done.stderr
     assert (
-        f"Ctrl-C in that command, or   kill {process.pid}   of one in the background; running items continue"
+        f"Ctrl-C in that command, or   kill {process.pid}   if it is in the background; running items continue"
         in done.stderr
     )
     os.kill(process.pid, signal.SIGTERM)
@@ -262,7 +262,7 @@ def test_hosts_that_are_silent_are_asked_again_aloud(made):
 
 @pytest.mark.long
 def test_a_follower_says_what_the_batch_came_to(made):
-    """As the process does that works it, which it names: hours, the best run, the table, the curves."""
+    """As the process does that runs it, which it names: hours, the best run, the table, the curves."""
     file = made.write(made.items(2), host="local", max_parallel=2, best="loss:max")
     made.hold()
     first = made.client.start("batch", file)

@@ -52,13 +52,13 @@ def test_a_worker_that_is_killed_at_any_transition_begins_each_item_once(
 
 
 def test_a_detached_batch_goes_on_without_its_command(made):
-    """A process of its own works it; status says which."""
+    """A process of its own runs it; status says which."""
     file = made.write(made.items(2, steps=3, pause=0.1), host="local", max_parallel=1)
     said = made.client.ok("batch", file, "--detach")
     assert "works sweep" in said
     assert f"process {said.split()[1]} on" in made.client.ok("batch", "status")
     until(lambda: made.noted("end").total() == 2, "the end")
-    until(lambda: "works it" not in made.client.ok("batch", "status"), "its worker's end", every=1)
+    until(lambda: "runs it" not in made.client.ok("batch", "status"), "its worker's end", every=1)
     made.judge(names(2))
 
 
@@ -132,7 +132,7 @@ def test_stop_ends_what_is_queued_then_the_runs(made):
     assert done.returncode == 0, done.stderr + done.stdout
     assert "launch batch resume sweep --failed" in done.stdout
     said = made.client.ok("batch", "status")
-    assert ("1 stopped, 2 dropped" in said, "works it" in said) == (True, False)
+    assert ("1 stopped, 2 dropped" in said, "runs it" in said) == (True, False)
     process.communicate(timeout=60)
     assert made.noted("begin") == {"i1": 1}
     assert made.noted("end") == {}

@@ -171,7 +171,7 @@ def test_a_file_that_is_another_one_too_is_not_written(files, victim, mode):
     """A hard link, as an archive may hold. It is read, and replaced whole."""
     files.make_folder("0002")
     os.link(victim / "key", files.folder / PATH)
-    with pytest.raises(UnreadableError, match="is also another file"):
+    with pytest.raises(UnreadableError, match="has a second name"):
         files.open(PATH, mode)
     assert files.read(PATH) == b"mine\n"
     files.write(PATH, b"ours")

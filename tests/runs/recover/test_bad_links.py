@@ -136,7 +136,7 @@ class Upload:
         _, err = process.communicate(timeout=150)
         assert process.returncode == 4, err
         assert re.search(r"(?m)^A: (the connection (broke: \w+|ended)|no answer within the deadline)", err)
-        assert "no run was begun   the same command again" in err
+        assert "no run was begun; type the same command again" in err
         assert "Traceback" not in err
         assert self.machine.ssh("find", ".launch/runs", "-name", self.name) == ""
         until(lambda: set(self._folders("incoming")) <= self.others, "the broken upload to be removed")

@@ -180,7 +180,7 @@ def test_above_the_limit_a_person_is_asked_and_a_script_is_refused():
     yes, no, nobody = Watching(answer=True), Watching(answer=False), Watching()
     choice.cost.confirm(yes.agrees, "nothing was rented")
     assert "$18.32" in yes.asked[0]
-    with pytest.raises(RefusedError, match="nothing was rented, as you answered") as caught:
+    with pytest.raises(RefusedError, match="nothing was rented: you answered no") as caught:
         choice.cost.confirm(no.agrees, "nothing was rented")
     assert caught.value.exit_code == 3
     with pytest.raises(RefusedError, match="launch --yes"):

@@ -50,7 +50,7 @@ class BatchGroup(QuickGroup):
         from launcher.values.parsing import nearest
 
         if word in names():
-            raise UsageError(f"batch {word}: which verb?\n  how far it is   launch batch status {word}")
+            raise UsageError(f"batch {word}: which verb?\n  its progress   launch batch status {word}")
         raise UsageError(
             f"batch {word}: neither a verb nor a file{nearest(word, [*self.commands])}\n  see   launch batch --help"
         )
@@ -84,11 +84,11 @@ CostOption = Annotated[
 DetachFlag = Annotated[
     bool,
     typer.Option(
-        "--detach", help="Work the batch in a background process, print how to look at it, and exit."
+        "--detach", help="Run the batch in a background process, print how to look at it, and exit."
     ),
 ]
 
-LatestFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask which batch the latest is.")]
+LatestFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask to confirm the latest batch.")]
 
 
 @app.callback()
@@ -163,7 +163,7 @@ def begin(
         raise UsageError("--fail-fast is --max-failures 1: give one of them")
     from launcher.config.resolve import changed_values
 
-    changes = _given(
+    changes = _without_none(
         name=name,
         profile=profile,
         host=host.split(",") if host else None,
@@ -173,7 +173,7 @@ def begin(
         best=best,
         artifacts=artifacts,
     )
-    only_grid = _given(
+    only_grid = _without_none(
         job=job,
         command=ctx.obj or None,
         settings=changed_values(settings or ()) or None,
@@ -193,7 +193,7 @@ def begin(
 
     _agree(batch, is_sure=sure)
     entries = (NewItem(draft.name, draft.as_json, draft.hosts, dict(draft.values)) for draft in batch.drafts)
-    held = HeldInterrupts()  # a Ctrl-C now takes effect when the queue exists, and names it
+    held = HeldInterrupts()  # delay a Ctrl-C until the queue exists, so that its message can name the batch
     try:
         queue = make_queue(batch.name, batch.rules, entries)
     except BaseException:
@@ -205,7 +205,7 @@ def begin(
         _work(queue, detach=detach, as_json=as_json)
 
 
-def _given(**values: Any) -> dict[str, Any]:
+def _without_none(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -214,7 +214,7 @@ def _batch(file: Path | None, grid: list[str], changes: dict[str, Any], only_gri
     from launcher.cli.follow.screens import make_stage
 
     if file is not None and grid:
-        raise UsageError(f"{file} and --grid: give one of them; a matrix stands in the file")
+        raise UsageError(f"{file} and --grid: give one of them; a file has its grid in [matrix]")
     if file is None and not grid:
         raise UsageError(
             "name a file or a grid\n  from a file   launch batch FILE.toml\n"
@@ -225,14 +225,14 @@ def _batch(file: Path | None, grid: list[str], changes: dict[str, Any], only_gri
             return grid_batch(grid, {**changes, **only_grid}, stage.progress)
     if only_grid:
         raise UsageError(
-            f"{file}: the job, its command, settings and secrets stand in the file\n  or give no file, and --grid"
+            f"{file}: set the job, its command, settings and secrets in the file\n  or give --grid in place of the file"
         )
     with make_stage("items") as stage:
         return read_batch(file, changes, stage.progress)
 
 
 def _agree(batch: Batch, *, is_sure: bool) -> None:
-    """Ask for consent to a batch's cost and large uploads. Raises RefusedError for no, and without a terminal."""
+    """Ask for consent to a batch's cost and large uploads. Raises RefusedError if the user declines, or without a terminal."""
     _agree_to_spend(
         [draft.hosts for draft in batch.drafts], batch.rules.max_cost, "launch batch --yes …", is_sure=is_sure
     )
@@ -243,9 +243,10 @@ def _agree(batch: Batch, *, is_sure: bool) -> None:
 def _agree_to_spend(
     items: Sequence[Sequence[str]], max_cost: float | None, command: str, *, is_sure: bool
 ) -> None:
-    """Ask for consent to rent machines for items on these hosts, up to `max_cost` dollars; `command` gives it without a question.
+    """Ask for consent to rent machines for items on these hosts, up to `max_cost` dollars.
 
-    Raises RefusedError for no, and without a terminal; UsageError if machines would be rented without a limit.
+    `command` is the command that consents without a question. Raises RefusedError if the user declines, or
+    without a terminal. Raises UsageError if machines would be rented without a limit.
     """
     from launcher.batch.batch_budget import spending
     from launcher.cli.output.asking import agrees
@@ -256,12 +257,12 @@ def _agree_to_spend(
 
 
 def _agree_to_take_over(queue: BatchQueue, *, is_sure: bool) -> None:
-    """Ask for consent to work a batch that this user has not begun. Raises RefusedError for no, and without a terminal."""
+    """Ask for consent to run a batch that this user did not begin. Raises RefusedError if the user declines, or without a terminal."""
     items = queue.items()
     hosts = sorted({host for item in items for host in item.hosts})
     if not is_sure:
         _ask(
-            f"batch {queue.name} is foreign: you have not begun it; its {len(items)} items would run on {', '.join(hosts)}",
+            f"batch {queue.name} is foreign: you did not begin it; its {len(items)} items would run on {', '.join(hosts)}",
             f"its items   launch batch status {queue.name}     take it over   launch batch resume {queue.name} --yes",
         )
 
@@ -274,11 +275,11 @@ def _ask(question: str, mend: str) -> None:
     if answer is None:
         raise RefusedError(f"nothing was begun: {question}\n  {mend}")
     if not answer:
-        raise RefusedError("nothing was begun, as you answered")
+        raise RefusedError("nothing was begun: you answered no")
 
 
 def _work(queue: BatchQueue, *, detach: bool, as_json: bool) -> None:
-    """Work a batch here or, with `detach`, in a background process. If another process works it, follow that one."""
+    """Run a batch here or, with `detach`, in a background process. If another process runs it, follow that process."""
     from launcher.cli.commands.batch.batch_work import leaving, work, work_detached
 
     if detach:
@@ -311,7 +312,7 @@ def status(
 def resume(
     name: NameWord = None,
     failed: Annotated[
-        bool, typer.Option("--failed", help="Run failed, stopped, refused and dropped items again.")
+        bool, typer.Option("--failed", help="Rerun the failed, stopped, refused and dropped items.")
     ] = False,
     new_code: Annotated[
         bool, typer.Option("--new-code", help="Use the current code for all items that start from now on.")
@@ -323,7 +324,7 @@ def resume(
     detach: DetachFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Continue a batch that no process works, or follow the process that works it. Ended items are not run again.
+    """Continue a batch that no process runs, or follow the process that runs it. Ended items are not run again.
 
     --max-parallel, --max-failures and --max-cost replace the batch's values from now on.
 
@@ -339,7 +340,7 @@ def resume(
     from launcher.cli.commands.batch.batch_table import tell_mended
     from launcher.upload.frozen_code import forget
 
-    changes = _given(max_parallel=max_parallel, max_failures=max_failures, max_cost=max_cost)
+    changes = _without_none(max_parallel=max_parallel, max_failures=max_failures, max_cost=max_cost)
     with open_queue(name, may_be_foreign=True) as queue:
         queue.check_folder()
         if not batch_index.has(queue):
@@ -371,12 +372,12 @@ def resume(
             worker = worker_of(queue)
             pid = "PID" if worker is None else worker.pid
             raise UsageError(
-                f"{queue.name}: {worker_words(queue)} works it, with {what} that it began with\n"
-                f"  first   Ctrl-C in that command, or   kill {pid}   of one in the background; running items continue"
+                f"{queue.name}: {worker_words(queue)} runs it, and keeps {what} with which it began\n"
+                f"  first   Ctrl-C in that command, or   kill {pid}   if it is in the background; running items continue"
             )
         elif failed:
             queue.wish(BatchRequest.AGAIN)
-            complain("failed items are queued again by the process that works the batch")
+            complain("failed items are queued again by the process that runs the batch")
         _work(queue, detach=detach, as_json=as_json)
 
 
@@ -465,7 +466,7 @@ def list_batches(as_json: JsonFlag = False) -> None:
 
 
 def _check_latest(name: str | None, latest: str, verb: str, *, yes: bool) -> None:
-    """Ask the user to confirm which batch the latest is, unless it is named or `yes`.
+    """Ask the user to confirm the latest batch, unless a batch is named or `yes`.
 
     Raises UsageError without a terminal, and Exit with code 1 if the user declines.
     """

@@ -127,7 +127,7 @@ def print_rows(rows: Sequence[ItemRow], batch: str, *, as_json: bool = False) ->
 
 
 def print_status(queue: BatchQueue, *, as_json: bool) -> None:
-    """Print the items' states, the totals, and the process that works the batch."""
+    """Print the items' states, the totals, and the process that runs the batch."""
     if as_json:
         print_rows(_rows_now(queue, queue.items(), Usage(queue).now()), queue.name, as_json=True)
     else:
@@ -160,13 +160,13 @@ def tell_mended(queue: BatchQueue, work: Work) -> None:
 
 
 def who_works(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
-    """Return lines with the process that works a batch or, without one, the command to resume it; none for an ended batch."""
+    """Return lines with the process that runs a batch or, without one, the command to resume it; none for an ended batch."""
     if (worker := worker_of(queue)) is not None:
-        return [f"{worker.words} works it"]
+        return [f"{worker.words} runs it"]
     if all(item.state == ItemState.ENDED for item in items):
         return []
     return [
-        "no process works it: running items continue, queued items wait",
+        "no process runs it: running items continue, queued items wait",
         f"  continue it     launch batch resume {queue.name}",
     ]
 

@@ -1,4 +1,4 @@
-"""Work a batch from the command line: a live table, lines of changes in a pipe, or JSON; and the exit code."""
+"""Run a batch from the command line: a live table, lines of changes in a pipe, or JSON; and the exit code."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _shown(items: Sequence[Item], live: Mapping[int, ItemView], room: int) -> li
 
 
 def work(queue: BatchQueue, *, as_json: bool) -> int:
-    """Work a batch until it is done or Ctrl-C, and return the exit code. If another process works it, follow that.
+    """Run a batch until it is done or Ctrl-C, and return the exit code. If another process runs it, follow that process.
 
     Raises RunError if the queue cannot be repaired.
     """
@@ -154,9 +154,9 @@ def work(queue: BatchQueue, *, as_json: bool) -> int:
 
 @contextlib.contextmanager
 def leaving(queue: BatchQueue) -> Iterator[None]:
-    """On a Ctrl-C outside of the work on a batch, print its state and the next commands.
+    """On a Ctrl-C while this process does not run the batch, print its state and the next commands.
 
-    Exit with 130, or with 0 if another process works the batch.
+    Exit with 130, or with 0 if another process runs the batch.
     """
     try:
         yield
@@ -270,7 +270,7 @@ def follow(queue: BatchQueue, *, as_json: bool) -> int:
 
 
 def _show_to_end(queue: BatchQueue, view: _LinesView) -> None:
-    """Show changes until no process works the batch."""
+    """Show changes until no process runs the batch."""
     known: dict[int, Item] = {}
     while True:
         is_worked = worker_of(queue) is not None
@@ -286,7 +286,7 @@ def _show_to_end(queue: BatchQueue, view: _LinesView) -> None:
 
 
 def work_detached(queue: BatchQueue, *, as_json: bool) -> None:
-    """Start a background process on this machine that works a batch. Raises RunError if it ends at once."""
+    """Start a background process on this machine that runs a batch. Raises RunError if it ends at once."""
     log = queue.folder / WORKER_LOG
     with queue.files.open(WORKER_LOG, "ab") as out:
         process = subprocess.Popen(

@@ -27,7 +27,8 @@ def logs(
     """Print a run's log, without terminal escapes.
 
     The log has all attempts, one after another. With -f, it also continues from one session of a run to the next, as
-    launch attach does. --since counts back from the run's end, or from now, and may show up to ten seconds more.
+    launch attach does. --since counts back from the run's end, or from now while it runs. It may show up to ten
+    seconds more than TIME.
 
     Examples:
         launch logs last
@@ -40,7 +41,7 @@ def logs(
     from launcher.metrics.log_parts import last_lines, lines_since
 
     if lines is not None and since is not None:
-        raise UsageError("-n and --since are two parts of a log: give one of them")
+        raise UsageError("-n and --since both choose the part of the log to print: give one of them")
     since_s = seconds(since, "--since")
     local_copy = fetch(run, host)
     starts = {} if lines is None else last_lines(local_copy, lines)
@@ -58,7 +59,7 @@ def logs(
                 state = follow_sessions(local_copy.host(), local_copy, view, pulls=False).state
                 if state in (State.INTERRUPTED, State.WAITING):
                     view.note(
-                        f"{local_copy.run} is {state}, and continues   launch attach {local_copy.short}"
+                        f"{local_copy.run} is {state}, and will continue   launch attach {local_copy.short}"
                     )
     except KeyboardInterrupt:
         raise typer.Exit(0) from None

@@ -101,7 +101,7 @@ def _show(
 
 
 def _tell_batches() -> None:
-    """Print the unfinished batches of this folder that no process works."""
+    """Print the unfinished batches of this folder that no process runs."""
     from launcher.copy.runs_folder import runs_folder
 
     if not (runs_folder() / "batches").is_dir():
@@ -110,7 +110,7 @@ def _tell_batches() -> None:
 
     for name, queued in unworked_batches(complain).items():
         waits = f", and {queued} {'item is' if queued == 1 else 'items are'} queued" if queued else ""
-        complain(f"batch {name}: no process works it{waits}   launch batch resume {name}")
+        complain(f"batch {name}: no process runs it{waits}   launch batch resume {name}")
 
 
 def _json(rows: list[ListedRun], foreign: list[str]) -> str:

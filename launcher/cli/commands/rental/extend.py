@@ -23,7 +23,7 @@ def extend(
         typer.Option(
             "--yes",
             "-y",
-            help="Agree to a cost above the host's confirm_above, and do not ask which run `last` is.",
+            help="Agree to a cost above the host's confirm_above, and do not ask to confirm the run that `last` means.",
         ),
     ] = False,
     as_json: JsonFlag = False,

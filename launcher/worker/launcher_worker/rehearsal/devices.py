@@ -59,7 +59,7 @@ def install(torch: Any) -> None:
 
 
 def _wrap(owner: Any, name: str) -> None:
-    """Wrap a function so that its keyword `device` gets the CPU for a card."""
+    """Wrap a function: if its keyword `device` is a card, replace the card by the CPU."""
     function = getattr(owner, name, None)
     if function is None:
         return
@@ -75,7 +75,7 @@ def _wrap(owner: Any, name: str) -> None:
 
 
 def _keep_scriptable(function: Any, wrapper: Callable[..., Any]) -> None:
-    """Make torch.jit.script treat the wrapper as the function that it knows."""
+    """Make torch.jit.script treat the wrapper as the built-in function that it wraps."""
     from torch.jit import _builtins
 
     known = _builtins._find_builtin(function)  # noqa: SLF001  # torch has no public function for it
@@ -144,7 +144,7 @@ def _generator(torch: Any) -> Any:
 
 
 def _device(torch: Any) -> Any:
-    """Return a torch.device for which a bare number is a card's; every device is an instance of it."""
+    """Return a torch.device that reads a bare number as a card's; every device is an instance of it."""
     original = torch.device
 
     class DeviceType(type):
@@ -157,5 +157,6 @@ def _device(torch: Any) -> Any:
             return isinstance(one, original)
 
     stand_in = DeviceType("device", (), {"__doc__": original.__doc__, "__module__": "torch"})
-    copyreg.pickle(original, lambda device: (stand_in, (str(device),)))  # a pickle names torch.device
+    # pickle finds the stand-in by its name, torch.device, which every process has.
+    copyreg.pickle(original, lambda device: (stand_in, (str(device),)))
     return stand_in
