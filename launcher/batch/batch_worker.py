@@ -89,7 +89,7 @@ class _Host:
     def __init__(self, name: str) -> None:
         self.name = name
         self.unknown: str | None = None
-        """Why its table is missing. Its runs are followed anyway."""
+        """The reason why no settings of this host exist, or None. Its runs are followed anyway."""
         host = None
         try:
             host = resolve.host(name)

@@ -17,7 +17,7 @@ from launcher.rental.renting import Instance, Rental, RentalState
 from launcher.rental.verdict import ENDED, SETTLE_S, JudgedRental, RentalVerdict, judge
 
 OTHERS_S = 30.0
-"""How many seconds a command with another key may take to record that a machine is gone."""
+"""The seconds that a command with another key may take to record that a machine is gone."""
 
 
 class Reconciled(NamedTuple):

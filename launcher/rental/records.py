@@ -33,7 +33,7 @@ DOWNLOADING = "bringing"
 LOST = "lost"
 """The file that lists a machine's files that were not downloaded before its end."""
 ENDING_S = 120.0
-"""How many seconds after that time the termination may still be in progress."""
+"""The seconds after that time during which the termination may still be in progress."""
 ENDED_WITH_RUN = "the run has ended: "
 """The start of the reason text for a rental terminated because its run had ended."""
 NO_CHECKPOINT = "launcher has no checkpoint of it to continue from; it starts again"

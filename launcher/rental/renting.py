@@ -221,7 +221,7 @@ class Rental(Record):
 
     @property
     def download_reserve_s(self) -> float:
-        """How many seconds before the limit its run stops, to leave time for downloads."""
+        """The seconds between the stop of its run and the limit, which leave time for downloads."""
         return download_reserve_s(self.intent.deadline - self.intent.time)
 
     @property

@@ -23,7 +23,7 @@ from launcher.values.record import Summary, is_terminal
 OWN_AT_ONCE = 50
 MANY = 200
 NEWEST = 20
-"""How many of a host's newest runs are listed for `last`; the one with the latest start is chosen."""
+"""The number of a host's newest runs that are listed for `last`; the one with the latest start is chosen."""
 
 
 def locate(word: str, host_name: str | None) -> tuple[Host, LocalCopy]:

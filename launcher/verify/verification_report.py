@@ -232,7 +232,7 @@ def _of_rung(
 
 
 def _batch(trials: list[TrialEnded]) -> LargestMicroBatch | None:
-    """Return the largest micro-batch of the rung that was tried with several; None without such a rung."""
+    """Return the largest micro-batch of the rung that was tried with several; None if no rung was."""
     tried = next((trial for trial in trials if trial.trial == "batch"), None)
     if tried is None:
         return None

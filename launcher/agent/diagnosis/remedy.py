@@ -329,7 +329,7 @@ def preempted(number: int) -> AttemptFailure:
 
 
 class FailureDecision(NamedTuple):
-    """The decision on a failure: a remedy, or the end of the run with its reason and the advice to a person.
+    """The decision on a failure: a remedy, or the end of the run with its reason and the advice to the user.
 
     With `waits_for` the run does not end: it waits until a client provides that.
     """

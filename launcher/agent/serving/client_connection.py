@@ -11,7 +11,7 @@ from typing import Mapping
 from ..record import strict_json
 
 SILENCE_S = 60.0
-"""How many seconds a client may send nothing, or accept nothing, before it counts as gone.
+"""The seconds for which a client may send nothing, or accept nothing, before it counts as gone.
 
 A client sends a ping well within this time.
 """

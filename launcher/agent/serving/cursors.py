@@ -30,7 +30,7 @@ MAX_BYTES = 8 * 1024 * 1024
 SETTLED_S = 1.0
 AGAIN_S = 0.2
 LATE_S = 5.0
-"""How many seconds a shared disk may show an old size.
+"""The seconds for which a shared disk may show an old size.
 
 NFS shows it for 3 s at least (`acregmin` in nfs(5)), and until the file is opened.
 """

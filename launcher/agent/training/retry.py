@@ -34,7 +34,7 @@ class Retry:
         return bool(self._plan.get("restart")) or "resume" in taken_knobs(consumed)
 
     def settle(self) -> remedy.FailureDecision | None:
-        """Decide on a failure whose agent died before it decided; return None without such a failure."""
+        """Decide on a failure whose agent died before it decided; return None if no such failure exists."""
         failure = self.in_force.failure
         if failure is None:
             return None

@@ -113,7 +113,7 @@ def with_others(plan: Plan, others: Sequence[Plan]) -> Plan:
 def with_expected_cards(facts: Facts, profile: Profile | None) -> Facts:
     """Return a login node's facts with the cards expected on a compute node in place of its own.
 
-    Return None for no cards.
+    If `profile` is None or a CPU's, the facts have no cards.
     """
     count = profile.count if profile is not None and profile.kind == "cuda" else 0
     gpus: tuple[Gpu, ...] = ()

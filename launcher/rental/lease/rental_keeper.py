@@ -13,7 +13,7 @@ from launcher.rental.lease.rental_lease import Lease, RentalView
 FIRST_PAUSE_S, LAST_PAUSE_S = 60.0, 300.0
 """The seconds it waits after a first failure, and at most, if the same failure repeats."""
 DENIED = 8
-"""How many denials in a row end the keeper. A revoked key stays revoked."""
+"""The number of denials in a row that ends the keeper. A revoked key stays revoked."""
 
 
 def keep(follow: Callable[[], None], lease: Lease, run: RentedRun, view: RentalView) -> None:

@@ -80,7 +80,7 @@ Any other status is UNKNOWN: still billed, and never ready.
 """
 NONCE_TAG = TAGS[1]
 MOST_WORDS = 100
-"""How many characters of the service's own texts are shown."""
+"""The most characters of the service's own texts that are shown."""
 A = TypeVar("A", bound=Record)
 
 

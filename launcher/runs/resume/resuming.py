@@ -164,9 +164,9 @@ def _inherit(
         view.note(f"{passed.checkpoint} passed over: {passed.wrong}")
     if inheritance.changes:
         words = ", ".join(f"{name} {value}" for name, value in sorted(inheritance.changes.items()))
-        view.note(f"what remedies made of the plan holds on: {words}")
+        view.note(f"the remedies' changes to the plan stay in force: {words}")
     source = inheritance.parent
-    return f"{source.checkpoint} of {source.run}, step {source.step}; code and data as they lie there"
+    return f"{source.checkpoint} of {source.run}, step {source.step}; with its code and data as they are on the host"
 
 
 def _explained(error: AgentError, parent: LocalCopy) -> LaunchError:

@@ -44,7 +44,7 @@ START_UP_FILES = "~/.bashrc, ~/.zshenv, ~/.cshrc or another start-up file of tha
 STATUS_S = 2.0
 """The seconds by which a program's exit status may follow the end of its output."""
 SAID_LINES, MOST_SAID, MOST_HEARD = 3, 300, 4096
-"""How many lines and characters of a login's output are shown, and how many bytes of it are kept."""
+"""The most lines and characters of a login's output that are shown, and the most bytes of it that are kept."""
 FORBIDDEN, UNREACHED = 1, 2  # a server's reasons to refuse a channel: RFC 4254, 5.1
 
 

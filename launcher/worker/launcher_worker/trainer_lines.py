@@ -80,7 +80,7 @@ def _tokens(state: Any) -> int:
 
 
 def _loss_in_callers() -> Any:
-    """Return the loss of a micro-batch from Trainer's loop in the calling frames; None without such a loop.
+    """Return the loss of a micro-batch from Trainer's loop in the calling frames; None if no frame is of that loop.
 
     A Trainer passes it to no callback.
     """

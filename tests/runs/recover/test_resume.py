@@ -273,9 +273,9 @@ def test_what_mended_the_parent_holds_on_unless_it_is_set_anew(aware):
     aware.script(STEPS.replace("stopping = []\n", f"stopping = []\n{SMALL_CARD}"))
     parent = launched(aware)
     child, said = resumed(aware, parent, "--set", "steps=15")
-    assert "what remedies made of the plan holds on: accumulation 4, micro_batch 2" in said
+    assert "the remedies' changes to the plan stay in force: accumulation 4, micro_batch 2" in said
     again, said = resumed(aware, child, "--set", "steps=20", "--set", "batch.micro=4")
-    assert "holds on" not in said
+    assert "stay in force" not in said
     attempts = {run: aware.summary(run)["attempt"] for run in (parent, child, again)}
     assert attempts == {parent: 3, child: 1, again: 2}
     assert (aware.home / "ledger.micro").read_text() == "micro 2\n" * 3

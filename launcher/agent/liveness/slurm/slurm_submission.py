@@ -48,7 +48,7 @@ _ID = re.compile(r"[0-9]{1,10}(?:_[0-9]{1,10})?")
 _PARSABLE = re.compile(r"([0-9]{1,10})(?:;.*)?")
 _NUMBER = re.compile(r"(?<![\w.,-])[0-9]{1,10}(?![\w.,-])")
 MOST_NUMBERS = 5
-"""How many of the numbers that an `sbatch` prints are looked up."""
+"""The most numbers in the output of an `sbatch` that are looked up."""
 
 
 def _is_id(value: Any) -> bool:

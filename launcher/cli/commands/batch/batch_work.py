@@ -218,7 +218,7 @@ def _tell_results(queue: BatchQueue, items: Sequence[Item], results: Results, *,
 
 
 def _left_there(queue: BatchQueue, items: Sequence[Item], results: Results) -> str | None:
-    """Return a note on runs whose files stay on their hosts because of `artifacts`; None without such runs.
+    """Return a note on runs whose files stay on their hosts because of `artifacts`; None if no run's files do.
 
     Files from rented machines are always downloaded before the machine is terminated.
     """

@@ -87,7 +87,7 @@ def init(
 
 
 def _check_wanted(path: Path, host: str, *, smoke: bool) -> None:
-    """Ask the user whether to write the file. Raises UsageError without a terminal, and Exit with code 1 for no."""
+    """Ask the user whether to write the file. Raises UsageError without a terminal, and Exit with code 1 if the user declines."""
     is_wanted = agrees(f"write {path}{f', and run a first job on {host}' * smoke}?")
     if is_wanted is None:
         command = shlex.join(["launch", *sys.argv[1:], "--yes"])
