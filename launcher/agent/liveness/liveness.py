@@ -164,7 +164,11 @@ class LivenessProbe(ABC):
 
     def hopeless(self, run: Run) -> Optional[Tuple[str, str, JsonObject]]:
         """Return state, reason and evidence of a gone run that must not start again; None if it may."""
-        return None
+        from . import restartable  # few runs are recovered, and loading it would delay every launch
+
+        if restartable.may_begin_again(run):
+            return None
+        return "failed", restartable.REASON, {**restartable.EVIDENCE}
 
     def standstill(self, run: Run) -> str:  # most kinds cannot know
         """Return in one clause why the agent of a run makes no progress; empty if unknown."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Dict, Optional, Sequence, Tuple
 
-from ..diagnosis import remedy
 from ..record.files import read_json
 from ..record.rundir import WISHES, Run
 from ..record.strict_json import JsonObject
+from . import restartable
 from .liveness import ALIVE, GONE, SILENT, LivenessProbe, RunLiveness
 
 MOST_FRUITLESS = 2
-NO_PROGRESS, NOT_RESTARTABLE = "no-progress", "not-restartable"
+NO_PROGRESS = "no-progress"
 _FATES = {
     **dict.fromkeys(("waiting", "sent", "queued", "running", "ended"), ALIVE),
     **dict.fromkeys(("over", "home", "gone", "deleted", "none"), GONE),
@@ -59,14 +59,14 @@ class Spooled(LivenessProbe):
             words = str(record.get("words") or "its session was deleted")
             return "stopped", str(WISHES["stop"]), {"service": words}
         line = str(record.get("words") or "its session is over")
-        if not _may_begin_again(run):
+        if not restartable.may_begin_again(run):
             evidence = {
-                "class": NOT_RESTARTABLE,
+                "class": restartable.REASON,
                 "line": line,
                 "why": "its script never asked worker.resume_from(), so another session would begin at step 1 again",
                 "mend": "call worker.resume_from() to continue in the next session, or set `restart = true` to start again",
             }
-            return "failed", NOT_RESTARTABLE, evidence
+            return "failed", restartable.REASON, evidence
         if fruitless < MOST_FRUITLESS:
             return None
         evidence = {
@@ -77,21 +77,6 @@ class Spooled(LivenessProbe):
             "mend": "what stopped them is in the log; a script saves within a session by worker.due, or `save_every_minutes`",
         }
         return "failed", NO_PROGRESS, evidence
-
-
-def _may_begin_again(run: Run) -> bool:
-    """Whether a new session may start the script again.
-
-    It may if the plan says `restart`, if the script never began, if a remedy is due, or if it loaded its
-    checkpoint.
-    """
-    if run.read_plan().get("restart"):
-        return True
-    records = run.newest_records()
-    if not any(state.get("began") for _, state in records) or remedy.in_force(records).remedy is not None:
-        return True
-    consumed = {knob for _, state in records for knob in state.get("consumed") or []}
-    return "resume" in consumed and "held resume" not in consumed
 
 
 def _verdict(run: Run) -> RunLiveness:

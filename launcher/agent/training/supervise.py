@@ -38,7 +38,7 @@ from ..attempt.stopping import (
 from ..attempt.streams import listening
 from ..attempt.training_command import Command, CommandStart
 from ..diagnosis import remedy
-from ..liveness import predecessor, run_state
+from ..liveness import predecessor, restartable, run_state
 from ..record import secret
 from ..record.files import REFUSED, sync_tree
 from ..record.rundir import TERMINAL, RecordFolder, Run
@@ -69,13 +69,6 @@ NOT_BEGUN = 255
 """The exit status of Apptainer if it could not start the command in the image."""
 SUPERSEDED = "superseded"
 NO_ROOM_S = 1.0
-NOT_RESTARTABLE = {
-    "class": "not-restartable",
-    "line": "its last attempt was ended from outside",
-    "why": "its script never asked worker.resume_from(), so another attempt would begin at step 1 again",
-    "mend": "call worker.resume_from() to continue from its checkpoint, or set `restart = true` to start again",
-}
-"""The evidence of a run whose script cannot continue."""
 TIME_UP = "the time of its job was up before it had ended"
 
 
@@ -303,7 +296,9 @@ class Supervisor:
             return self._end("failed", "attempts-exhausted", {"attempts": history.begun})
         has_remedy = self.mending.in_force.remedy is not None
         if history.begun and not has_remedy and not self.mending.may_begin_again(history.consumed):
-            return self._end("failed", "not-restartable", {"previous": self.previous, **NOT_RESTARTABLE})
+            return self._end(
+                "failed", restartable.REASON, {"previous": self.previous, **restartable.EVIDENCE}
+            )
         if missing:
             return self._end("waiting", "secret", {"secrets": "missing: " + ", ".join(missing)})
         return None
@@ -403,7 +398,9 @@ class Supervisor:
             wish = self.run.read_wish()  # a new one forbids another attempt
         state, reason, evidence = judge(outcome, failure, doubt, wish, self.plan.get("steps"))
         if state == "resuming" and signal.SIGUSR1 in self.terminations and not self._may_begin_again():
-            return self._end("failed", "not-restartable", {**evidence, **NOT_RESTARTABLE, "line": TIME_UP})
+            return self._end(
+                "failed", restartable.REASON, {**evidence, **restartable.EVIDENCE, "line": TIME_UP}
+            )
         if state == "resuming":
             self.account.say(state, reason, evidence=evidence)
             return RESTART

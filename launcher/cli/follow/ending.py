@@ -32,6 +32,7 @@ _RECOVER = {
     "rent": "continues on another host from the local checkpoint",
 }
 """The effect of `launch recover`, by the reason for which a run waits."""
+_IF_IT_CAN = "continues, if its script can"
 
 
 class StyledLine(NamedTuple):
@@ -126,8 +127,12 @@ def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> It
         wanted = str(state.reason) if name == "waiting" else name
         if wanted == "client" and result.is_job:
             wanted = "job"
-        what = _RECOVER.get(wanted, "continues, if it can")
+        can_resume = name == "waiting" or "resume" in (state.consumed or ())
+        what = _RECOVER.get(wanted, _IF_IT_CAN) if can_resume else _IF_IT_CAN
         yield StyledLine(f"  next     launch recover {short}     {what}")
+    elif state.reason == Reason.NOT_RESTARTABLE:
+        yield StyledLine(f"  next     launch rerun {short}     from its start: its script cannot continue")
+        yield StyledLine(f"  output   launch logs {short}")
     else:
         yield StyledLine(f"  next     launch logs {short}")
     if name == "failed" and not evidence.diagnosis(state.evidence):
@@ -136,7 +141,7 @@ def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> It
         yield StyledLine(f"  new run  launch attach {result.goes_on.rpartition('-')[2]}")
     elif (
         name in ("failed", "stopped")
-        and state.reason != Reason.CODE_DAMAGED
+        and state.reason not in (Reason.CODE_DAMAGED, Reason.NOT_RESTARTABLE)
         and count(state.checkpoint) is not None
     ):
         there = f" --host {result.rents_at}" if result.rents_at is not None else ""

@@ -32,7 +32,7 @@ from launcher.runs.rented.lost_machines import reach
 from launcher.runs.resume.secret_consent import check_consent
 from launcher.runs.run_listing import listing
 from launcher.transport.client.host_client import HostClient
-from launcher.values.record import State, Summary, is_terminal
+from launcher.values.record import Reason, State, Summary, is_terminal
 
 if TYPE_CHECKING:
     from launcher.rental.price import RentalChoice
@@ -195,7 +195,8 @@ def _recover(
         by = f"by {resumed.by}" if resumed.by is not None else ""
         return Recovery(run, host, RecoveryOutcome.BY_ANOTHER, resumed.state, by)
     if resumed.state in (State.FAILED, State.STOPPED):  # it cannot continue, and has ended in this state
-        return Recovery(run, host, RecoveryOutcome.FAILED, resumed.state, _why_ended(summary_of(client, run)))
+        words = _why_ended(summary_of(client, run), local_copy)
+        return Recovery(run, host, RecoveryOutcome.FAILED, resumed.state, words)
     return Recovery(run, host, RecoveryOutcome.RECOVERED, resumed.state)
 
 
@@ -258,12 +259,17 @@ def _client() -> str:
         return platform.node()
 
 
-def _why_ended(summary: Summary | None) -> str:
-    """Return why a run has ended instead of continuing."""
+def _why_ended(summary: Summary | None, local_copy: LocalCopy) -> str:
+    """Return why a run has ended instead of continuing, and the command for a new run if it can never continue."""
     if summary is None:
         return ""
     why = why_failed(summary.evidence)
-    return f"{summary.state}: {summary.reason}" + (f"; {why}" if why else "")
+    words = f"{summary.state}: {summary.reason}" + (f"; {why}" if why else "")
+    if summary.reason != Reason.NOT_RESTARTABLE:
+        return words
+    from launcher.copy.request import new_launch  # it loads planning, and few commands need this
+
+    return f"{words}\n  from its start   {new_launch(local_copy)}"
 
 
 def _needs(summary: Summary | None) -> str:

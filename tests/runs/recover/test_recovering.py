@@ -84,10 +84,26 @@ def test_a_run_whose_agent_died_has_one_last_step_and_one_time(client):
     assert client.summary(run)["took_s"] == dead["took_s"] < 60
     seen = client.run("attach", run)
     assert (seen.returncode, "step 33" in seen.stderr) == (1, True)
+    assert ("it continues" in seen.stderr, f"launch rerun {run[-6:]}" in seen.stderr) == (False, True)
     (told,) = {
         (row["step"], row["took_s"]) for row in (client.summary(run), client.summary(run, "--host", "local"))
     }
     assert told == (33, pytest.approx(dead["took_s"], abs=10))
+
+
+def test_a_run_that_cannot_continue_is_not_said_to(client):
+    """Its script is not started again, and the command that begins anew is named."""
+    client.script("print('up', flush=True)\nimport time; time.sleep(600)\n")
+    run = client.detached("--", "python", "train.py")
+    log = folder_of(client, run) / "record/0002/log.txt"
+    until(lambda: log.exists() and log.read_text(), "the script")
+    kill_all(client, run)
+    seen = client.run("recover", run)
+    assert (seen.returncode, "was not recovered: failed: not-restartable" in seen.stdout) == (1, True)
+    assert f"launch rerun {run[-6:]}" in seen.stdout
+    assert not processes_of(folder_of(client, run))
+    assert client.ok("logs", run).split() == ["up"]
+    assert client.summary(run)["attempt"] is None or client.summary(run)["attempt"] == 1
 
 
 # what a run waits for

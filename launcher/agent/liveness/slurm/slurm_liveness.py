@@ -133,7 +133,7 @@ class SlurmLiveness(LivenessProbe):
         """Refuse to restart a run whose job was cancelled in Slurm, or whose first job could not begin."""
         verdict = self.judge([run])[run.id]
         if verdict.fate != GONE or verdict.state not in TERMINAL:
-            return None
+            return super().hopeless(run)
         return verdict.state, str(verdict.reason), verdict.evidence or {}
 
     def start(self, run: Run, after: int) -> None:
