@@ -15,14 +15,14 @@ JsonObject = dict[str, Any]
 Examples are the contents of an event or evidence, arguments and answers of an agent, a file of unknown
 origin.
 """
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 """A larger file counts as no object."""
 
 
 def read_json(path: Path) -> JsonObject:
     """Return the object in a file; empty if the file is missing, not regular or not an object."""
     try:
-        return parse_object(read_regular(str(path), MOST_BYTES))
+        return parse_object(read_regular(str(path), MAX_BYTES))
     except OSError:
         return {}
 

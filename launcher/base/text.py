@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-MOST_CHARACTERS = 2000
+MAX_CHARACTERS = 2000
 _OBEYED = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
 
 
@@ -15,8 +15,8 @@ def printable(text: str) -> str:
     Long text is cut.
     """
     if text.isprintable():
-        return text[:MOST_CHARACTERS]
-    return "".join(char if char.isprintable() else " " for char in text)[:MOST_CHARACTERS]
+        return text[:MAX_CHARACTERS]
+    return "".join(char if char.isprintable() else " " for char in text)[:MAX_CHARACTERS]
 
 
 def is_obeyed(name: str) -> bool:
@@ -26,7 +26,7 @@ def is_obeyed(name: str) -> bool:
 
 def printables(texts: Sequence[str]) -> Sequence[str]:
     """Return texts that a terminal can show. Short and plain texts are checked all at once, which is fast."""
-    is_plain = "".join(texts).isprintable() and max(map(len, texts), default=0) <= MOST_CHARACTERS
+    is_plain = "".join(texts).isprintable() and max(map(len, texts), default=0) <= MAX_CHARACTERS
     return texts if is_plain else [printable(text) for text in texts]
 
 

@@ -13,9 +13,9 @@ from launcher.base.bounded_read import read_bounded
 from launcher.errors import BadFileError
 
 _LOG = logging.getLogger(__name__)
-MOST_BYTES = 4 << 20
-MOST_DEEP = 50
-_MOST_DOTS = 1000
+MAX_BYTES = 4 << 20
+MAX_DEPTH = 50
+_MAX_DOTS = 1000
 """Per line: the time to parse a key of very many parts grows with their square."""
 _WHOLE_NUMBERS = range(-(1 << 63), 1 << 63)
 """The range that TOML guarantees for a whole number."""
@@ -27,7 +27,7 @@ def read_text(path: Path) -> str:
     Raises BadFileError if it cannot be read, is not a regular file, is very large, or is not UTF-8.
     """
     try:
-        data = read_bounded(path, MOST_BYTES)
+        data = read_bounded(path, MAX_BYTES)
         _LOG.debug("read %s", path)
         return data.decode()
     except OSError as error:
@@ -59,7 +59,7 @@ def parse_toml(text: str, where: str) -> TomlTable:
     Raises BadFileError for a text that is not TOML, that is deeper than 50 tables and lists, or that holds a
     whole number of more than 64 bits.
     """
-    if any(line.count(".") > _MOST_DOTS for line in text.splitlines()):
+    if any(line.count(".") > _MAX_DOTS for line in text.splitlines()):
         raise BadFileError(f"{where}: {_TOO_DEEP}")
     try:
         tables = tomllib.loads(text)
@@ -68,7 +68,7 @@ def parse_toml(text: str, where: str) -> TomlTable:
     except ValueError as error:  # TOMLDecodeError, or int's own for thousands of digits
         raise BadFileError(f"{where}: is not TOML: {_plain(str(error), text)}") from error
     level: list[Any] = [tables]
-    for _ in range(MOST_DEEP):
+    for _ in range(MAX_DEPTH):
         inner = [value for one in level for value in (one.values() if isinstance(one, dict) else one)]
         if any(isinstance(value, int) and value not in _WHOLE_NUMBERS for value in inner):
             raise BadFileError(f"{where}: holds a whole number of more than 64 bits")
@@ -101,4 +101,4 @@ def inline(value: object) -> str:
     raise ValueError(f"{value!r} is not a number, text, flag, list or table")
 
 
-_TOO_DEEP = f"has tables or lists more than {MOST_DEEP} deep"
+_TOO_DEEP = f"has tables or lists more than {MAX_DEPTH} deep"

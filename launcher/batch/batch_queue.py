@@ -51,9 +51,9 @@ RESULTS, PICTURE = "results.csv", "curves.png"
 VERSION = 1
 _UNUSABLE = (RunError, BadFileError)
 BUSY_S = 30.0
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 """The maximum size of a queue and of its log of changes. A batch of 10,000 items has a few MB."""
-_MOST_TEXT, _MOST_SCHEMA_TEXT = 16 << 20, 4096
+_MAX_TEXT, _MAX_SCHEMA_TEXT = 16 << 20, 4096
 """The maximum number of bytes of one value, and of one row of SQLite's list of tables."""
 _SCHEMA_OPS = 10_000
 """The maximum number of SQLite instructions to read that list. A valid one takes about a hundred."""
@@ -186,8 +186,8 @@ class BatchQueue:
                 if not entry.name.startswith(FILE):
                     continue
                 status = entry.stat(follow_symlinks=False)
-                if status.st_size > MOST_BYTES:
-                    raise self._stranger(f"'{entry.name}' is larger than {MOST_BYTES:,} bytes")
+                if status.st_size > MAX_BYTES:
+                    raise self._stranger(f"'{entry.name}' is larger than {MAX_BYTES:,} bytes")
                 if status.st_nlink > 1:
                     raise self._stranger(f"'{entry.name}' has a second name (a hard link)")
         except OSError as error:
@@ -199,7 +199,7 @@ class BatchQueue:
         In a file that passes, every query ends. A view, a trigger, a computed column or a cycle of pages could
         keep SQLite busy forever, and no signal reaches a process inside SQLite.
         """
-        self._data.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_SCHEMA_TEXT)
+        self._data.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_SCHEMA_TEXT)
         self._data.set_progress_handler(lambda: 1, _SCHEMA_OPS)
         try:
             found = _schema(self._data)
@@ -212,7 +212,7 @@ class BatchQueue:
         if found != _our_schema():
             raise self._stranger(f"{FILE} has other tables than launch makes")
         self._data.set_progress_handler(None, 0)
-        self._data.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MOST_TEXT)
+        self._data.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_TEXT)
         (said,) = self._data.execute("PRAGMA quick_check(1)").fetchone()
         if said != "ok":
             raise sqlite3.DatabaseError(said)

@@ -32,7 +32,7 @@ ANSWERS_S = 30.0
 """The seconds that a batch's worker may take to drop the queued items."""
 ENDS_S = 60.0
 """The seconds that a batch's worker may take to see the ends of its runs and write the results."""
-MOST_PLACES = 16
+MAX_PLACES = 16
 STOPPED = "the batch was stopped"
 
 
@@ -132,7 +132,7 @@ def _stop_all(queue: BatchQueue, before: Sequence[Item], *, now: bool) -> list[S
         entry = index.find(item.run) if item.run else None
         places[item.host, None if entry is None else entry.root].append(item)  # one per rented machine
     stop = functools.partial(_stop_at_a_place, queue.name, now=now)
-    with ThreadPoolExecutor(MOST_PLACES) as pool:
+    with ThreadPoolExecutor(MAX_PLACES) as pool:
         found = {one.item.number: one for stopped in pool.map(stop, places.values()) for one in stopped}
     return [found[item.number] for item in items]
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from launcher.transport.channel import Incoming
     from launcher.transport.client.host_client import HostClient
 
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 """The size limit of a diff, in bytes: a longer file has none."""
 _MANIFEST = TypeAdapter(Manifest, config=ConfigDict(defer_build=True))
 _PIECE = 1 << 18
@@ -108,7 +108,7 @@ class _Side:
         entry = self.manifest[f"code/{path}"]
         if "sha256" not in entry:
             raise ValueError("a link or an empty folder in one of the runs")
-        if int(entry["size"]) > MOST_BYTES:
+        if int(entry["size"]) > MAX_BYTES:
             raise ValueError("larger than 1 MB")
         data = self._contents.get(str(entry["sha256"]))
         if data is None:
@@ -141,7 +141,7 @@ class _Side:
         """Read files of the code, here if they are unchanged, else on the host; return the errors."""
         sizes = self.sent.sizes
         digests = {str(self.manifest[f"code/{path}"].get("sha256")) for path in paths}
-        wanted = {sha256 for sha256 in digests if sizes.get(sha256, MOST_BYTES + 1) <= MOST_BYTES}
+        wanted = {sha256 for sha256 in digests if sizes.get(sha256, MAX_BYTES + 1) <= MAX_BYTES}
         for side in sides:
             self._read_here(side.sent.sources, wanted)
         missing = sorted(wanted - self._contents.keys())
@@ -154,7 +154,7 @@ class _Side:
         """Read the unchanged contents at the places on this computer from which they were sent."""
         for sha256 in wanted & sources.keys():
             with contextlib.suppress(OSError):
-                data = read_regular(sources[sha256], MOST_BYTES)
+                data = read_regular(sources[sha256], MAX_BYTES)
                 if hashlib.sha256(data).hexdigest() == sha256:
                     self._contents[sha256] = data
 

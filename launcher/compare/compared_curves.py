@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_PANELS = 8
+MAX_PANELS = 8
 NOT_FINITE = "becomes NaN or infinite"
-MOST_POINTS = 1000
+MAX_POINTS = 1000
 """The largest number of drawn points per line: a picture has no more columns."""
 MADE_BY = "launch compare"
 """The software name in a picture's metadata: a picture with this name may be replaced by a newer one."""
@@ -34,7 +34,7 @@ _EASILY_TOLD = 10
 """The largest number of runs with distinct colours; more runs get a colour scale and thinner lines."""
 _NAMES_A_COLUMN = 40
 _COLUMN_WIDTH = 2.2
-_MOST_LETTERS = 40
+_MAX_LETTERS = 40
 
 
 class Curves(NamedTuple):
@@ -74,7 +74,7 @@ def curves_of(found: Sequence[Point], *, over_time: bool = False) -> Curves:
 
 def _thinned(panel: Panel) -> Panel:
     """Return a line with fewer points: each part keeps its least and largest value, and one that is not finite."""
-    size = math.ceil(2 * len(panel.xs) / MOST_POINTS)
+    size = math.ceil(2 * len(panel.xs) / MAX_POINTS)
     if size <= 2:
         return panel
     kept: set[int] = set()
@@ -129,7 +129,7 @@ def figure_of(lines: Sequence[ComparedLine], title: str) -> Figure:
     from matplotlib.figure import Figure  # takes 0.5 s and imports numpy
     from matplotlib.ticker import MaxNLocator
 
-    labels = [*dict.fromkeys(panel.label for line in lines for panel in line.curves.panels)][:MOST_PANELS]
+    labels = [*dict.fromkeys(panel.label for line in lines for panel in line.curves.panels)][:MAX_PANELS]
     height = _SIZE[1] + _MORE_HEIGHT * (len(labels) - 1)
     figure = Figure(
         figsize=(_SIZE[0] + _COLUMN_WIDTH * (_columns(lines) - 1), height), dpi=120, layout="constrained"
@@ -217,7 +217,7 @@ def _add_legend(figure: Figure, lines: Sequence[ComparedLine]) -> None:
             [],
             [],
             color=_colour(number, len(lines)),
-            label=printable(line.label)[:_MOST_LETTERS].replace("$", r"\$"),
+            label=printable(line.label)[:_MAX_LETTERS].replace("$", r"\$"),
         )
         for number, line in enumerate(lines)
     ]

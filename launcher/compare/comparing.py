@@ -32,8 +32,8 @@ from launcher.values.record import is_terminal
 
 _PLANNED_TORCH = ("environment.torch", "image.torch")
 NO_LABELS: Mapping[str, str] = {}
-_MOST_IN_LEGEND = 2
-_MOST_IN_NAME = 4
+_MAX_IN_LEGEND = 2
+_MAX_IN_NAME = 4
 
 
 class ComparedRun(NamedTuple):
@@ -160,7 +160,7 @@ def _planned_torch(plan: Mapping[str, Any]) -> str | None:
 def picture_of(local_copies: Sequence[LocalCopy]) -> Path:
     """Return the path of the picture of some runs: in the folder `compared`, beside the runs' folders."""
     names = [local_copy.short for local_copy in local_copies]
-    if len(names) > _MOST_IN_NAME:
+    if len(names) > _MAX_IN_NAME:
         digest = hashlib.sha256(" ".join(local_copy.run for local_copy in local_copies).encode()).hexdigest()[
             :8
         ]
@@ -201,8 +201,8 @@ def _over_time(run: ComparedRun) -> Curves:
 
 def _legend_words(comparison: Comparison) -> dict[str, str]:
     """Return the settings in which each run differs, or its job, card and host if no settings differ."""
-    settings = [one for one in comparison.plan if one.group == "settings"][:_MOST_IN_LEGEND]
-    names = [one for one in comparison.plan if one.key in ("job", "profile", "host")][:_MOST_IN_LEGEND]
+    settings = [one for one in comparison.plan if one.group == "settings"][:_MAX_IN_LEGEND]
+    names = [one for one in comparison.plan if one.key in ("job", "profile", "host")][:_MAX_IN_LEGEND]
     shown = settings or names
     return {
         run.local_copy.run: ", ".join(

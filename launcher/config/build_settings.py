@@ -14,7 +14,7 @@ from configparser import (
 )
 
 from launcher.base.bounded_read import read_bounded
-from launcher.base.toml import MOST_BYTES
+from launcher.base.toml import MAX_BYTES
 from launcher.errors import BadFileError
 from launcher.values.host import Host
 from launcher.values.software.image import CA_BUNDLE_AT, BuildOptions
@@ -85,6 +85,6 @@ def _parse(parser: RawConfigParser, path: str, key: str) -> None:
 
 def _bytes(path: str, key: str) -> bytes:
     try:
-        return read_bounded(path, MOST_BYTES)
+        return read_bounded(path, MAX_BYTES)
     except OSError as error:
         raise BadFileError(f'{key} = "{path}": cannot be read: {error.strerror}') from error

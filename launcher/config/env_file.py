@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from launcher.base.bounded_read import read_bounded
-from launcher.base.toml import MOST_BYTES
+from launcher.base.toml import MAX_BYTES
 from launcher.errors import BadFileError
 
 _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
@@ -36,7 +36,7 @@ def read_all(paths: Sequence[str]) -> HiddenValues:
 
 def _read(path: str) -> Iterator[tuple[str, str]]:
     try:
-        text = read_bounded(Path(path).expanduser(), MOST_BYTES, takes_pipe=True).decode("utf-8-sig")
+        text = read_bounded(Path(path).expanduser(), MAX_BYTES, takes_pipe=True).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadFileError(f"--env-file {path}: is not UTF-8 text (byte {error.start})") from None
     except OSError as error:

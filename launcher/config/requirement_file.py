@@ -20,7 +20,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from pydantic_core import PydanticCustomError
 
 from launcher.base.bounded_read import read_bounded
-from launcher.base.toml import MOST_BYTES
+from launcher.base.toml import MAX_BYTES
 from launcher.errors import BadFileError
 from launcher.values.credential import credential_in
 from launcher.values.software.requirement import package_of, requirement_text
@@ -40,7 +40,7 @@ _LONG = {
     "-f": "--find-links",
 }
 _INDEXES = ("--index-url", "--extra-index-url", "--find-links", "--no-index", "--trusted-host")
-MOST_FILES = 20
+MAX_FILES = 20
 
 
 class RequirementLine(NamedTuple):
@@ -132,8 +132,8 @@ class _Reader:
             raise line.error(self._folder, f"is not in {self._folder}", "copy it into the folder")
         if path.resolve() in self._seen:
             return
-        if len(self._seen) >= MOST_FILES:
-            raise line.error(self._folder, f"is file {MOST_FILES + 1}: at most {MOST_FILES} are read")
+        if len(self._seen) >= MAX_FILES:
+            raise line.error(self._folder, f"is file {MAX_FILES + 1}: at most {MAX_FILES} are read")
         self.read(path, is_constraint=is_constraint)
 
     def _requirement(self, line: RequirementLine, *, is_constraint: bool) -> None:
@@ -179,7 +179,7 @@ def _lines(path: Path, folder: Path) -> Iterator[RequirementLine]:
     """Yield the lines of a file: continuations joined, without comments and empty lines."""
     name = os.path.relpath(path, folder)
     try:
-        text = read_bounded(path, MOST_BYTES).decode("utf-8-sig")
+        text = read_bounded(path, MAX_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         mend = f"iconv -f utf-16 -t utf-8 {shlex.quote(name)}"
         raise BadFileError(

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from launcher.base.bounded_read import read_bounded
-from launcher.base.toml import MOST_BYTES
+from launcher.base.toml import MAX_BYTES
 from launcher.planning.script.script import Script, interpreter_of, leading_assignments, script_of
 from launcher.values.job import Job
 from launcher.values.plan import Finding, Plan
@@ -26,17 +26,17 @@ _OF_A_SHELL = ("&&", "||", "|", ";", ">", ">>", "<", "2>&1", "&")
 _INTERPRETERS = {".py": "python", ".sh": "bash"}
 
 
-def findings(job: Job, cargo: UploadSelection) -> tuple[Finding, ...]:
+def findings(job: Job, selection: UploadSelection) -> tuple[Finding, ...]:
     """Return the findings that keep a job's command from starting, given the files sent with it.
 
     A folder that is refused gets no findings about its script.
     """
-    if cargo.findings:
+    if selection.findings:
         return ()
     found = [*_assignments(job.command), *_shell_words(job.command)]
     for script in (interpreter_of(job.command), script_of(job.command)):
         if script is not None:
-            found += _script(script, job, cargo)
+            found += _script(script, job, selection)
     return tuple(found)
 
 
@@ -82,30 +82,32 @@ def _shell_words(command: Sequence[str]) -> Iterator[Finding]:
         yield _refusal("shell-words", message, f"without the quotes   launch … -- {command[0]}")
 
 
-def _script(script: Script, job: Job, cargo: UploadSelection) -> Iterator[Finding]:
+def _script(script: Script, job: Job, selection: UploadSelection) -> Iterator[Finding]:
     if script.is_module:
-        yield from _module(script.path, job, cargo)
+        yield from _module(script.path, job, selection)
     elif script.path == ".." or script.path.startswith("../"):
-        yield from _outside(script.path, cargo)
-    elif script.path != "." and not any(map(cargo.has, _spellings(script.path, cargo))):
-        yield _absent(script.path, cargo)
+        yield from _outside(script.path, selection)
+    elif script.path != "." and not any(map(selection.has, _spellings(script.path, selection))):
+        yield _absent(script.path, selection)
     elif script.is_program:
-        yield from _program(script.path, job.command, cargo.folder / script.path)
+        yield from _program(script.path, job.command, selection.folder / script.path)
 
 
-def _spellings(path: str, cargo: UploadSelection) -> tuple[str, str]:
+def _spellings(path: str, selection: UploadSelection) -> tuple[str, str]:
     """Return a path below the folder, and the same path with its links resolved."""
-    real = os.path.relpath(os.path.realpath(cargo.folder / path), os.path.realpath(cargo.folder))
+    real = os.path.relpath(os.path.realpath(selection.folder / path), os.path.realpath(selection.folder))
     return path, real
 
 
-def _absent(path: str, cargo: UploadSelection) -> Finding:
+def _absent(path: str, selection: UploadSelection) -> Finding:
     """Return the refusal of a script that is not sent: it is excluded, or it does not exist."""
-    if os.path.lexists(cargo.folder / path):
-        entries = map(cargo.why_left_out, _spellings(path, cargo))
+    if os.path.lexists(selection.folder / path):
+        entries = map(selection.why_left_out, _spellings(path, selection))
         return _left_out(path, next(filter(None, entries), None))
-    match = _nearest(path, cargo.paths)
-    message = f"'{path}' does not exist in {cargo.folder}" + (f": did you mean '{match}'?" if match else "")
+    match = _nearest(path, selection.paths)
+    message = f"'{path}' does not exist in {selection.folder}" + (
+        f": did you mean '{match}'?" if match else ""
+    )
     mend = 'the command is started in that folder; another one is   --set code=…     or code = "…" in the job\'s file'
     return _refusal("no-such-script", message, mend)
 
@@ -139,31 +141,31 @@ def _left_out(path: str, entry: ExcludedPath | None) -> Finding:
     return _refusal("script-left-out", message, mend)
 
 
-def _outside(path: str, cargo: UploadSelection) -> Iterator[Finding]:
+def _outside(path: str, selection: UploadSelection) -> Iterator[Finding]:
     parts = [part for part in path.split("/") if part != ".."]
-    exists = os.path.exists(cargo.folder / path)
+    exists = os.path.exists(selection.folder / path)
     if exists and (not parts or parts[0] not in _BESIDE_THE_CODE):
-        message = f"'{path}' lies outside {cargo.folder}, which is all that travels"
+        message = f"'{path}' lies outside {selection.folder}, which is all that travels"
         yield _refusal("script-left-out", message, "send the folder above too   --set code=..")
 
 
-def _module(name: str, job: Job, cargo: UploadSelection) -> Iterator[Finding]:
+def _module(name: str, job: Job, selection: UploadSelection) -> Iterator[Finding]:
     """Yield the refusal of a module that is missing in a package of the folder.
 
     Other modules may be installed on the host.
     """
     package, *inner = name.split(".")
-    if f"{package}/__init__.py" not in cargo.paths or not inner:
+    if f"{package}/__init__.py" not in selection.paths or not inner:
         return
     path = "/".join([package, *inner])
     candidates = (f"{path}.py", f"{path}/__main__.py")
     is_installed_too = package in map(distribution, job.requirements)
-    if is_installed_too or any(candidate in cargo.paths for candidate in candidates):
+    if is_installed_too or any(candidate in selection.paths for candidate in candidates):
         return
-    if b"__path__" in read_bounded(cargo.folder / package / "__init__.py", MOST_BYTES, cuts=True):
+    if b"__path__" in read_bounded(selection.folder / package / "__init__.py", MAX_BYTES, cuts=True):
         return  # the package looks for its modules elsewhere too
-    here = [one for one in candidates if os.path.exists(cargo.folder / one)]
-    yield _absent((here or candidates)[0], cargo)
+    here = [one for one in candidates if os.path.exists(selection.folder / one)]
+    yield _absent((here or candidates)[0], selection)
 
 
 def _program(path: str, command: Sequence[str], file: Path) -> Iterator[Finding]:

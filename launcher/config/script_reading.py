@@ -20,8 +20,8 @@ from launcher.planning.script.worker_use import python_tree, values_taken
 from launcher.values.job import Job
 from launcher.values.plan import ScriptUse
 
-MOST_FILES = 400
-MOST_BYTES = 1_000_000
+MAX_FILES = 400
+MAX_BYTES = 1_000_000
 _WORD = re.compile(r"[\w./-]+")
 _WORKER = re.compile(r"\blauncher_worker\b|\bLAUNCH_ATTEMPT\b")
 _RESUMES = re.compile(r"\bresume_from\b")
@@ -93,12 +93,12 @@ class _Reading:
             self._name(word, self._folder)
             if "/" in word:  # a program without a suffix
                 self._wait_for(self._folder / word)
-        for _ in range(MOST_FILES):
+        for _ in range(MAX_FILES):
             if not self._waiting:
                 return
             path = self._waiting.popleft()
             try:
-                text = read_bounded(path, MOST_BYTES, cuts=True).decode(errors="replace")
+                text = read_bounded(path, MAX_BYTES, cuts=True).decode(errors="replace")
             except (OSError, BadFileError):
                 continue
             name = os.path.relpath(path, self._folder)

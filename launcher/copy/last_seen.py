@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from launcher.copy.local_copy import LocalCopy
-from launcher.copy.run_files import MOST_JSON
+from launcher.copy.run_files import MAX_JSON
 from launcher.values.record import Summary, is_terminal
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def note(local_copy: LocalCopy, summary: Summary) -> None:
     """Store a host's newest summary of a run. A failed write is ignored."""
     data = summary.model_dump_json().encode()
     with contextlib.suppress(OSError):
-        if not local_copy.files.exists(LAST_SEEN) or local_copy.files.read(LAST_SEEN, MOST_JSON) != data:
+        if not local_copy.files.exists(LAST_SEEN) or local_copy.files.read(LAST_SEEN, MAX_JSON) != data:
             with local_copy.files.open(LAST_SEEN, "wb") as file:
                 file.write(data)  # a torn file counts as missing
 
@@ -42,7 +42,7 @@ def note(local_copy: LocalCopy, summary: Summary) -> None:
 def latest(local_copy: LocalCopy, known: Summary) -> Summary:
     """Return the newest summary of a run: its host's last one, or `known`, from the records here, if it is further on."""
     try:
-        said = Summary.model_validate_json(local_copy.files.read(LAST_SEEN, MOST_JSON))
+        said = Summary.model_validate_json(local_copy.files.read(LAST_SEEN, MAX_JSON))
     except (OSError, ValueError):
         return known
     return said if said.run == known.run and _progress(said) > _progress(known) else known

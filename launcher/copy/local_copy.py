@@ -20,7 +20,7 @@ from launcher.base.whole_file import sync
 from launcher.copy import index
 from launcher.copy.index_folder import next_number
 from launcher.copy.record_sync import PLAN, RecordSync
-from launcher.copy.run_files import MOST_JSON, RunFiles
+from launcher.copy.run_files import MAX_JSON, RunFiles
 from launcher.copy.run_id import RUN_ID
 from launcher.copy.run_record import RunRecord
 from launcher.copy.runs_folder import folder_with, make_runs_folder
@@ -383,7 +383,7 @@ class LocalCopy:
                 f"  move the folder away, then   launch attach {self.short}"
             )
         try:
-            record = parse_object(self.files.read(PLAN, MOST_JSON))
+            record = parse_object(self.files.read(PLAN, MAX_JSON))
         except FileNotFoundError:
             record = {}
         except OSError as error:

@@ -25,11 +25,11 @@ from launcher.base.client_files import (
     read_regular,
     status_of,
 )
-from launcher.base.json_file import MOST_BYTES, JsonObject, parse_object
+from launcher.base.json_file import MAX_BYTES, JsonObject, parse_object
 
-MOST_JSON = 16 << 20
+MAX_JSON = 16 << 20
 """The maximum size of a JSON object in a file, in bytes."""
-MOST_LINE = 1 << 20
+MAX_LINE = 1 << 20
 _FLAGS = {
     "rb": os.O_RDONLY,
     "r+b": os.O_RDWR,
@@ -42,9 +42,9 @@ _FLAGS = {
 def lines_of(file: BinaryIO) -> Iterator[bytes]:
     """Yield the lines of a file.
 
-    A line of more than MOST_LINE bytes comes in pieces, none of which is a record.
+    A line of more than MAX_LINE bytes comes in pieces, none of which is a record.
     """
-    return iter(lambda: file.readline(MOST_LINE), b"")
+    return iter(lambda: file.readline(MAX_LINE), b"")
 
 
 class RunFiles:
@@ -130,14 +130,14 @@ class RunFiles:
 
     # reading
 
-    def read(self, path: Path | str, most: int = MOST_BYTES) -> bytes:
+    def read(self, path: Path | str, most: int = MAX_BYTES) -> bytes:
         """Return the bytes of a file of at most `most` bytes. Raises OSError."""
         return read_regular(self.at(path), most)
 
     def read_json(self, path: Path | str) -> JsonObject:
         """Return the JSON object in a file; empty if the file is missing, unreadable or not a JSON object."""
         try:
-            return parse_object(self.read(path, MOST_JSON))
+            return parse_object(self.read(path, MAX_JSON))
         except OSError:
             return {}
 

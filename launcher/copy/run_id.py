@@ -12,7 +12,7 @@ RUN_ID = re.compile(
     r"[0-9]{6}-[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?-[a-z0-9]{6}|[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}"
 )
 """Ids had the second form until 2026-11-22."""
-_MOST_NAMED = 8
+_MAX_NAMED = 8
 _NAME_LENGTH = 26
 _CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -51,9 +51,9 @@ def find(word: str, runs: list[str]) -> str:
     if len(matches) > 1:
         if all(word == _name(run) for run in matches):
             raise SeveralRunsError(word, matches[::-1])
-        more = f" and {len(matches) - _MOST_NAMED} more" if len(matches) > _MOST_NAMED else ""
+        more = f" and {len(matches) - _MAX_NAMED} more" if len(matches) > _MAX_NAMED else ""
         raise UsageError(
-            f"'{word}' matches {len(matches)} runs: {', '.join(matches[:_MOST_NAMED])}{more}\n  type more of an id"
+            f"'{word}' matches {len(matches)} runs: {', '.join(matches[:_MAX_NAMED])}{more}\n  type more of an id"
         )
     return matches[0]
 

@@ -10,19 +10,19 @@ from typing import BinaryIO, NamedTuple
 
 from pydantic import ValidationError
 
-from launcher.base.json_file import MOST_BYTES
+from launcher.base.json_file import MAX_BYTES
 from launcher.copy.printed_lines import parse_event
 from launcher.copy.record_sync import PLAN
 from launcher.copy.run_files import RunFiles, lines_of
 from launcher.values.record import Event, FolderStart, Parent, PlanSummary, RunState, State
 
-MOST_LOOKED_BACK = 8
+MAX_LOOKBACK = 8
 LOOKED_BACK_BYTES = 65_536
 """The maximum number of folders, and of bytes of events in each, that are searched for the last step."""
 LIVE = (State.PREPARING, State.RUNNING, State.STOPPING)
 """The states of a folder whose writer has recorded no end."""
 _GROWING = (".jsonl", ".txt")
-MOST_GROWN = 2 << 30
+MAX_GROWTH = 2 << 30
 """The maximum number of bytes that are read of an event file or a log."""
 
 
@@ -53,7 +53,7 @@ class RunRecord:
     def read(self, name: str) -> bytes | None:
         """Return the bytes of a file of the record; `None` if it is not here. Raises OSError."""
         try:
-            return self._files.read(name, MOST_GROWN if name.endswith(_GROWING) else MOST_BYTES)
+            return self._files.read(name, MAX_GROWTH if name.endswith(_GROWING) else MAX_BYTES)
         except FileNotFoundError:
             return None
 
@@ -112,7 +112,7 @@ class RunRecord:
         A folder without an end has its last step in its events.
         """
         loss: float | str | None = None
-        for folder in self._files.numbered()[: -MOST_LOOKED_BACK - 1 : -1]:
+        for folder in self._files.numbered()[: -MAX_LOOKBACK - 1 : -1]:
             reached = self._step_in(folder)
             if reached.step is not None:
                 return reached
@@ -139,7 +139,7 @@ class RunRecord:
 
     def job_id(self) -> str | None:
         """Return Slurm's id of the run's last job, from the newest folders; None without Slurm or a recorded job."""
-        for folder in self._files.numbered()[: -MOST_LOOKED_BACK - 1 : -1]:
+        for folder in self._files.numbered()[: -MAX_LOOKBACK - 1 : -1]:
             job_id = FolderStart.lenient(self._files.read_json(f"{folder}/attempt.json")).job_id
             if job_id is not None:
                 return job_id
@@ -161,7 +161,7 @@ class RunRecord:
     @contextlib.contextmanager
     def opened(self, name: str) -> Iterator[BinaryIO]:
         """Open an event file or a log, to read it line by line. Raises RunError if it cannot be read."""
-        with self._disk_errors(self._files.folder / name), self._files.open(name, most=MOST_GROWN) as file:
+        with self._disk_errors(self._files.folder / name), self._files.open(name, most=MAX_GROWTH) as file:
             yield file
 
     def events_of_leader(self) -> list[str]:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 LIMIT_S = 120.0
 """Seconds beyond the expected length after which a run is stopped."""
-MOST_RECOVERIES = 3
+MAX_RECOVERIES = 3
 LEAVE_S = 10
 """Seconds after a run's end in which its last processes may still exist."""
 JOB = "drill.toml"
@@ -238,7 +238,7 @@ def _followed_to_its_end(started: Started, view: NullView, problems: list[str]) 
     """Follow a run. Recover it as a user would whenever it waits or is interrupted."""
     host, local_copy = started.host, started.local_copy
     state = follow(host, local_copy, view, started.client)
-    for _ in range(MOST_RECOVERIES):
+    for _ in range(MAX_RECOVERIES):
         if state.state not in TO_RECOVER:
             break
         with open_client(host, local_copy) as client:

@@ -10,7 +10,7 @@ import time
 from launcher.errors import HostError
 from launcher.transport.client.host_client import HostClient
 
-MOST_BYTES = 16 * 1024 * 1024
+MAX_BYTES = 16 * 1024 * 1024
 _BEGUN, _ENDED = "launch: the script begins", "launch: the script has ended"
 
 
@@ -37,9 +37,9 @@ def run(client: HostClient, script: str, wait_s: float = 30.0) -> str:
             while piece := stream.recv(1 << 16):
                 said += piece
                 stream.settimeout(max(0.01, deadline - time.monotonic()))
-                if len(said) > MOST_BYTES:
+                if len(said) > MAX_BYTES:
                     raise HostError(
-                        client.host, f"{client.host}: a shell printed more than {MOST_BYTES:,} bytes"
+                        client.host, f"{client.host}: a shell printed more than {MAX_BYTES:,} bytes"
                     )
         except TimeoutError as error:
             raise HostError(

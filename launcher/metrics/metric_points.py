@@ -18,7 +18,7 @@ from launcher.metrics.curves import Point, numbers, points
 READ_LINES = 4096
 _MARK = b'"metric"'
 _MOST = 2**53
-_MOST_S = 1e12
+_MAX_S = 1e12
 _point = functools.partial(tuple.__new__, Point)
 """Make a point from a tuple; `Point(…)` takes twice as long."""
 
@@ -73,7 +73,7 @@ def _usual(record: Any) -> JsonObject | None:
             and 0 <= record["attempt"] <= _MOST
             and record["version"] == 1
             and type(time) is float
-            and -_MOST_S <= time <= _MOST_S
+            and -_MAX_S <= time <= _MAX_S
             and (source is None or type(source) is str)
         )
     except (KeyError, TypeError, AttributeError):

@@ -14,8 +14,8 @@ LOG_FROM = 30.0
 MOST = 1e100
 """A value beyond this counts as not finite: an axis computes differences, which would overflow."""
 SHORTEST_PACE_S = 10.0
-LEAST_PACES = 8
-MOST_PACES = 60
+MIN_PACES = 8
+MAX_PACES = 60
 HELD_OUT = ("eval_loss", "val_loss", "valid_loss", "validation_loss")
 _MORE = {
     "learning rate": ("learning_rate", "lr"),
@@ -114,11 +114,11 @@ def _pace(losses: Sequence[Point], axis: Axis) -> Panel:
     """Return the steps per minute from the times of the losses, as means over parts of the run; empty if short."""
     panel = Panel("steps a minute", [], [], [], axis)
     points = [point for point in losses if point.step is not None]
-    if axis.began is not None or len(points) < LEAST_PACES:
+    if axis.began is not None or len(points) < MIN_PACES:
         return panel
     if points[-1].time - points[0].time < SHORTEST_PACE_S:
         return panel
-    stride = max(1, len(points) // MOST_PACES)
+    stride = max(1, len(points) // MAX_PACES)
     kept = points[::stride]
     for before, after in pairwise(kept):
         passed_s = after.time - before.time

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_DRAWN = 300
+MAX_DRAWN = 300
 SIZE = (8.0, 4.5)
 MORE_HEIGHT = 1.5
 """The height of each panel below the loss, in inches."""
@@ -39,7 +39,7 @@ def draw(run: str, found: list[Point], figures: Iterable[Point], title: str = ""
     panels = panels_of(found)
     if not panels:
         raise RunError(f"{run} has logged no loss yet\n  look   launch logs {run}")
-    cards = thinned((point for point in figures if _CARD.fullmatch(point.name)), MOST_DRAWN)
+    cards = thinned((point for point in figures if _CARD.fullmatch(point.name)), MAX_DRAWN)
     return drawn(_png, panels, cards, f"{title}\n{run}" if title else run)
 
 

@@ -11,15 +11,15 @@ from collections.abc import Sequence
 
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.printed_lines import parse_event
-from launcher.copy.run_record import MOST_GROWN
+from launcher.copy.run_record import MAX_GROWTH
 from launcher.metrics.ancestry import ancestors
 from launcher.metrics.curves import HOST, Point, host_points, points
 from launcher.metrics.event_file import EventFile
 from launcher.values.record import Event
 
-MOST_BYTES = 8 * 1024 * 1024
+MAX_BYTES = 8 * 1024 * 1024
 """The size of one read from the events of a run that this one continues."""
-MOST_POINTS = 1000
+MAX_POINTS = 1000
 """The maximum of points per name, at once and per second; TensorBoard shows as many points of a curve."""
 
 
@@ -36,7 +36,7 @@ class TensorBoard:
         self._lock = local_copy.files.open(".tensorboard.lock", "ab")
         self._file: EventFile | None = None
         self._began: float | None = None
-        self._room, self._added_s = float(MOST_POINTS), time.monotonic()
+        self._room, self._added_s = float(MAX_POINTS), time.monotonic()
         self.problem: str | None = None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -50,7 +50,7 @@ class TensorBoard:
     def add(self, events: Sequence[Event]) -> None:
         """Draw the metrics of rank 0 and the host's figures; the local copy must already hold these events."""
         now_s = time.monotonic()
-        self._room = min(MOST_POINTS, self._room + MOST_POINTS * (now_s - self._added_s))
+        self._room = min(MAX_POINTS, self._room + MAX_POINTS * (now_s - self._added_s))
         self._added_s = now_s
         drawn = _thinned(events, math.inf, max(1, int(self._room))) if self._writes else []
         if not drawn:
@@ -78,8 +78,8 @@ class TensorBoard:
         for one, until in ancestors(self._local_copy):
             self._began = _began(one)
             for path in one.record.events_of_leader():
-                with one.files.open(path, most=MOST_GROWN) as lines:
-                    while some := lines.readlines(MOST_BYTES):
+                with one.files.open(path, most=MAX_GROWTH) as lines:
+                    while some := lines.readlines(MAX_BYTES):
                         events = [event for event in map(parse_event, some) if event is not None]
                         file.add(map(self._placed, _thinned(events, until)))
         self._began = None
@@ -101,14 +101,14 @@ class TensorBoard:
 def _began(local_copy: LocalCopy) -> float:
     """Return the time of the first event in a run's local copy."""
     for path in local_copy.record.events_of_leader():
-        with local_copy.files.open(path, most=MOST_GROWN) as file:
-            event = parse_event(file.readline(MOST_BYTES))
+        with local_copy.files.open(path, most=MAX_GROWTH) as file:
+            event = parse_event(file.readline(MAX_BYTES))
         if event is not None:
             return event.time
     return 0.0
 
 
-def _thinned(events: Sequence[Event], until: float, most: int = MOST_POINTS) -> list[Point]:
+def _thinned(events: Sequence[Event], until: float, most: int = MAX_POINTS) -> list[Point]:
     """Return the points to draw, up to a step, in order; of events with the same names, `most` evenly chosen ones."""
     found: dict[tuple[str, ...], list[int]] = {}
     for place, event in enumerate(events):

@@ -14,13 +14,13 @@ from collections.abc import Iterable
 
 from launcher.values.facts import Facts, Gpu
 from launcher.values.precision import CAPABILITY
-from launcher.values.profile import DERIVED, LEAST_SHARE, Profile
+from launcher.values.profile import DERIVED, MIN_SHARE, Profile
 
 SIZES_GB = (1, 2, 3, 4, 5, 6, 8, 10, 11, 12, 16, 18, 20, 22, 24, 32, 40, 48, 64, 72, 80, 84, 94, 96, 128, 141, 144, 180, 186, 288)  # fmt: skip
 """The sizes of cards and slices on sale. A driver reports up to 7 % less: ECC takes a sixteenth of GDDR memory."""
-LEAST_MIB, MOST_MIB = 128, 1 << 24
+MIN_MIB, MAX_MIB = 128, 1 << 24
 """The limits of a card's memory. A value outside them is rejected, because a host's report is untrusted data."""
-MOST_CHARS = 36
+MAX_CHARS = 36
 _NOT_THE_MODEL = re.compile(
     r"nvidia|geforce|tesla|quadro|grid|gpu|generation|edition|server|workstation|max|q"  # maker, line, edition
     r"|pcie|sxm\d?|nvl|fhhl|dgxs|ac|hbm\d?e?|\d+gb?",  # form, cooling, kind and size of a memory
@@ -49,14 +49,14 @@ def derived(facts: Facts, known: Iterable[Profile]) -> tuple[Profile, ...]:
 
 def profile_name(reported: str, memory_mib: float) -> str:
     """Return the profile name of a card from the driver's report: its model, and its memory size in GB."""
-    model = "_".join(_model_words(reported)).lower()[:MOST_CHARS].strip("_") or "card"
+    model = "_".join(_model_words(reported)).lower()[:MAX_CHARS].strip("_") or "card"
     return f"{model}_{size_gb(memory_mib):g}gb"
 
 
 def size_gb(memory_mib: float) -> float:
     """Return the size in GB under which a card with this reported memory is sold."""
     gib = memory_mib / 1024
-    return next((size for size in SIZES_GB if LEAST_SHARE * size <= gib <= size), round(gib, 1))
+    return next((size for size in SIZES_GB if MIN_SHARE * size <= gib <= size), round(gib, 1))
 
 
 def host_mib(facts: Facts) -> float | None:
@@ -68,11 +68,11 @@ def _profile_of(gpu: Gpu, facts: Facts) -> Profile | None:
     """Return a card's profile; None if its capability or memory is unknown. A card in slices has its own memory."""
     is_unified = gpu.memory_mib is None and not gpu.mig
     memory = host_mib(facts) if is_unified else gpu.memory_mib
-    is_sized = memory is not None and LEAST_MIB <= memory <= MOST_MIB
+    is_sized = memory is not None and MIN_MIB <= memory <= MAX_MIB
     if memory is None or not is_sized or not re.fullmatch(CAPABILITY, gpu.capability or ""):
         return None
     size = size_gb(memory)
-    title = " ".join(_model_words(gpu.name))[:MOST_CHARS] or "GPU"
+    title = " ".join(_model_words(gpu.name))[:MAX_CHARS] or "GPU"
     return Profile(
         name=profile_name(gpu.name, memory),
         title=f"{title} {size:g} GB {DERIVED}",

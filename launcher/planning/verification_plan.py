@@ -19,7 +19,7 @@ One more step warms up, and the others are timed.
 """
 REHEARSED_STEPS, REHEARSED_HELD = 6, 4
 """The same on a CPU that acts as the card: its speed has no meaning, and it computes fp16 slowly."""
-MOST_TRIALS = 100
+MAX_TRIALS = 100
 
 
 def verification(plan: Plan, job: Job) -> Plan:
@@ -43,7 +43,7 @@ def verification(plan: Plan, job: Job) -> Plan:
             "settings": {**plan.settings, **job.verify},
             "save_every_steps": None,
             "save_every_minutes": None,
-            "attempts": MOST_TRIALS,
+            "attempts": MAX_TRIALS,
             "restart": True,
             "on_end": (),
             "inject": True,

@@ -23,14 +23,14 @@ from platformdirs.unix import Unix
 from launcher.agent.record import strict_json
 from launcher.base.clock import Clock, look_again_after
 
-MOST_WAIT_S = 600.0
+MAX_WAIT_S = 600.0
 """The longest wait that a mark can cause."""
-STUCK_S = MOST_WAIT_S + 300.0
+STUCK_S = MAX_WAIT_S + 300.0
 """A lock's holder may wait this long and still make its call."""
 LOOK_S = 0.01
 Waits = Callable[[float], None]
 """Called with the minimum number of seconds that a call must wait, and with 0 when the wait ends."""
-FIRST_BACK_OFF_S, MOST_BACK_OFF_S = 10.0, 120.0
+FIRST_BACK_OFF_S, MAX_BACK_OFF_S = 10.0, 120.0
 """The wait after a first 429, taken from SkyPilot, and the longest wait, in seconds."""
 
 
@@ -136,7 +136,7 @@ def back_off_s(refusals: int, asked_s: float | None, draw: random.Random) -> flo
 
     The wait is random, so that clients on several machines do not retry at the same moment.
     """
-    usual: float = min(FIRST_BACK_OFF_S * 2.0 ** (refusals - 1), MOST_BACK_OFF_S)
+    usual: float = min(FIRST_BACK_OFF_S * 2.0 ** (refusals - 1), MAX_BACK_OFF_S)
     return max(asked_s or 0.0, usual * draw.uniform(0.5, 1.0)) + draw.uniform(0.0, 1.0)
 
 
@@ -164,7 +164,7 @@ class _Mark:
     def free_at(self, now: float, spacing_s: float) -> float:
         """Return the earliest time of the next call."""
         last = now if self._is_under_way else min(self._last, now)
-        return last + max(spacing_s, min(self._hold - self._last, MOST_WAIT_S))
+        return last + max(spacing_s, min(self._hold - self._last, MAX_WAIT_S))
 
     def write(self, descriptor: int) -> None:
         data = json.dumps([self._last, self._hold, self._is_under_way]).encode()

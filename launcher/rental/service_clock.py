@@ -26,7 +26,7 @@ from launcher.base.clock import SystemClock
 from launcher.errors import ServiceError
 from launcher.rental.provider import FIRST
 
-MOST_AHEAD_S = 30 * 86_400.0
+MAX_AHEAD_S = 30 * 86_400.0
 """A `Date` further ahead of the known time than this, in seconds, is the sender's error."""
 ASK_AGAIN_S = 60.0
 """The seconds between two requests to a service that does not answer."""
@@ -94,7 +94,7 @@ class ServiceClock:
         seen, known = ServiceDate(self._boot, date, self._clock.now()), self._known()
         if known is not None and not known.is_guess:
             ahead_s = seen.offset_s - known.offset_s
-            if not 0 < ahead_s <= MOST_AHEAD_S:
+            if not 0 < ahead_s <= MAX_AHEAD_S:
                 return
         self._own = seen
         _write(self._path, seen)

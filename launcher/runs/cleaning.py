@@ -32,8 +32,8 @@ from launcher.values.record import Summary, is_terminal
 from launcher.values.reported.answers import RemovedThing
 from launcher.values.reported.output import LastCopies, Loss
 
-MOST_NAMED = 10
-MOST_RECORD = 1 << 28
+MAX_NAMED = 10
+MAX_RECORD = 1 << 28
 """The maximum bytes of a run's record that a forced removal fetches first."""
 UNNAMED_S = 86_400.0
 """How long an image that no run names is kept, in seconds: `launch image build` makes images before their first run."""
@@ -90,7 +90,7 @@ def _bring_record(client: HostClient, local_copy: LocalCopy, lose: Loss) -> None
         refresh(client, local_copy)
         return
     with contextlib.suppress(AgentError, RunError):
-        refresh(client, local_copy, MOST_RECORD)
+        refresh(client, local_copy, MAX_RECORD)
 
 
 def _end_runtime(client: HostClient, summary: Summary) -> None:
@@ -126,8 +126,8 @@ def _last_copies(client: HostClient, local_copy: LocalCopy, error: AgentError) -
             client.host, f"{client.host}: the agent's refusal is malformed"
         ) from malformed
     short, host = local_copy.short, client.host
-    rows = [(shown_path(path), decimal(size)) for path, _, size in copies.files[:MOST_NAMED]]
-    rows += [(shown_path(path), why) for path, why in sorted(copies.unseen.items())[:MOST_NAMED]]
+    rows = [(shown_path(path), decimal(size)) for path, _, size in copies.files[:MAX_NAMED]]
+    rows += [(shown_path(path), why) for path, why in sorted(copies.unseen.items())[:MAX_NAMED]]
     more = copies.count + len(copies.unseen) - len(rows)
     head = (
         f"{short}: {files_text(copies.count)} ({decimal(copies.bytes)}) {_verb(copies.count)} only on {host}"

@@ -14,7 +14,7 @@ from launcher.backends.base.probing import NO_JOB, CardRequest, Probed, profiles
 from launcher.backends.registry import backend_of
 from launcher.base import untrusted_json
 from launcher.base.bounded_read import read_bounded
-from launcher.base.toml import MOST_BYTES
+from launcher.base.toml import MAX_BYTES
 from launcher.config import resolve
 from launcher.config.lookup import Lookup, implicit_host, implicit_names
 from launcher.copy import index
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 PROBE_VERSION = 1
 PROBE_DEADLINE_S = 20.0
-MOST_HOSTS_AT_ONCE = 32
+MAX_HOSTS_AT_ONCE = 32
 
 
 def saved_probe(path: Path) -> Facts:
     """Read the output of `launch probe --json`. Raises BadFileError that names file, key and value."""
     mend = "make one   launch probe --json > FILE"
     try:
-        values = untrusted_json.decode(read_bounded(path, MOST_BYTES, takes_pipe=True))
+        values = untrusted_json.decode(read_bounded(path, MAX_BYTES, takes_pipe=True))
     except OSError as error:
         raise BadFileError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -89,7 +89,7 @@ def probe_all(
     waiting = list(reversed(hosts))
     asked: dict[str, tuple[float, Host]] = {}
     while waiting or asked:
-        while waiting and len(asked) < MOST_HOSTS_AT_ONCE:
+        while waiting and len(asked) < MAX_HOSTS_AT_ONCE:
             host = waiting.pop()
             asked[host.name] = (time.monotonic() + deadline_s, host)
             threading.Thread(

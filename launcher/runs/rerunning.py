@@ -14,8 +14,8 @@ from launcher.runs.launch.launching import Started, launch
 from launcher.runs.launch.verifiable import refuse_verification
 from launcher.values.plan import Finding, Plan
 
-MOST_DIFFERENCES = 8
-MOST_CELLS = 40
+MAX_DIFFERENCES = 8
+MAX_CELLS = 40
 """The maximum width of a value that is shown whole."""
 
 
@@ -80,10 +80,10 @@ def differences(before: Plan, now: Plan) -> list[str]:
         for key in sorted(old.keys() | new.keys())
         if old.get(key) != new.get(key)
     ]
-    left = len(changed) - MOST_DIFFERENCES
-    return [*changed[:MOST_DIFFERENCES], *([f"and {left} more"] if left > 0 else [])]
+    left = len(changed) - MAX_DIFFERENCES
+    return [*changed[:MAX_DIFFERENCES], *([f"and {left} more"] if left > 0 else [])]
 
 
 def _shown(value: Any) -> str:
     text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= MOST_CELLS else f"{text[: MOST_CELLS - 1]}…"
+    return text if len(text) <= MAX_CELLS else f"{text[: MAX_CELLS - 1]}…"

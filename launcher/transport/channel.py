@@ -32,9 +32,9 @@ MAX_PAYLOAD = 64 * 1024 * 1024
 MAX_CHUNK = 4 * 1024 * 1024
 MAX_NOISE = 64 * 1024
 MAX_SEEN = 500
-LEAST_RATE = 8192
+MIN_RATE = 8192
 """Bytes per second. Time at a lower rate counts against the deadline of the whole answer."""
-MOST_UNASKED = 16
+MAX_UNASKED = 16
 """The maximum number of unrequested messages. While a program runs, one more is allowed per second."""
 _LOG = logging.getLogger(__name__)
 _ROOT_ID = re.compile(r"[0-9a-f]{32}")
@@ -148,7 +148,7 @@ class Link(ByteStream, Opener, Protocol):
 class AnswerDeadline:
     """The time limits of an answer: `wait_s` for the next bytes, and `total_s`, if given, for all of them.
 
-    Received bytes extend `total_s`, by LEAST_RATE.
+    Received bytes extend `total_s`, by MIN_RATE.
     """
 
     def __init__(self, wait_s: float, total_s: float | None = None) -> None:
@@ -170,7 +170,7 @@ class AnswerDeadline:
         """Return the seconds to wait for the next bytes. Raises TimeoutError once the total time is over."""
         if self._total_s is None:
             return self._wait_s
-        left = self._total_s + self._received / LEAST_RATE - self.seconds
+        left = self._total_s + self._received / MIN_RATE - self.seconds
         if left <= 0:
             raise TimeoutError
         return min(self._wait_s, left)
@@ -301,7 +301,7 @@ class AgentChannel(ForwardingOpener):
     ) -> AgentReply:
         """Send a request and return the answer. `sent` is called once the whole request is sent.
 
-        The deadline applies to the whole answer; bytes that arrive faster than LEAST_RATE extend it. Raises
+        The deadline applies to the whole answer; bytes that arrive faster than MIN_RATE extend it. Raises
         AgentError if the agent refuses, ConnectionLostError if the link ends or the deadline passes.
         """
         began = time.monotonic()
@@ -351,7 +351,7 @@ class AgentChannel(ForwardingOpener):
         """Send a request whose answer follows a stream. `take` must read the whole stream.
 
         `wait_s` limits the wait for the next bytes, `total_s` the whole time; bytes that arrive faster than
-        LEAST_RATE extend `total_s`. Raises AgentError if the agent refuses, before or during the stream.
+        MIN_RATE extend `total_s`. Raises AgentError if the agent refuses, before or during the stream.
         Raises MalformedAnswerError if the stream is longer than `take` reads. Errors of `take` are raised
         unchanged.
         """
@@ -399,7 +399,7 @@ class AgentChannel(ForwardingOpener):
                         take(message["stream"], data)
                         continue
                     empty += 1
-                    if empty > MOST_UNASKED + self._patience.seconds:
+                    if empty > MAX_UNASKED + self._patience.seconds:
                         raise self._flooded()
             except AgentError:
                 raise
@@ -472,7 +472,7 @@ class AgentChannel(ForwardingOpener):
         self._last_said = time.monotonic()
 
     def _answer(self) -> AgentReply:
-        for _ in range(MOST_UNASKED):
+        for _ in range(MAX_UNASKED):
             message, payload = self._message()
             if message.get("id", 0) is not None:
                 return self._unwrap(message, payload)

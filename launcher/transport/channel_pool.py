@@ -15,7 +15,7 @@ MOST = 4
 
 sshd allows 10 sessions by default (MaxSessions). One more session reads runs, and programs need some too.
 """
-MOST_KEPT = 3
+MAX_KEPT = 3
 """The maximum number of reserved channels, so that one is always left to share."""
 ENDING_S = 10.0
 """The seconds for which a host may still count a closed session."""
@@ -60,7 +60,7 @@ class ChannelPool:
         """
 
         def may_keep() -> bool:
-            return self._kept < max(1, min(MOST_KEPT, self._most - 1))
+            return self._kept < max(1, min(MAX_KEPT, self._most - 1))
 
         return self._take(may_keep, kept=1)
 

@@ -31,7 +31,7 @@ from launcher.values.host import Host
 LOOK_S = 1.0
 ASKED_S = 10.0
 """The seconds that a client may take to send its request."""
-MOST_AGE_S = 3600.0
+MAX_AGE_S = 3600.0
 """The age in seconds after which a connection takes no new commands. Host keys are thus checked again."""
 AGENT_S = 90.0
 """The seconds that a login may take to start an agent."""
@@ -115,7 +115,7 @@ class _Holder:
         now = time.monotonic()
         with self._lock:
             since = now if self._users > besides else self._idle_since
-        return min(since + self._host.hold, self._began + MOST_AGE_S) - now
+        return min(since + self._host.hold, self._began + MAX_AGE_S) - now
 
     def _attend(self, client: socket.socket) -> None:
         """Answer one client, and forward its bytes until the client or the host ends."""

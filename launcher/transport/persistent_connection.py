@@ -364,7 +364,7 @@ def _give_up(mark: Path) -> str | None:
             mark.unlink()
             if not persistent_socket.is_locked(descriptor):
                 return None
-            pid, name = strict_json.decode(os.read(descriptor, persistent_socket.MOST_SAID))
+            pid, name = strict_json.decode(os.read(descriptor, persistent_socket.MAX_MESSAGE))
             _kill(pid)
             return printable(str(name))
         finally:

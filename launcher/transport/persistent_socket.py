@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 WAY = ("name", "address", "port", "user", "identity_file", "known_hosts", "root", "python", "hold")
 """The fields of a host's table that decide the connection's target and its lifetime."""
-MOST_SAID = 64 * 1024
-MOST_PATH = 100
+MAX_MESSAGE = 64 * 1024
+MAX_PATH = 100
 """The maximum bytes of a socket's path. Systems allow 104 to 108."""
 _OPENING = "opening-"
 _SIZE = struct.Struct(">I")
@@ -127,7 +127,7 @@ def say(stream: socket.socket, **values: Any) -> None:
 def hear(stream: socket.socket) -> JsonObject:
     """Return the next message from the other end. Raises OSError, also for a malformed one."""
     (size,) = _SIZE.unpack(exactly(stream, _SIZE.size))
-    if size > MOST_SAID:
+    if size > MAX_MESSAGE:
         raise ConnectionAbortedError("a message is too long")
     try:
         values = strict_json.decode(exactly(stream, size))
@@ -168,7 +168,7 @@ def socket_of(host: Host, route: Sequence[Hop]) -> Path | None:
             said += [_stamp(name) for name in (file, f"{file}.pub", f"{file}-cert.pub")]
     digest.update(json.dumps(said).encode())
     path = socket_folder() / digest.hexdigest()[:32]
-    return path if len(os.fsencode(path)) <= MOST_PATH else None
+    return path if len(os.fsencode(path)) <= MAX_PATH else None
 
 
 def _content(file: str) -> str:

@@ -41,7 +41,7 @@ _DER = re.compile(
 _BYTE_ORDER_MARK = re.compile(rb"\xef\xbb\xbf|\xff\xfe|\xfe\xff")
 _JSON_OBJECT = re.compile(rb"\s*\{")
 _TOKEN_KEYS = (b"refresh_token", b"refreshToken", b"service_account")
-_MOST_NESTED = 3
+_MAX_NESTED = 3
 
 _SECRET_NAMES = frozenset((
     "_netrc", ".aws", ".azure", ".boto", ".databrickscfg", ".dockercfg", ".doppler", ".git-credentials", ".gnupg", ".kaggle", ".kube",
@@ -155,7 +155,7 @@ def _is_token_file(text: bytes) -> bool:
         value = untrusted_json.decode(text)
     except (ValueError, RecursionError):
         return False
-    return _has_token(value, _MOST_NESTED)
+    return _has_token(value, _MAX_NESTED)
 
 
 def _has_token(value: object, depth: int) -> bool:

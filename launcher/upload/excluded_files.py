@@ -15,15 +15,17 @@ from launcher.copy.run_files import RunFiles
 from launcher.values.upload_selection import ExcludedPath, ExclusionReason, UploadSelection
 
 NAME = "not-sent.json"
-MOST_PATHS = 10_000
+MAX_PATHS = 10_000
 _CLASSES = ("user-code-error", "unknown", "missing-dependency")
 _QUOTED = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"|`([^`\n]+)`")
 _IN_CODE = re.compile(r"^.*/runs/[^/]+/(?:work/)?code/")
 
 
-def remember(files: RunFiles, cargo: UploadSelection) -> None:
+def remember(files: RunFiles, selection: UploadSelection) -> None:
     """Write the list of excluded files to a run's folder, unless it is empty. Raises OSError."""
-    left_out = [[entry.path, entry.why.value] for entry in cargo.left_out[:MOST_PATHS] if entry.key is None]
+    left_out = [
+        [entry.path, entry.why.value] for entry in selection.left_out[:MAX_PATHS] if entry.key is None
+    ]
     if left_out:
         files.write(NAME, json.dumps({"version": 1, "left_out": left_out}).encode())
 

@@ -8,7 +8,7 @@ from rich.filesize import decimal
 
 from launcher.values.upload_selection import ExcludedPath, ExclusionReason, Size, UploadSelection
 
-MOST_NAMED = 6
+MAX_NAMED = 6
 FEW = 3
 """Up to this many exclusions are all named, whatever their size."""
 _SPOKEN_FOR = (ExclusionReason.CREDENTIALS, ExclusionReason.KEY_NAME, ExclusionReason.ENVIRONMENT)
@@ -17,14 +17,14 @@ WORTH_NAMING = 1_000_000
 """The minimum bytes for naming an exclusion's size. Smaller exclusions by git or a rule are only counted."""
 
 
-def left_out_line(cargo: UploadSelection) -> str:
+def left_out_line(selection: UploadSelection) -> str:
     """Return the exclusions in one line, first secrets, then the largest: `.env, .venv/ (1.2 GB)`.
 
     Empty if nothing was excluded.
     """
-    worth = [one for one in cargo.left_out if not one.why.is_routine]
+    worth = [one for one in selection.left_out if not one.why.is_routine]
     named = sorted((one for one in worth if len(worth) <= FEW or _is_worth_naming(one)), key=_rank)
-    words = [_short(one) for one in named[:MOST_NAMED]]
+    words = [_short(one) for one in named[:MAX_NAMED]]
     more = len(worth) - len(words)
     return ", ".join([*words, *([f"{more:,} more"] if more else [])])
 
@@ -54,9 +54,9 @@ def size_words(size: Size) -> str:
     return f"over {decimal(size.bytes)}" if size.is_at_least else decimal(size.bytes)
 
 
-def surprises(cargo: UploadSelection) -> Iterable[str]:
+def surprises(selection: UploadSelection) -> Iterable[str]:
     """Yield exclusions that the user may not expect, for example links that lead out of the folder."""
-    for one in cargo.left_out:
+    for one in selection.left_out:
         if one.why.is_surprising:
             link = f" -> {one.link}" if one.link is not None else ""
             yield f"{path_of(one)}{link} ({one.why.value})"

@@ -19,9 +19,9 @@ from launcher.upload.git_rules import ignored_by_git
 from launcher.upload.launch_ignore import FILE, IgnoreVerdict, LaunchIgnore, read_rules
 from launcher.values.upload_selection import ExcludedPath, ExclusionReason, Size
 
-MOST_FILES = 200_000
-MOST_DEEP = 300
-MOST_COUNTED = 5_000
+MAX_FILES = 200_000
+MAX_DEPTH = 300
+MAX_COUNTED = 5_000
 """The maximum number of entries of an excluded folder whose sizes are added up."""
 
 
@@ -99,8 +99,8 @@ class FolderWalk:
         self._take_links()
 
     def _walk(self, where: str, mode: Mode) -> None:
-        if where.count("/") > MOST_DEEP:
-            raise UsageError(f"{self._base}{where} is more than {MOST_DEEP} folders deep")
+        if where.count("/") > MAX_DEPTH:
+            raise UsageError(f"{self._base}{where} is more than {MAX_DEPTH} folders deep")
         try:
             with os.scandir(self._base + where) as scan:
                 items = sorted(scan, key=lambda item: item.name)
@@ -193,9 +193,9 @@ class FolderWalk:
 
     def _add(self, entry: WalkedFile) -> None:
         self.entries.append(entry)
-        if len(self.entries) > MOST_FILES:
+        if len(self.entries) > MAX_FILES:
             raise UsageError(
-                f"{self._folder} holds more than {MOST_FILES:,} files: is this the project's folder?\n"
+                f"{self._folder} holds more than {MAX_FILES:,} files: is this the project's folder?\n"
                 '  cd into it, or name it: code = "…" in the job file; a .launchignore leaves files out'
             )
 
@@ -271,7 +271,7 @@ def _parents(path: str) -> Iterator[str]:
 
 
 def _size(folder: str) -> Size:
-    """Add up the sizes of the files below an excluded folder, up to MOST_COUNTED entries."""
+    """Add up the sizes of the files below an excluded folder, up to MAX_COUNTED entries."""
     total = count = 0
     folders = [folder]
     while folders:
@@ -279,7 +279,7 @@ def _size(folder: str) -> Size:
             with os.scandir(folders.pop()) as items:
                 for item in items:
                     count += 1
-                    if count > MOST_COUNTED:
+                    if count > MAX_COUNTED:
                         return Size(total, is_at_least=True)
                     if item.is_dir(follow_symlinks=False):
                         folders.append(item.path)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.base.client_files import read_regular
-from launcher.base.json_file import MOST_BYTES, parse_object
+from launcher.base.json_file import MAX_BYTES, parse_object
 from launcher.base.text import first_of
 from launcher.copy.run_files import RunFiles
 from launcher.errors import RefusedError, RunError
@@ -31,7 +31,7 @@ GENERATION = "generation.json"
 
 Earlier copies stay, for runs that may be resumed elsewhere.
 """
-MOST_COPIED = 10_000_000
+MAX_COPIED = 10_000_000
 """The maximum bytes of a file that is copied."""
 
 
@@ -57,7 +57,7 @@ class FrozenCode:
         Raises RefusedError if a large file, or the job's own file, has changed, and RunError if the disk
         fails.
         """
-        code = load.cargo.folder
+        code = load.selection.folder
         with self._lock:
             name = hashlib.sha256(os.fsencode(code)).hexdigest()[:16]
             generation = _generation(self._files)
@@ -75,7 +75,7 @@ class FrozenCode:
         now = tree.manifest(load.tree, load.digests, lambda _: None)
         entries, changed = [], []
         for entry, sha256 in kept:
-            is_copied = entry.is_file and entry.size <= MOST_COPIED
+            is_copied = entry.is_file and entry.size <= MAX_COPIED
             if entry.path not in now or not _is_same(now[entry.path], entry, sha256):
                 changed.append(entry)
                 if entry.is_file and not is_copied:
@@ -90,12 +90,12 @@ class FrozenCode:
         data = [entry for entry in load.tree.entries if not entry.path.startswith("code/")]
         whole = tree.CodeTree(sorted([*entries, *data], key=lambda one: one.path), load.tree.left_out)
         sizes = {entry.source: entry.size for entry in whole.entries if entry.is_file}
-        cargo = load.cargo._replace(
+        selection = load.selection._replace(
             files=sum(entry.folder is None for entry in whole.entries),
             bytes=sum(sizes.values()),
             paths=frozenset(entry.name for entry in entries),
         )
-        return load._replace(tree=whole, cargo=cargo)
+        return load._replace(tree=whole, selection=selection)
 
     def _say(self, changed: set[str]) -> None:
         if not changed - self._told:
@@ -141,8 +141,8 @@ def _keep(load: Load, files: RunFiles, folder: str) -> None:
         if not entry.path.startswith("code/"):
             continue
         sha256, size = known[entry.path].get("sha256"), known[entry.path].get("size", 0)
-        if entry.is_file and size <= MOST_COPIED:
-            data = read_regular(entry.source, MOST_BYTES)
+        if entry.is_file and size <= MAX_COPIED:
+            data = read_regular(entry.source, MAX_BYTES)
             copy = f"{folder}/{entry.path}"
             files.make_folder(os.path.dirname(copy))
             with files.open(copy, "x+b") as file:

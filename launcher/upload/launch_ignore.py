@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.bounded_read import read_bounded
-from launcher.base.toml import MOST_BYTES
+from launcher.base.toml import MAX_BYTES
 from launcher.errors import BadFileError
 from launcher.upload.default_exclusions import SECRET_ENDS
 
@@ -112,7 +112,7 @@ def read_rules(
     """
     path = folder / FILE
     try:
-        lines = read_bounded(path, MOST_BYTES).decode("utf-8-sig").splitlines()
+        lines = read_bounded(path, MAX_BYTES).decode("utf-8-sig").splitlines()
     except FileNotFoundError:
         return None
     except (OSError, UnicodeDecodeError) as error:

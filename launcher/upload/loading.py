@@ -19,7 +19,7 @@ from launcher.upload.tree import CodeTree, collect
 from launcher.values.plan import Finding
 from launcher.values.upload_selection import ExclusionReason, JobSource, UploadSelection
 
-MOST_NAMED = 5
+MAX_NAMED = 5
 """The number of largest files to name."""
 
 
@@ -27,7 +27,7 @@ class Load(NamedTuple):
     """The upload of a launch, file by file, and its totals."""
 
     tree: CodeTree
-    cargo: UploadSelection
+    selection: UploadSelection
     digests: Digests
 
 
@@ -72,7 +72,7 @@ def _cargo(
     code: Path, tree: CodeTree, sources: list[JobSource], findings: tuple[Finding, ...]
 ) -> UploadSelection:
     sizes = {entry.source: entry for entry in tree.entries if entry.is_file}
-    largest = heapq.nsmallest(MOST_NAMED, sizes.values(), key=lambda entry: (-entry.size, entry.path))
+    largest = heapq.nsmallest(MAX_NAMED, sizes.values(), key=lambda entry: (-entry.size, entry.path))
     return UploadSelection(
         folder=code,
         files=sum(entry.folder is None for entry in tree.entries),

@@ -23,11 +23,11 @@ from launcher.values.host import Host
 from launcher.values.plan import Finding
 from launcher.values.upload_selection import UploadSelection
 
-MOST_BYTES = 200_000_000
-MOST_FILES = 20_000
+MAX_BYTES = 200_000_000
+MAX_FILES = 20_000
 KEPT_S = 90 * 86_400
 """The seconds after which a content that was not sent again is forgotten."""
-MOST_NAMED = 3
+MAX_NAMED = 3
 WORTH_NAMING = 1_000_000
 _DIGITS = 16
 """The number of stored digits of a SHA-256: enough to recognize a file, and only a question depends on it."""
@@ -43,7 +43,7 @@ class _New(NamedTuple):
 
 def is_large(what: UploadSelection | _New) -> bool:
     """Return whether the upload is so large that the user must confirm it."""
-    return what.bytes > MOST_BYTES or what.files > MOST_FILES
+    return what.bytes > MAX_BYTES or what.files > MAX_FILES
 
 
 class UploadHistory:
@@ -59,7 +59,7 @@ class UploadHistory:
 
     def question(self, load: Load) -> Finding | None:
         """Return the finding that a large part of a load is new to the host, or None."""
-        if not is_large(load.cargo):
+        if not is_large(load.selection):
             return None
         new = self._new(load)
         if not is_large(new):
@@ -91,7 +91,7 @@ class UploadHistory:
                     found, _ = load.digests.read(entry.source, lambda _count: None)
                 if found is None or found.sha256[:_DIGITS] not in known:
                     new.append((entry.name, entry.size))
-        largest = sorted(new, key=lambda pair: (-pair[1], pair[0]))[:MOST_NAMED]
+        largest = sorted(new, key=lambda pair: (-pair[1], pair[0]))[:MAX_NAMED]
         return _New(len(new), sum(size for _, size in new), largest)
 
     def record(self, entries: Iterable[PathRecord]) -> None:

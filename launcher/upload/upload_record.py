@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from launcher.base.client_files import open_regular, opened_folder, parent_of
-from launcher.base.json_file import MOST_BYTES
+from launcher.base.json_file import MAX_BYTES
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.run_files import RunFiles
 from launcher.upload.tree import CodeTree, SizedFile
@@ -71,8 +71,8 @@ def write(local_copy: LocalCopy, record: UploadRecord) -> None:
 def read(local_copy: LocalCopy) -> UploadRecord | None:
     """Return the record of a run's upload, or None if this client has none."""
     try:
-        with local_copy.records.open(NAME, most=MOST_BYTES) as packed, gzip.open(packed) as file:
-            data = file.read(MOST_BYTES)  # a longer one is cut off and is then invalid JSON
+        with local_copy.records.open(NAME, most=MAX_BYTES) as packed, gzip.open(packed) as file:
+            data = file.read(MAX_BYTES)  # a longer one is cut off and is then invalid JSON
         return UploadRecord(*_PARTS.validate_json(data, strict=True))
     except (OSError, EOFError, zlib.error, ValidationError):
         return None

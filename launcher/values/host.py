@@ -53,7 +53,7 @@ def _without(forbidden: re.Pattern[str], written: str, what: str) -> str:
     return written
 
 
-HOLD_S, MOST_HOLD_S = 60, 3600
+HOLD_S, MAX_HOLD_S = 60, 3600
 """The default and the maximum time for which a connection is kept for the next command, in seconds."""
 
 
@@ -136,7 +136,7 @@ class Host(MachineKeys):
     """`inherit` passes every variable of your shell to a run, only on this computer. `listed` passes those of
     a list.
     """
-    hold: Annotated[int, Field(ge=0, le=MOST_HOLD_S)] = HOLD_S
+    hold: Annotated[int, Field(ge=0, le=MAX_HOLD_S)] = HOLD_S
     """Seconds that a connection stays open for the next command; 0 closes it at once."""
 
     @field_validator("variables")

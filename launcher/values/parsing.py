@@ -17,7 +17,7 @@ Model = TypeVar("Model", bound=BaseModel)
 Advice = Callable[[str, str], str]
 """A function of an unknown key and the guess at the meant one, which returns the text after the key."""
 
-MOST_MEANT = 3
+MAX_MEANT = 3
 """The maximum number of suggestions for an unknown name."""
 _WORDS = {
     "int_type": "a whole number",
@@ -76,7 +76,7 @@ def unknown_name(
     """
     names = sorted(set(known))
     listing = f"\n  known: {', '.join(names)}" if names else ""
-    proposed = " or ".join(f"'{name}'" for name in meant[:MOST_MEANT])
+    proposed = " or ".join(f"'{name}'" for name in meant[:MAX_MEANT])
     guess = f": did you mean {proposed}?" if proposed else nearest(word, names)
     return UnknownNameError(f"unknown {noun} '{word}' ({looked_in}){guess}{listing}")
 

@@ -12,7 +12,7 @@ from launcher.values.precision import AMPERE, VOLTA, Capability, numbers
 NAME = r"^[a-z0-9][a-z0-9_.-]{0,47}$"
 Name = Annotated[str, Field(pattern=NAME)]
 """A name that is safe in a path, a command and a label."""
-LEAST_SHARE = 0.9
+MIN_SHARE = 0.9
 """The smallest share of a card's nominal memory that its driver reports: ECC takes a sixteenth of GDDR memory."""
 DERIVED = "(derived)"
 """The end of the title of a profile that was made from a probe and is in no file."""
@@ -141,4 +141,4 @@ class Profile(Written):
         """
         if self.memory_gb is None or self.unified:
             return None
-        return LEAST_SHARE * 1024 * self.memory_gb, 1.05 * 1024 * self.memory_gb
+        return MIN_SHARE * 1024 * self.memory_gb, 1.05 * 1024 * self.memory_gb

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from launcher.values.base import Written
 from launcher.values.credential import credential_in
 
-MOST_NODES = 1024
+MAX_NODES = 1024
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,127}"
 _TIME = re.compile(
     r"(?P<minutes>\d{1,6})(:(?P<seconds>[0-5]?\d))?"
@@ -148,7 +148,7 @@ class SlurmSettings(Written):
     """The limit of one start of the job, which is started again until the run has ended: `90` or `"90"`
     (minutes), `"1:30:00"`, `"2-12"` (2 days and 12 hours). By default the partition's.
     """
-    nodes: Annotated[int, Field(ge=1, le=MOST_NODES)] = 1
+    nodes: Annotated[int, Field(ge=1, le=MAX_NODES)] = 1
     """The number of nodes, fixed."""
     gres: Annotated[str, AfterValidator(_gres)] | None = None
     """The resources of each node, as `"gpu:a100:2"`; by default those that the plan needs."""

@@ -13,11 +13,11 @@ from pydantic import ValidationError
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.printed_lines import parse_event
 from launcher.copy.request import Request, recall
-from launcher.copy.run_record import MOST_GROWN
+from launcher.copy.run_record import MAX_GROWTH
 from launcher.errors import UsageError
 from launcher.planning.precision.ladder import clearly_fastest
 from launcher.planning.precision.precision_comparison import compare
-from launcher.planning.precision.precision_history import LEAST_COSINE, PRECISION_FAILURES
+from launcher.planning.precision.precision_history import MIN_COSINE, PRECISION_FAILURES
 from launcher.values.job import trains_adapter
 from launcher.values.plan import Plan
 from launcher.values.precision import Precision
@@ -65,7 +65,7 @@ class RungReport(NamedTuple):
         Later plans do not know its dtypes.
         """
         cosine = self.measured.cosine if self.measured is not None else None
-        is_near = cosine is None or cosine >= LEAST_COSINE
+        is_near = cosine is None or cosine >= MIN_COSINE
         return self.result == GOOD and is_near
 
     @property
@@ -196,7 +196,7 @@ def launch_command(request: Request) -> str:
 def _ended(local_copy: LocalCopy, folder: str) -> Iterator[tuple[TrialEnded, PrecisionSeen | None]]:
     """Yield the trial that an attempt ended with, and the precision that the start-up hook observed in it."""
     try:
-        lines = local_copy.files.read(f"{folder}/events.jsonl", MOST_GROWN).splitlines()
+        lines = local_copy.files.read(f"{folder}/events.jsonl", MAX_GROWTH).splitlines()
     except OSError:
         return
     seen = None

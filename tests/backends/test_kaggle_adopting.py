@@ -10,7 +10,7 @@ from testbed.kaggle_state import Kernel
 
 from launcher.backends.kaggle.kaggle import Account
 from launcher.backends.kaggle.kaggle_host import KaggleSettings
-from launcher.backends.kaggle.kaggle_script import MOST_UNPACKED_BYTES, script
+from launcher.backends.kaggle.kaggle_script import MAX_UNPACKED_BYTES, script
 from launcher.backends.spool.segments import Segments
 
 RUN = "261125-sft-aaaa11"
@@ -94,7 +94,7 @@ def test_a_link_that_leads_out_of_a_run_ends_the_adoption(stand_in, account, tar
 
 
 def test_a_payload_that_stands_for_very_many_bytes_is_not_unpacked(stand_in, account):
-    bomb = script(lzma.compress(b"\0" * (MOST_UNPACKED_BYTES + 1)))
+    bomb = script(lzma.compress(b"\0" * (MAX_UNPACKED_BYTES + 1)))
     assert adopted(stand_in, account, bomb) == []
 
 

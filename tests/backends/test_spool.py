@@ -174,7 +174,7 @@ def test_a_missing_piece_leaves_a_true_beginning(tmp_path, captured):
         frame(2, "log.txt").strip() + " more",
         frame(10**9, "log.txt").strip(),
         FRAME + "9" * 5000 + " + record/0002/log.txt 0 1 x y",
-        FRAME + "x" * (spools.MOST_CHARS + 1),
+        FRAME + "x" * (spools.MAX_CHARS + 1),
     ],
     ids=range(11),
 )
@@ -419,7 +419,7 @@ def test_a_link_in_the_place_of_an_output_is_replaced_and_not_written_through(tm
 
 def test_what_a_job_may_forge_does_not_fill_this_machines_disk(tmp_path, monkeypatch):
     """A thousand bytes of a frame stand for a megabyte: beyond what an agent prints they are not written, also later."""
-    monkeypatch.setattr(spools, "MOST_LIVE_BYTES", 10_000)
+    monkeypatch.setattr(spools, "MAX_LIVE_BYTES", 10_000)
     run = spooled(tmp_path)
     lines = [frame(1 + n, "log.txt", b"x" * 4000, offset=4000 * n) for n in range(5)]
     fed(run, *lines[:3])

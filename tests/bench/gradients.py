@@ -33,7 +33,7 @@ from launcher.values.model import Model
 from launcher.values.precision import Platform, Precision
 
 METHODS: tuple[Method, ...] = ("lora", "full")
-MOST_RETRIES = 20
+MAX_RETRIES = 20
 """How often a scaler may halve its scale before the first finite gradient."""
 
 
@@ -195,7 +195,7 @@ def gradient(base: Path, size: Size, method: Method) -> torch.Tensor:
     model = worker.prepare(model)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer, scaler = torch.optim.SGD(trainable, lr=0.0), worker.scaler()
-    for _ in range(MOST_RETRIES):
+    for _ in range(MAX_RETRIES):
         optimizer.zero_grad()
         dice = torch.Generator().manual_seed(2)
         for _ in range(size.measured):
@@ -209,7 +209,7 @@ def gradient(base: Path, size: Size, method: Method) -> torch.Tensor:
             return found
         scaler.step(optimizer)
         scaler.update()
-    raise RuntimeError(f"no finite gradient after {MOST_RETRIES} scales")
+    raise RuntimeError(f"no finite gradient after {MAX_RETRIES} scales")
 
 
 def measure(size: Size) -> Iterator[Gradient]:

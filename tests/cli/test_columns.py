@@ -3,7 +3,7 @@
 import pytest
 from rich.cells import cell_len
 
-from launcher.base.text import MOST_CHARACTERS, printable, printables
+from launcher.base.text import MAX_CHARACTERS, printable, printables
 from launcher.cli.output.columns import Column, lay_out, print_columns
 
 COLUMNS = (
@@ -105,7 +105,7 @@ def test_a_text_that_wraps_goes_on_below_itself_and_loses_no_word(width):
     assert lay_out(REASONS, [("1", "fp16 autocast", PROSE)]).lines[1].endswith(PROSE)
 
 
-@pytest.mark.parametrize("odd", ["\x1b[31mred", "a\nb", "x" * (MOST_CHARACTERS + 1)])
+@pytest.mark.parametrize("odd", ["\x1b[31mred", "a\nb", "x" * (MAX_CHARACTERS + 1)])
 def test_one_text_among_thousands_that_a_terminal_cannot_show_is_made_fit_alone(odd):
     """They are looked at all at once, which must not let one through."""
     texts = ["plain"] * 3000

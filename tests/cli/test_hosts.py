@@ -46,7 +46,7 @@ def test_fifty_hosts_are_probed_at_once(client, ssh_host):
 
 def test_a_host_that_hangs_holds_up_nobody(silent_port, monkeypatch):
     """Where they take all places, each is given up in its own time, and the next one has its turn."""
-    monkeypatch.setattr(host_probes, "MOST_HOSTS_AT_ONCE", 4)
+    monkeypatch.setattr(host_probes, "MAX_HOSTS_AT_ONCE", 4)
     hanging = [Host(name=f"hang{number}", address="127.0.0.1", port=silent_port) for number in range(4)]
     rows = {
         row.host.name: row for row in host_probes.probe_all([*hanging, Host(name="mine")], deadline_s=10.0)

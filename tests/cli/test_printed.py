@@ -117,7 +117,7 @@ def test_a_burst_is_thinned_and_nothing_is_lost_from_the_count(monkeypatch):
     left_out = sum(int(line.split()[1].replace(",", "")) for line in counts)
     lines = [line for line in shown if line not in counts]
     assert left_out + len(lines) == 5000
-    assert len(lines) < 6 * (line_throttle.MOST_LINES + line_throttle.LAST_LINES)
+    assert len(lines) < 6 * (line_throttle.MAX_LINES + line_throttle.LAST_LINES)
     assert lines[0] == "0.0"
     assert lines[-1] == "49.99"
     assert lines == sorted(lines, key=lambda line: [int(part) for part in line.split(".")])
@@ -130,7 +130,7 @@ def test_few_lines_are_all_shown_at_once(monkeypatch):
     thinned = line_throttle.LineThrottle()
     for _ in range(3):
         clock.now += 1.5
-        lines = [str(number) for number in range(line_throttle.MOST_LINES)]
+        lines = [str(number) for number in range(line_throttle.MAX_LINES)]
         assert thinned.take(lines, "") == lines
         assert thinned.pending("") == []
 

@@ -63,7 +63,7 @@ def toml(seed: int, folder: Path) -> None:
         resolved = understand(request)
         loaded = loading.load(resolved.task)
         list(job_check.findings(resolved.task))
-        list(script_check.findings(resolved.job, loaded.cargo))
+        list(script_check.findings(resolved.job, loaded.selection))
         for profile in resolved.profiles:
             make_plan(profile, resolved.host, resolved.job, "auto", "native", None)
 

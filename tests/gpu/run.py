@@ -42,7 +42,7 @@ LEFT_S = 3.0
 """How long what a part has left is looked for and killed."""
 TOTAL_S = 28 * 60.0
 """All parts; the rest of the half hour is for an environment from wheels."""
-LEAST_S = 20.0
+MIN_S = 20.0
 """A part that has less time than this is not begun."""
 
 _ERROR = re.compile(r"[\w.]+(Error|Failed|Expired|Interrupt|Exception)\b")
@@ -86,7 +86,7 @@ def run_all(names: list[str], path: Path, *, is_rehearsed: bool) -> int:
     began, failed = time.monotonic(), []
     for name in names:
         limit_s = min(PART_S, TOTAL_S - GRACE_S - (time.monotonic() - began))
-        if limit_s < LEAST_S:
+        if limit_s < MIN_S:
             print(f"{name}: no time was left", file=sys.stderr)
             failed.append(name)
             continue

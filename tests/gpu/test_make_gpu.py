@@ -130,7 +130,7 @@ def parts(tmp_path, monkeypatch):
     (tmp_path / "part.py").write_text(PART)
     monkeypatch.setattr(run, "HERE", tmp_path)
     monkeypatch.setattr(run, "FOLDER", tmp_path)
-    monkeypatch.setattr(run, "LEAST_S", 0.5)
+    monkeypatch.setattr(run, "MIN_S", 0.5)
     monkeypatch.setattr(run, "PART_S", 2.0)
     monkeypatch.setattr(run.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("PIDS", str(tmp_path / "pids"))

@@ -18,8 +18,8 @@ from launcher.backends.kaggle.kaggle_host import KaggleSettings
 from launcher.backends.kaggle.kaggle_machines import choose_machine
 from launcher.backends.kaggle.kaggle_script import (
     LINE,
-    MOST_BYTES,
-    MOST_RAW_BYTES,
+    MAX_BYTES,
+    MAX_RAW_BYTES,
     Member,
     fits,
     may_fit,
@@ -108,7 +108,7 @@ def test_a_script_that_was_damaged_says_so_and_starts_nothing(tmp_path):
 def test_the_agent_and_a_small_run_leave_most_of_the_room():
     """More than half of what may be pushed is for the code and the data."""
     text = script(payload(agent_file().data, SETTINGS, FILES))
-    assert len(text.encode()) < MOST_BYTES / 2
+    assert len(text.encode()) < MAX_BYTES / 2
     assert max(map(len, text.splitlines())) <= LINE + 10
     assert text.isascii()
 
@@ -195,7 +195,7 @@ def test_a_large_tree_is_not_in_the_script():
     found = parts(agent_file().data, SETTINGS, files)
     assert found.tree is None
     assert found.archived == sum(file.size for file in files if file.path.startswith("work/"))
-    assert found.total < MOST_BYTES
+    assert found.total < MAX_BYTES
     assert not fits(script(payload(agent_file().data, SETTINGS, files)))
     assert may_fit(files)
 
@@ -204,9 +204,9 @@ def test_a_tree_that_can_never_fit_is_not_even_read():
     def unread():
         raise AssertionError("it was opened")
 
-    huge = Member("work/data/x.bin", MOST_RAW_BYTES + 1, unread)
+    huge = Member("work/data/x.bin", MAX_RAW_BYTES + 1, unread)
     assert not may_fit([huge])
-    assert parts(b"agent", SETTINGS, [*FILES, huge]).archived > MOST_RAW_BYTES
+    assert parts(b"agent", SETTINGS, [*FILES, huge]).archived > MAX_RAW_BYTES
 
 
 # the settings of a segment

@@ -16,7 +16,7 @@ from testbed.client import until
 import launcher
 from launcher.base.clock import SystemClock
 from launcher.rental import rate_limit
-from launcher.rental.rate_limit import MOST_WAIT_S, RateLimit, back_off_s, usual_pace
+from launcher.rental.rate_limit import MAX_WAIT_S, RateLimit, back_off_s, usual_pace
 
 DRIVER = [sys.executable, lambda_client.__file__]
 
@@ -118,7 +118,7 @@ def test_a_file_that_was_cut_off_or_is_of_another_time_delays_and_does_not_stop(
     (tmp_path / "pace" / "x.requests").write_text(text)
     before = sim_clock.now()
     with RateLimit(tmp_path / "pace", "x", sim_clock).turn():
-        assert sim_clock.now() - before <= MOST_WAIT_S
+        assert sim_clock.now() - before <= MAX_WAIT_S
 
 
 def test_whoever_was_refused_holds_off_all_others(tmp_path, sim_clock):

@@ -25,7 +25,7 @@ WHOLE_ROUNDS = int(os.environ.get("LAUNCH_WHOLE_RENTS", "1"))
 """How often a client is killed at each point, without machines and with them: `make rents` asks for more than once."""
 HOWS = ("unheard", "accepted", "answered")
 """Before a request is accepted, which it then is not; once it is, and before its answer is sent; up to 0.3 s after that."""
-MOST_LATER_S = 0.3
+MAX_LATER_S = 0.3
 
 
 class Killer:
@@ -44,7 +44,7 @@ class Killer:
         self.victim: int | None = None
         self.has_killed = False
         self._service, self._number, self._how, self._then = service, number, how, then
-        self._later_s = MOST_LATER_S * dice.random() ** 3
+        self._later_s = MAX_LATER_S * dice.random() ** 3
         self._clients: list[int] = []
         self._begun, self._done = threading.Event(), threading.Event()
         self._counts: Counter[int] = Counter()

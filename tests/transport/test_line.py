@@ -221,13 +221,13 @@ def test_those_who_prepare_leave_an_agent_for_the_others(line, place, threads):
     """More desks prepare than may: the last one waits for its turn, and a list of runs waits for nobody."""
     there = place[1] / "runs"
     with contextlib.ExitStack() as desks:
-        opened = [desks.enter_context(line.client()) for _ in range(channel_pool.MOST_KEPT + 1)]
+        opened = [desks.enter_context(line.client()) for _ in range(channel_pool.MAX_KEPT + 1)]
         for desk, name in zip(opened[:-1], NAMES, strict=False):
             create(desk, name)
         pending = threads.submit(create, opened[-1], NAMES[-1])
         assert not concurrent.futures.wait([pending], 0.5).done
         with line.client() as other:
-            assert len(other.runs.summaries()) == channel_pool.MOST_KEPT
+            assert len(other.runs.summaries()) == channel_pool.MAX_KEPT
         opened[0].close()
         pending.result(PATIENCE_S)
         until(lambda: not (there / NAMES[0]).exists(), "the end of the first")

@@ -9,7 +9,7 @@ from testbed.client import REPOSITORY
 
 pytestmark = pytest.mark.training
 
-LEAST_COSINE = 0.99
+MIN_COSINE = 0.99
 """To the gradient of fp32. A rung below is given on request alone."""
 PROGRAM = REPOSITORY / "tests" / "bench" / "gradients.py"
 
@@ -34,7 +34,7 @@ def test_every_rung_of_a_ladder_keeps_the_gradient():
         ("full", "fp16 autocast + scaler, fp32 weights"),
         ("full", "bf16 weights, stochastic rounding"),
     }
-    lost = [one for one in automatic if one["cosine"] < LEAST_COSINE or abs(one["norm_ratio"] - 1) > 0.02]
+    lost = [one for one in automatic if one["cosine"] < MIN_COSINE or abs(one["norm_ratio"] - 1) > 0.02]
     assert lost == []
-    seen = {one["title"] for one in found if one["cosine"] < LEAST_COSINE}
+    seen = {one["title"] for one in found if one["cosine"] < MIN_COSINE}
     assert "fp16 base, fp32 adapters, no scaler" in seen  # else the measure would see no loss at all

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Callable, Deque, Optional
 if TYPE_CHECKING:
     from ..system.process_use import Use
 
-LEAST_S = 900.0  # longer than NCCL's own watchdog, which reports more, and than most saves and evaluations
+MIN_S = 900.0  # longer than NCCL's own watchdog, which reports more, and than most saves and evaluations
 TIMES = 30  # times the median step
 STEPS = 50
 IDLE_S = 3600.0
@@ -38,7 +38,7 @@ class HangWatch:
         self._last: Optional[tuple[int, float]] = None
         self._paces_s: Deque[float] = deque(maxlen=STEPS)
         self._idle_limit_s = IDLE_S if hang_s is None else hang_s
-        self._name_s = min(LEAST_S, self._idle_limit_s)
+        self._name_s = min(MIN_S, self._idle_limit_s)
         self._every_s = min(LOOK_S, self._name_s / 4)
         self._look_s = self._sign_s
         self._before: Optional[Use] = None
@@ -127,4 +127,4 @@ class HangWatch:
         step_s = self.step_s
         if step_s is None:
             return self._idle_s >= self._idle_limit_s and self._look_s >= self._sign_s
-        return self.silent_s > (self._hang_s if self._hang_s is not None else max(LEAST_S, TIMES * step_s))
+        return self.silent_s > (self._hang_s if self._hang_s is not None else max(MIN_S, TIMES * step_s))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LOST_LOSSES = 3  # in a row; a worker's guard, if the script has one, reacts earlier
 TRIP_GRACE_S = 5.0  # for an exit with a traceback; SIGTERM would make it save its bad state
 BETWEEN_S = 3.0  # from SIGTERM to the step that reacts to it, in addition to the time of steps
-MOST_CHARS = 500
+MAX_CHARS = 500
 _HOOK = "hook"  # the source of the start-up hook's reports
 NODE = "node"
 """The source of a node member's reports."""
@@ -200,8 +200,8 @@ class AttemptProgress:
         figures = ["%s %s" % pair for pair in values.items() if pair[0] not in described]
         failure = AttemptFailure(
             name,
-            line=("step %s: %s" % (step, ", ".join(figures)))[:MOST_CHARS],
-            why=(why[len(name) + 2 :] if why.startswith(name + ": ") else why)[:MOST_CHARS],
+            line=("step %s: %s" % (step, ", ".join(figures)))[:MAX_CHARS],
+            why=(why[len(name) + 2 :] if why.startswith(name + ": ") else why)[:MAX_CHARS],
             since=since if isinstance(since, int) and since >= 0 else 0,
         )
         return ProgressChange(failure=failure, grace_s=TRIP_GRACE_S)

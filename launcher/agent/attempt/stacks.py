@@ -17,7 +17,7 @@ from ..system import process
 
 STACKS_SIGNAL = 44
 """The signal that asks a Python for its stacks. The start-up hook and the worker have faulthandler handle it."""
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """The most bytes of stacks that are read at once."""
 _END = re.compile(rb"launch: the main thread of ([0-9]+) has ended\n")
 
@@ -35,7 +35,7 @@ class Stacks:
 
     def take(self) -> bytes:
         """Return the bytes written since the last call, without the messages that a main thread has ended."""
-        piece = os.pread(self._descriptor, MOST_BYTES, self._offset)
+        piece = os.pread(self._descriptor, MAX_BYTES, self._offset)
         self._offset += len(piece)
         self.ends_s.update((int(pid), time.monotonic()) for pid in _END.findall(piece))
         return _END.sub(b"", piece)

@@ -22,7 +22,7 @@ BACKLOG = 4096
 """Workers that may wait in the kernel's queue, which may be shorter."""
 SPARE_DESCRIPTORS = 128
 """Descriptors kept for the agent: the record, digests of checkpoints, child programs."""
-_MOST_SIGNALS = 4096
+_MAX_SIGNALS = 4096
 
 
 @contextlib.contextmanager
@@ -102,7 +102,7 @@ class Streams:
                 signal.SIGCHLD, lambda *_: None
             )  # a signal without a Python handler wakes nothing
             before = signal.set_wakeup_fd(sink.fileno(), warn_on_full_buffer=False)
-            self.listen(source, lambda: source.read(_MOST_SIGNALS))
+            self.listen(source, lambda: source.read(_MAX_SIGNALS))
             try:
                 yield
             finally:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from ..record.run_records import PlanRecord
 
 WRONG_CARD = "wrong-card"
-MOST_CHARS = 400
+MAX_CHARS = 400
 
 
 class AllowedCards(NamedTuple):
@@ -49,7 +49,7 @@ class UnfitError(Exception):
         """Keep the reason of the end, the observation, its explanation and the advice."""
         super().__init__(line)
         self.reason = reason
-        self.evidence = {"class": reason, "line": line[:MOST_CHARS], "why": why, "mend": mend}
+        self.evidence = {"class": reason, "line": line[:MAX_CHARS], "why": why, "mend": mend}
 
 
 class AssignedCards(NamedTuple):

@@ -18,11 +18,11 @@ from typing import IO, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tupl
 from ..system import process
 
 EVERY_S = 10
-MOST_STARTS = 4
+MAX_STARTS = 4
 PAUSE_S = 60.0  # before it is started again
 ENDING_S = 1.0
 SETTLED_S = 0.2  # a report is complete this long after its last row
-MOST_LINE_BYTES = 4096
+MAX_LINE_BYTES = 4096
 
 
 class CardFigure(NamedTuple):
@@ -73,7 +73,7 @@ class CardSamples:
         """Start nothing yet; `variables` are nvidia-smi's."""
         self._numbers = {uuid: number for number, uuid in enumerate(uuids)}
         self._variables = variables
-        self._starts_left = MOST_STARTS if uuids and shutil.which("nvidia-smi") else 0
+        self._starts_left = MAX_STARTS if uuids and shutil.which("nvidia-smi") else 0
         self._start_s = 0.0
         self._child: Optional[subprocess.Popen[bytes]] = None
         self._process: Optional[process.Process] = None
@@ -116,7 +116,7 @@ class CardSamples:
         assert self._child.stdout is not None  # noqa: S101 - asked for with PIPE
         piece = os.read(self._child.stdout.fileno(), 1 << 16)
         *lines, self._rest = (self._rest + piece).split(b"\n")
-        self._rest = self._rest[-MOST_LINE_BYTES:]
+        self._rest = self._rest[-MAX_LINE_BYTES:]
         for line in lines:
             self._take_row(line.decode("ascii", "replace"))
         return bool(piece)

@@ -20,8 +20,8 @@ from . import nvml
 
 SMI_TIMEOUT_S = 10
 HOLDER_TIMEOUT_S = 2.0
-MOST_CHARS = 200
-MOST_XIDS = 8
+MAX_CHARS = 200
+MAX_XIDS = 8
 KERNEL_LOG = "/dev/kmsg"
 MPS_FOLDER = "/tmp/nvidia-mps"  # noqa: S108 # NVIDIA's default
 MEANS = {
@@ -208,10 +208,10 @@ def read_answer(fields: tuple[str, ...], code: int, out: str, err: str) -> SmiTa
         elif line.strip():
             words.append(line.strip())
     if code != 0:
-        return SmiTable(rows, "nvidia-smi failed (%d): %s" % (code, (" ".join(words) or err)[:MOST_CHARS]))
+        return SmiTable(rows, "nvidia-smi failed (%d): %s" % (code, (" ".join(words) or err)[:MAX_CHARS]))
     words += ["GPU " + " ".join(row.values()) for row in rows if row.get("uuid", "").startswith("[")]
     lost = next((line for line in words if _LOST.search(line)), None)
-    return SmiTable(rows, "nvidia-smi: %s" % lost[:MOST_CHARS] if lost else None)
+    return SmiTable(rows, "nvidia-smi: %s" % lost[:MAX_CHARS] if lost else None)
 
 
 def read_card(row: dict[str, str], xids: dict[tuple[int, int, int], list[int]]) -> CardReport | None:
@@ -239,7 +239,7 @@ def read_card(row: dict[str, str], xids: dict[tuple[int, int, int], list[int]]) 
 
 def _text(row: dict[str, str], field: str) -> str | None:
     cell = row.get(field, "")
-    return None if cell in ("", "N/A", "ERR!") or re.fullmatch(r"\[.*\]", cell) else cell[:MOST_CHARS]
+    return None if cell in ("", "N/A", "ERR!") or re.fullmatch(r"\[.*\]", cell) else cell[:MAX_CHARS]
 
 
 def _number(row: dict[str, str], field: str) -> float | None:
@@ -265,7 +265,7 @@ def _xids() -> dict[tuple[int, int, int], list[int]]:
     for domain, bus, device, code in _XID.findall(_kernel_log()):
         codes = found.setdefault((int(domain, 16), int(bus, 16), int(device, 16)), [])
         codes.append(int(code))
-        del codes[:-MOST_XIDS]
+        del codes[:-MAX_XIDS]
     return found
 
 
@@ -369,7 +369,7 @@ def _command(pid: int) -> str:
 
 def printable(text: str) -> str:
     """Return a text with a bounded length, without control characters."""
-    return "".join(char if char.isprintable() else " " for char in text)[:MOST_CHARS].strip()
+    return "".join(char if char.isprintable() else " " for char in text)[:MAX_CHARS].strip()
 
 
 def _user(uid: int | None) -> str | None:

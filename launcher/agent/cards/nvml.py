@@ -16,7 +16,7 @@ from ..record import strict_json
 from ..system.deadline import run
 
 NVML_TIMEOUT_S = 4.0
-MOST_CHARS = 200
+MAX_CHARS = 200
 _ASK = r"""
 import ctypes, json
 library = ctypes.CDLL("libnvidia-ml.so.1")
@@ -89,7 +89,7 @@ def _checked(card: Mapping[str, Any]) -> DriverCard:
     Raises LookupError, TypeError or ValueError.
     """
     slices: List[CardSlice] = [
-        {"uuid": one["uuid"], "name": one["name"][:MOST_CHARS], "memory_mib": one["memory_mib"]}
+        {"uuid": one["uuid"], "name": one["name"][:MAX_CHARS], "memory_mib": one["memory_mib"]}
         for one in card["slices"]
         if re.fullmatch(r"MIG-[^ ,]{1,80}", one["uuid"])
     ]

@@ -8,7 +8,7 @@ import os
 from ..record.files import read_text
 
 _MAKERS = {"0x1002": "AMD", "0x8086": "Intel"}
-_LEAST_VRAM = 4 << 30
+_MIN_VRAM = 4 << 30
 """A processor's integrated GPU has less memory, or Intel's fixed address on the bus."""
 _INTEL_PROCESSORS_OWN = "0000:00:02.0"
 
@@ -20,7 +20,7 @@ def look(at: str = "/") -> list[str]:
         vendor, device = _word(path, "vendor"), _word(path, "device")
         maker, address = _MAKERS.get(vendor), os.path.basename(os.path.realpath(path))
         memory = _word(path, "mem_info_vram_total")  # only from AMD's driver
-        is_small = memory.isdigit() and int(memory) < _LEAST_VRAM
+        is_small = memory.isdigit() and int(memory) < _MIN_VRAM
         if maker is not None and not is_small and not (maker == "Intel" and address == _INTEL_PROCESSORS_OWN):
             size = " (%.0f GB)" % (int(memory) / 1e9) if memory.isdigit() else ""
             found[address] = "%s GPU %s:%s%s" % (maker, vendor[2:], device[2:6], size)

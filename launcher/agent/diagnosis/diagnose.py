@@ -22,7 +22,7 @@ from ..logs.loss_watch import is_of_sweep
 from .failures import BY_NAME, FAILURES, HARMLESS, WARNING, FailureClass, Signs, patterns
 from .specific_causes import LAST_LINE, words_of_end, words_of_line
 
-MOST_CHARS = 500
+MAX_CHARS = 500
 PROVABLE = ("fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch")
 """The classes that an exception proves without other evidence."""
 
@@ -32,10 +32,10 @@ _READ_MOST = 1 << 20
 _REPETITIVE_MOST = 3 << 20
 """A long log that is larger than this without its repeated lines is read only at both ends."""
 _SAME_LINES = 4
-_MOST_HITS = 40
-_MOST_OF_LINE, _END_OF_LINE = 1500, 500
-_MOST_PREFIXES = 8
-_LEAST_WIDTH = 70
+_MAX_HITS = 40
+_MAX_LINE_LENGTH, _END_OF_LINE = 1500, 500
+_MAX_PREFIXES = 8
+_MIN_WIDTH = 70
 _BEFORE, _AFTER = 500, 500
 
 
@@ -193,9 +193,9 @@ def _without_repeats(raw: _Raw) -> _Raw:
 
 def _cut(line: str) -> str:
     """Return a line, or the beginning and the end of a very long one."""
-    if len(line) <= _MOST_OF_LINE + _END_OF_LINE:
+    if len(line) <= _MAX_LINE_LENGTH + _END_OF_LINE:
         return line
-    return "%s … %s" % (line[:_MOST_OF_LINE], line[-_END_OF_LINE:])
+    return "%s … %s" % (line[:_MAX_LINE_LENGTH], line[-_END_OF_LINE:])
 
 
 def _rejoined(read: LogLines) -> LogLines:
@@ -205,7 +205,7 @@ def _rejoined(read: LogLines) -> LogLines:
     numbers: List[int] = []
     last = ""
     for place, line in enumerate(read.lines):
-        if _LEAST_WIDTH <= len(last) == width and last[-1].isalpha() and line[:1].strip():
+        if _MIN_WIDTH <= len(last) == width and last[-1].isalpha() and line[:1].strip():
             lines[-1] += line
         else:
             lines.append(line)
@@ -226,7 +226,7 @@ def _bare(lines: List[str]) -> List[str]:
     prefixes: List[str] = []
     for place, line in enumerate(lines[:-1]):
         at = line.find(_HEAD)
-        if at > 0 and len(prefixes) < _MOST_PREFIXES:
+        if at > 0 and len(prefixes) < _MAX_PREFIXES:
             prefix = re.sub(r"\d+", r"\\d+", re.sub(r"(?:\\ )+(?=.)", " *", re.escape(line[:at])))
             if prefix not in prefixes and re.match(prefix + _FRAME.pattern, lines[place + 1]):
                 prefixes.append(prefix)
@@ -262,7 +262,7 @@ def _fitting(lines: List[bytes], places: Sequence[int], room: int) -> List[int]:
     """Return the first indices whose lines fit into `room` bytes; a very long line counts as its ends."""
     fitting = []
     for place in places:
-        room -= min(len(lines[place]), _MOST_OF_LINE + _END_OF_LINE) + 1
+        room -= min(len(lines[place]), _MAX_LINE_LENGTH + _END_OF_LINE) + 1
         if room < 0:
             break
         fitting.append(place)
@@ -408,11 +408,11 @@ class _Signs:
         """Return the positions of a phrase; of very many, only the first and the last."""
         positions: List[int] = []
         at = self._flat.find(phrase)
-        while at >= 0 and len(positions) < _MOST_HITS:
+        while at >= 0 and len(positions) < _MAX_HITS:
             positions.append(at)
             at = self._flat.find(phrase, at + 1)
         last = self._flat.rfind(phrase) if at >= 0 else -1
-        while last >= at >= 0 and len(positions) < 2 * _MOST_HITS:
+        while last >= at >= 0 and len(positions) < 2 * _MAX_HITS:
             positions.append(last)
             last = self._flat.rfind(phrase, 0, last)
         return positions
@@ -478,11 +478,11 @@ def _diagnose(read: LogLines, ended: ProcessEnd) -> Diagnosis:
         is_clear = failure.name != "unknown" or not (ended.exit or ended.signal)
         last = max((n for n, line in enumerate(lines) if line.strip()), default=None)
         if not is_clear and last is not None and (ended.exit, ended.signal) == (1, None):
-            line = lines[last].strip()[:MOST_CHARS]
+            line = lines[last].strip()[:MAX_CHARS]
             return Diagnosis(failure.name, line, read.numbers[last], *LAST_LINE)
         why, mend = (failure.why, failure.mend) if is_clear else words_of_end(ended.exit, ended.signal)
         return Diagnosis(failure.name, None, None, why, mend)
-    line = lines[hit.place].strip()[:MOST_CHARS]
+    line = lines[hit.place].strip()[:MAX_CHARS]
     if hit.is_beside_end:
         why, mend = words_of_end(ended.exit, ended.signal, has_line=True)
         return Diagnosis(failure.name, line, read.numbers[hit.place], why, mend)
@@ -600,7 +600,7 @@ def prove(log: bytes) -> Optional[Diagnosis]:
                 hit = _Hit(place, failure)
                 if _explained(hit, _Signs(lines)) != hit:
                     return None
-                return Diagnosis(name, lines[place][:MOST_CHARS], None, failure.why, failure.mend)
+                return Diagnosis(name, lines[place][:MAX_CHARS], None, failure.why, failure.mend)
     return None
 
 

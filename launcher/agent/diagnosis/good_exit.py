@@ -33,8 +33,8 @@ _CLEAN_UP_LINES = 16
 """As END_LINES, for an error of precision: a training never overcomes it without a change."""
 _UNKNOWN_LINES = 3
 """As END_LINES, for a line that only says that something failed."""
-_MOST_ERRORS = 8
-_MOST_BYTES = 1 << 18
+_MAX_ERRORS = 8
+_MAX_BYTES = 1 << 18
 _BEFORE_PROOF = 1 << 20
 _PROOF_MOST = 1 << 24
 """Bytes to search for an exception's chain and warnings: before the exception, and in all."""
@@ -101,7 +101,7 @@ def read_good_exit(log: AnyLog) -> LogReading:
 def _read_end(file: LogFile, end: LogFile, lines: LogLines) -> LogReading:
     """Read the end of a log, given its lines."""
     reading = LogReading()
-    for _ in range(_MOST_ERRORS):
+    for _ in range(_MAX_ERRORS):
         found = diagnose_lines(lines, ProcessEnd(exit=0))
         if found.number is None:
             break
@@ -136,7 +136,7 @@ def _judge(found: Diagnosis, after: LogFile) -> LogReading:
     if found.name in _NO_DOUBT or _is_judged_by_value(found) or _is_fallback(found):
         return LogReading()
     following = list(filter(_is_text, after.lines()))
-    metrics = _metrics_of(after.end(_MOST_BYTES))
+    metrics = _metrics_of(after.end(_MAX_BYTES))
     if found.name in PROVABLE:
         is_resumed = metrics.is_of_training or any(map(_IN_ANOTHER.search, following))
         if is_resumed or len(following) > _CLEAN_UP_LINES:
@@ -169,14 +169,14 @@ def _lost(log: LogFile) -> LogReading:
 
 def _last_loss(log: LogFile) -> Optional[LastLoss]:
     scanner = LogScanner()
-    scanner.feed(log.end(_MOST_BYTES))
+    scanner.feed(log.end(_MAX_BYTES))
     scanner.finish()
     return scanner.last_loss
 
 
 def _number_of(log: LogFile, line: str) -> Optional[int]:
     """Return the number of the last line in the end of the log that contains the given line."""
-    end = log.end(_MOST_BYTES)
+    end = log.end(_MAX_BYTES)
     at = end.rfind(line.encode("utf-8", "replace"))
     return log.newlines(log.size) - end.count(b"\n", at) + 1 if at >= 0 else None
 
@@ -224,7 +224,7 @@ def _is_overcome(found: Diagnosis, log: LogFile, number: int) -> bool:
         or any(map(_IN_ANOTHER.search, after.lines()))
     ):
         return True
-    return _metrics_of(after.end(_MOST_BYTES)).is_any
+    return _metrics_of(after.end(_MAX_BYTES)).is_any
 
 
 def _is_fallback(found: Diagnosis) -> bool:
@@ -246,7 +246,7 @@ class _Metrics(NamedTuple):
 def _metrics_of(log: bytes) -> _Metrics:
     """Return the kinds of metrics in the end of the log."""
     scanner = LogScanner()
-    found = scanner.feed((log + b"\n")[-_MOST_BYTES:]) + scanner.finish()
+    found = scanner.feed((log + b"\n")[-_MAX_BYTES:]) + scanner.finish()
     is_stepped = any(one.step is not None and not all(map(is_evaluation, one.values)) for one in found)
     is_lost = not all(math.isfinite(value) for one in found for value in one.values.values())
     return _Metrics(bool(found), is_stepped or scanner.last_loss is not None, is_lost)

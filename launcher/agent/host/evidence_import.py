@@ -30,9 +30,9 @@ from ..system import process
 if TYPE_CHECKING:
     from ..record.run_records import EvidenceRecord, PlanRecord
 
-MOST_RUNS = 100
+MAX_RUNS = 100
 """The most runs that one probe looks at."""
-MOST_OF_RUN = 50
+MAX_PER_RUN = 50
 """The most records that are imported from one run."""
 _DRIVER = re.compile(r"\d{3}\.\d+(?:\.\d+)?")
 
@@ -53,7 +53,7 @@ def take_in_all(root: str, place_id: str) -> None:
         paths = paths_in(_folder_of(root, place_id))
     except OSError:
         return
-    for path in paths[:MOST_RUNS]:
+    for path in paths[:MAX_RUNS]:
         name = os.path.basename(path)
         if RUN_ID.fullmatch(name):
             with contextlib.suppress(OSError):
@@ -74,7 +74,7 @@ def _take_in(run: Run, place_id: str) -> None:
     last = run.last() if os.path.isdir(run.path) else None
     has_ended = last is None or last.read_state().get("state") in TERMINAL
     fresh = {} if last is None else {_digest(record): record for record in _records(run)}
-    taken = [digest for digest in fresh if digest not in known][: max(0, MOST_OF_RUN - len(known))]
+    taken = [digest for digest in fresh if digest not in known][: max(0, MAX_PER_RUN - len(known))]
     for digest in taken:
         precision_evidence.keep(run.evidence(place_id), fresh[digest])
     if has_ended:
@@ -90,10 +90,10 @@ def _digest(record: EvidenceRecord) -> str:
 def _records(run: Run) -> List[EvidenceRecord]:
     plan = read_plan(run.plan)
     records = []
-    for number in run.numbers()[-MOST_OF_RUN:]:
+    for number in run.numbers()[-MAX_PER_RUN:]:
         with contextlib.suppress(FileNotFoundError, UnreadableError):
             precision = run.folder(number).precision
-            if status_of(precision).st_size > precision_evidence.MOST_BYTES:
+            if status_of(precision).st_size > precision_evidence.MAX_BYTES:
                 continue
             said = read_precision(precision)
             if isinstance(said.get("key"), dict) and plan.get("rehearsed") is not True:

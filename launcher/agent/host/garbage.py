@@ -30,7 +30,7 @@ ABANDONED_S = 60.0
 REMOVALS_S = 30.0
 GROUP = 200
 """Runs that are judged at once."""
-MOST_ITEMS = 100_000
+MAX_ITEMS = 100_000
 """The most items of one collection, which bounds an answer."""
 
 
@@ -249,12 +249,12 @@ class Survey:
         """Return the items that no run below the root refers to.
 
         Each is {"kind", "path", "bytes"}; paths below the root are relative to it. The caller holds the store
-        exclusively, from before `look` until `collect` has returned. Items beyond MOST_ITEMS are left for the
+        exclusively, from before `look` until `collect` has returned. Items beyond MAX_ITEMS are left for the
         next time.
         """
         return [
             {"kind": kind, "path": path.replace(self._root + os.sep, "", 1), "bytes": _size(path)}
-            for kind, path in itertools.islice(self._unnamed(), MOST_ITEMS)
+            for kind, path in itertools.islice(self._unnamed(), MAX_ITEMS)
         ]
 
     def _unnamed(self) -> Iterator[Tuple[str, str]]:

@@ -32,8 +32,8 @@ LEAVING_S = 2.0  # for an agent to exit after it has recorded the end of its run
 OLD_S = 3600.0
 LONG_S = 1e9
 """The age of a run whose recorded end is in the future: its job wrote that time."""
-MOST_BYTES = 1 << 20
-MOST_CHARS = 40
+MAX_BYTES = 1 << 20
+MAX_CHARS = 40
 ENDED, REMOVED, LEFT = "ended", "removed", "left"
 NOT_NEEDED = "its run no longer needs it"
 _TEMPORARY = re.compile(r".+\.([0-9]+)(?:\.[0-9a-f]{16})?\.tmp")
@@ -238,7 +238,7 @@ def _command(pid: int) -> str:
             words = file.read(4096).replace(b"\0", b" ").decode("utf-8", "replace").strip()
     except OSError:
         words = ""
-    return words[:MOST_CHARS] or "no command line"
+    return words[:MAX_CHARS] or "no command line"
 
 
 def _proof(root: str, run: str) -> Dict[str, Any]:
@@ -369,7 +369,7 @@ def _put_on_record(root: str, lines: List[Dict[str, Any]]) -> None:
     text = "".join(strict_json.encode(dict(line, version=1, time=time.time())) + "\n" for line in lines)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with contextlib.suppress(FileNotFoundError):
-        if os.stat(path).st_size > MOST_BYTES:
+        if os.stat(path).st_size > MAX_BYTES:
             os.replace(path, path + ".old")
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:

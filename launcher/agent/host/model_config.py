@@ -14,7 +14,7 @@ from ..record.files import read_text
 from ..record.safe_open import read_regular
 from ..record.strict_json import JsonObject
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 
 
 def read(root: str, source: Any, keys: list[str]) -> JsonObject | None:
@@ -34,7 +34,7 @@ def read(root: str, source: Any, keys: list[str]) -> JsonObject | None:
         return None
     for path in paths:
         try:
-            config = strict_json.decode(read_regular(path, MOST_BYTES))
+            config = strict_json.decode(read_regular(path, MAX_BYTES))
         except (OSError, ValueError):
             continue
         if isinstance(config, dict):

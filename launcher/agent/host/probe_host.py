@@ -37,8 +37,8 @@ PROBE_S = 20.0
 QUOTA_TIMEOUT_S = 1.0
 ENGINE_TIMEOUT_S = 1.0
 PYTHON_TIMEOUT_S = 2.0
-MOST_PYTHONS = 32
-MOST_CHARS = 200
+MAX_PYTHONS = 32
+MAX_CHARS = 200
 _ASK_VERSIONS = """
 import json, platform, sys
 from importlib import metadata
@@ -401,7 +401,7 @@ def _interpreter(path: str, packages: list[str]) -> InterpreterReport:
         if code == 0:
             reported = strict_json.decode(out.splitlines()[-1])  # its start-up may print something first
             return _facts(path, reported["version"], reported["packages"])
-        error = err[-MOST_CHARS:] or "exit %d" % code
+        error = err[-MAX_CHARS:] or "exit %d" % code
     except OSError as failure:
         error = failure.strerror or str(failure)
     except subprocess.TimeoutExpired:
@@ -459,7 +459,7 @@ def pythons() -> list[InterpreterReport]:
     folders = [folder for folder in (*os.get_exec_path(), *usual) if os.path.basename(folder) != "shims"]
     paths: dict[str, str] = {}
     for path in (os.path.join(folder, name) for folder in folders for name in _PYTHON_NAMES):
-        if len(paths) < MOST_PYTHONS and os.path.isfile(path) and os.access(path, os.X_OK):
+        if len(paths) < MAX_PYTHONS and os.path.isfile(path) and os.access(path, os.X_OK):
             paths.setdefault(os.path.realpath(path), path)
     questions = {path: partial(_version_of, path) for path in paths.values()}
     versions = at_once(questions, PYTHON_TIMEOUT_S + 1)

@@ -72,7 +72,7 @@ def owners_of(root: str, pids: Iterable[int]) -> Dict[int, Owner]:
     a process that waits for a driver may block until the driver answers: ask for such a process in a thread.
     """
     selected = set(pids)
-    for _ in range(token_processes.MOST_LOOKS):
+    for _ in range(token_processes.MAX_LOOKS):
         processes = process.table()
         lines = {one for pid in selected for one in ancestry(processes, pid)}
         chosen = [found for found in processes if found.pid in lines]
@@ -140,7 +140,7 @@ def ancestry(table: Sequence[Union[ProcessEntry, process.Process]], pid: int) ->
 
 def leftovers(root: str, runs: Optional[Collection[str]] = None) -> LeftoverProcesses:
     """Return the leftover processes of ended runs: of all runs below a root, or only of `runs`."""
-    for _ in range(token_processes.MOST_LOOKS):
+    for _ in range(token_processes.MAX_LOOKS):
         table = token_processes.read_table()
         claimed = claims(root, table)
         owners = judge_table(table, claimed, os.geteuid(), ancestry(table, os.getpid()))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CACHE_S = 60.0
 """How long a shared file system may show old contents: the NFS default (`acregmax` in nfs(5))."""
-_MOST_BYTES = 4096
+_MAX_BYTES = 4096
 _BY_A_CLIENT = ("prepare", "contact")
 
 
@@ -135,5 +135,5 @@ class SilenceWatch:
 
     def _read_sign(self) -> Optional[bytes]:
         with contextlib.suppress(OSError):
-            return read_regular(self._folder.heartbeat, _MOST_BYTES)
+            return read_regular(self._folder.heartbeat, _MAX_BYTES)
         return None

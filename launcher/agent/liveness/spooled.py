@@ -14,7 +14,7 @@ from ..record.strict_json import JsonObject
 from . import restartable
 from .liveness import ALIVE, GONE, SILENT, LivenessProbe, RunLiveness
 
-MOST_FRUITLESS = 2
+MAX_FRUITLESS = 2
 NO_PROGRESS = "no-progress"
 _FATES = {
     **dict.fromkeys(("waiting", "sent", "queued", "running", "ended"), ALIVE),
@@ -67,7 +67,7 @@ class Spooled(LivenessProbe):
                 "mend": "call worker.resume_from() to continue in the next session, or set `restart = true` to start again",
             }
             return "failed", restartable.REASON, evidence
-        if fruitless < MOST_FRUITLESS:
+        if fruitless < MAX_FRUITLESS:
             return None
         evidence = {
             "class": NO_PROGRESS,

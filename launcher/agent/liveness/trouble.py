@@ -22,9 +22,9 @@ FAR_STILL_S = 90.0
 """The same for heartbeats on a shared disk, which may show old contents for a minute."""
 LATE_S = 7.0
 """One missed heartbeat: a disk that became read-only accepts none."""
-LEAST_ROOM = 64 * 1024
+MIN_ROOM = 64 * 1024
 """A file system with fewer free bytes counts as full."""
-LEAST_FILES = 8
+MIN_FILES = 8
 SILENT = "silent"
 _DOING = {
     "idle": "hung or waiting (its stacks are in the log): no output, no CPU time, no bytes",
@@ -108,7 +108,7 @@ def _is_full(path: str) -> bool:
     is_root = os.geteuid() == 0
     blocks = status.f_bfree if is_root else status.f_bavail
     files = status.f_ffree if is_root else status.f_favail
-    return blocks * status.f_frsize < LEAST_ROOM or (status.f_files > 0 and files < LEAST_FILES)
+    return blocks * status.f_frsize < MIN_ROOM or (status.f_files > 0 and files < MIN_FILES)
 
 
 def _is_read_only(run: Run) -> bool:

@@ -36,7 +36,7 @@ _RATE = re.compile(r"^[^,]{0,40}(?:,\s{0,6}[^,=]{1,20})?")
 _SEPARATORS = re.compile(r"\s-\s|\s{2,}")
 _NUMBER = re.compile(NUMBER)
 _RICH_PAIR = re.compile(r"([A-Za-z][\w/.-]{0,60}): (?P<number>" + NUMBER + r")(?!\S)")
-_MOST_DRAWN = 400
+_MAX_DRAWN = 400
 _NOTHING = slice(0, 0)
 _UNKNOWN = -1
 
@@ -116,7 +116,7 @@ def without_drawing(line: str) -> str:
     """
     begin = line.find("%|") + 2
     end = line.find("|", begin)
-    return line[:begin] + line[end:] if begin >= 2 and 0 <= end - begin <= _MOST_DRAWN else line
+    return line[:begin] + line[end:] if begin >= 2 and 0 <= end - begin <= _MAX_DRAWN else line
 
 
 def bar_form(line: str) -> Optional[BarForm]:

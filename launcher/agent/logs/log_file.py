@@ -6,7 +6,7 @@ import io
 from typing import BinaryIO, Iterator, Optional, Tuple, Union
 
 PIECE = 1 << 21
-_MOST_OF_LINE = 16_000
+_MAX_LINE_LENGTH = 16_000
 _BACK = 1 << 18
 
 
@@ -126,7 +126,7 @@ class LogFile:
 
 def _both_ends(line: bytes) -> bytes:
     """Return a line, or the two ends of a line that is longer than a piece."""
-    return line if len(line) <= PIECE else line[:_MOST_OF_LINE] + line[-_MOST_OF_LINE:]
+    return line if len(line) <= PIECE else line[:_MAX_LINE_LENGTH] + line[-_MAX_LINE_LENGTH:]
 
 
 AnyLog = Union[bytes, LogFile]

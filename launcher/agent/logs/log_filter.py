@@ -50,7 +50,7 @@ _PHASE = re.compile(
     rb"\b(?:train|training|eval|evaluat(?:e|ing|ion)|val|valid|validat(?:e|ing|ion)|test|testing)\b"
     rb"(?:[^a-z0-9]{1,12}(?:[a-z]{2,11}|epoch[^a-z]{1,12})){0,3}[^a-z0-9]{0,40}\Z"
 )
-_MOST_OF_PHASE = 80
+_MAX_PHASE_LENGTH = 80
 _COLUMNS = re.compile(
     rb"\S(?:\s{2,}|\t|\s?(?:\||\xe2\x94[\x82\x83])\s?)\S"
 )  # the heading of a table has no numbers
@@ -82,4 +82,4 @@ def is_likely(low: bytes) -> bool:
 
 def is_phase(low: bytes) -> bool:
     """Whether a lower-case line may announce a phase: an evaluation or the training."""
-    return len(low) <= _MOST_OF_PHASE and bool(_PHASE.search(low))
+    return len(low) <= _MAX_PHASE_LENGTH and bool(_PHASE.search(low))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Optional
 
-_MOST_CHARS = 80
+_MAX_CHARS = 80
 _NO_HEAD = re.compile(r"[(){}'\"/\\,;%$@&?]|\A[a-z]+:\Z")  # `eval:` alone is a setting
 _WORD = re.compile(r"[A-Za-z]+")
 _EVALUATION = frozenset(
@@ -52,7 +52,7 @@ _OTHERS = frozenset(
 
 def phase_of(line: str) -> Optional[bool]:
     """Return False for the heading of an evaluation, True for the training's or an epoch's, else None."""
-    if len(line) > _MOST_CHARS or _NO_HEAD.search(line):
+    if len(line) > _MAX_CHARS or _NO_HEAD.search(line):
         return None
     words = frozenset(word.lower() for word in _WORD.findall(line))
     has_number = any(char.isdigit() for char in line)

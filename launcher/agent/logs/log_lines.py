@@ -34,7 +34,7 @@ _PREFIX = re.compile(
     r"|[-|]"
     r")\s{0,8}"
 )
-_MOST_PREFIXES = 8
+_MAX_PREFIXES = 8
 
 
 class Prefix(NamedTuple):
@@ -100,7 +100,7 @@ def prefix_of(text: str) -> Prefix:
         "train",
     ):
         return Prefix(0, None)
-    for _ in range(_MOST_PREFIXES):
+    for _ in range(_MAX_PREFIXES):
         match = _PREFIX.match(text, begin)
         if not match or match.end() == begin:
             break

@@ -70,7 +70,7 @@ _TRAINING_LOSSES = _words(
 )
 _PARTS = re.compile(r"[/_\s.:-]+")
 _SUFFIXES = ("loss", "accuracy")
-_MOST_NAMES = 1000
+_MAX_NAMES = 1000
 
 
 class Name(NamedTuple):
@@ -81,7 +81,7 @@ class Name(NamedTuple):
     is_evaluation: bool
 
 
-@functools.lru_cache(maxsize=_MOST_NAMES)
+@functools.lru_cache(maxsize=_MAX_NAMES)
 def meaning(words: str) -> Optional[Name]:
     """Return the meaning of a name in free text, None for a name to ignore."""
     parts = words.lower().replace("'s", "").split()
@@ -136,7 +136,7 @@ def is_measure(key: str) -> bool:
     return name is not None and name.is_measure
 
 
-@functools.lru_cache(maxsize=_MOST_NAMES)
+@functools.lru_cache(maxsize=_MAX_NAMES)
 def is_evaluation(key: str) -> bool:
     """Whether a recorded name is an evaluation's: eval_loss, val/acc, test_wer."""
     return not _EVALUATIONS.isdisjoint(re.split(r"[/_\s-]", key.lower(), maxsplit=2)[:2])

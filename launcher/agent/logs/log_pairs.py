@@ -51,7 +51,7 @@ _OTHER = re.compile(
 _WORD = re.compile(
     r"\b(?!(?:train|test|eval|valid|val|dev|epoch)(?:ing|uation|ation)?\b)[A-Za-z]{3,}", re.IGNORECASE
 )
-_MOST_WORDS = 5  # next to the pairs, in a line with a step; a sentence has more
+_MAX_WORDS = 5  # next to the pairs, in a line with a step; a sentence has more
 _FEW_WORDS = 3  # in a line without a step, or with a non-finite number: sentences mention NaN
 
 _TOKEN = re.compile(
@@ -59,7 +59,7 @@ _TOKEN = re.compile(
     r"""(?:(?:tensor|(?:np|numpy|torch)\.\w{1,12})\()?(?P<q>['"]?)(?P<n>[-+]?(?:[0-9.][0-9.eE+-]{0,40}|nan|NaN|inf|Infinity|[0-9]{1,12}/[0-9]{1,12}))(?P=q)\s{0,8}(?=[,})])"""
     r"""|[{}\[\]]|"(?:[^"\\]|\\.){0,300}"|'(?:[^'\\]|\\.){0,300}'"""
 )
-_MOST_PAIRS = 400
+_MAX_PAIRS = 400
 
 
 class PairsForm(NamedTuple):
@@ -101,13 +101,13 @@ def pairs_form(line: str) -> Optional[PairsForm]:
         if name.is_measure:
             first = min(first, match.start())
             is_weak = False
-        if len(named) < _MOST_PAIRS:
+        if len(named) < _MAX_PAIRS:
             named.append((name, slice(*match.span(3))))
     if not named:
         return None
     words += _words(line, begin, len(line))
     allowed = _FEW_WORDS if is_marked else 0  # accepts `loss 2.3` alone, not in a sentence
-    with_step = (_MOST_WORDS if is_finite else _FEW_WORDS) + length // 2
+    with_step = (_MAX_WORDS if is_finite else _FEW_WORDS) + length // 2
     return PairsForm(tuple(named), first, is_weak, words > allowed, words > with_step)
 
 
@@ -169,7 +169,7 @@ def dict_form(line: str) -> Optional[DictForm]:
         mark = token[0]
         end = token.end()
         if token["n"] is not None:
-            if depth == 1 and len(pairs) < _MOST_PAIRS:
+            if depth == 1 and len(pairs) < _MAX_PAIRS:
                 pairs[token["a"] or token["b"]] = slice(*token.span("n"))
         elif mark in "{[":
             if depth == 1 and line[token.start() - 8 : token.start()].rstrip()[-1:] != ":":

@@ -30,8 +30,8 @@ _OF_VALIDATION = re.compile(
 )  # MACE's heading above the values of all epochs
 _RANKS = ("rank", "global_rank", "local_rank", "process_index")
 _NO_LENGTH = -1
-_MOST_NAMES = 1000
-_MOST_COUNTERS = 64
+_MAX_NAMES = 1000
+_MAX_COUNTERS = 64
 
 
 class LoggedMetric(NamedTuple):
@@ -167,7 +167,7 @@ class LogScanner:
                 self._emit(bar.pairs, NOWHERE, bar.postfix, is_aside=True)
             return
         key = bar.key
-        if key not in self._passes and len(self._passes) >= _MOST_COUNTERS:
+        if key not in self._passes and len(self._passes) >= _MAX_COUNTERS:
             return
         if not bar.title.strip() and bar.epoch is None:
             self._has_two_lengths = self._has_two_lengths or (self._unnamed or key) != key
@@ -361,9 +361,9 @@ class LogScanner:
         `iter 20` gives none if other lines have `iter 20 step 10`: their steps are the axis.
         """
         count = where.counted
-        if count is None or (count.name not in self._axes and len(self._axes) >= _MOST_COUNTERS):
+        if count is None or (count.name not in self._axes and len(self._axes) >= _MAX_COUNTERS):
             return None
-        if count.beside and len(self._outranked) < _MOST_COUNTERS:
+        if count.beside and len(self._outranked) < _MAX_COUNTERS:
             self._outranked.update(count.beside)
         if count.name in self._outranked:
             return None
@@ -382,7 +382,7 @@ class LogScanner:
         """Record a metric. A name keeps its first counter: two counters never share a curve."""
         loss = None if is_aside or "train_runtime" in values else loss_of(values)
         main = loss or next(iter(values), "")
-        if step is not None and counter is not None and len(self._counters) < _MOST_NAMES:
+        if step is not None and counter is not None and len(self._counters) < _MAX_NAMES:
             step = step if self._counters.setdefault(main, counter) == counter else None
         if loss is not None:
             place = counter or ("epoch" if "epoch" in values else None)

@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from typing import Any, Callable, Dict, Generic, Optional, Tuple, TypeVar, Union
 
-MOST_CHARS = 1000
-MOST_SHAPES = 500
+MAX_CHARS = 1000
+MAX_SHAPES = 500
 
 _ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _NINES = bytes.maketrans(b"012345678", b"999999999")
@@ -24,7 +24,7 @@ Key = Union[bytes, Tuple[bytes, ...]]
 
 
 class Shapes(Generic[Form]):
-    """The forms of the last MOST_SHAPES shapes. Lines longer than MOST_CHARS are read each time.
+    """The forms of the last MAX_SHAPES shapes. Lines longer than MAX_CHARS are read each time.
 
     A shape is learned when it occurs for the second time. Its form is read with zeros for digits, and with
     nines. If the two differ, e.g. because a number is part of a name, each line of that shape is read
@@ -39,7 +39,7 @@ class Shapes(Generic[Form]):
 
     def form(self, text: str) -> Form:
         """Return the form of a line."""
-        if len(text) > MOST_CHARS:
+        if len(text) > MAX_CHARS:
             return self._read(text)
         data = text.encode()
         blind = data.translate(_ZEROS)
@@ -71,7 +71,7 @@ class Shapes(Generic[Form]):
 
 def _make_room(held: Dict[Any, Any]) -> None:
     """Drop the oldest entry of a full cache."""
-    if len(held) >= MOST_SHAPES:
+    if len(held) >= MAX_SHAPES:
         del held[next(iter(held))]
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import Dict, NamedTuple, Optional, Tuple
 
-MOST_STEP = 2**53
+MAX_STEP = 2**53
 _GLOBAL = ("global step", "global_step", "num_updates", "globalstep", "optimizer step", "optimizer_step")
 _WHOLE = r"(\d{1,3}(?:,\d{3}){1,4}|\d{1,15})"
 _COUNT = re.compile(
@@ -207,7 +207,7 @@ def _whole(text: str) -> Optional[int]:
         value = float(text)
     except ValueError:
         return None
-    return int(value) if 0 <= value <= MOST_STEP and value == int(value) else None
+    return int(value) if 0 <= value <= MAX_STEP and value == int(value) else None
 
 
 class StepCounter:
@@ -226,7 +226,7 @@ class StepCounter:
     def step(self, count: Count) -> Optional[int]:
         """Return the step of the next count, None if it is unknown."""
         position = count.position
-        if position is None or position > MOST_STEP or self.is_lost:
+        if position is None or position > MAX_STEP or self.is_lost:
             return None
         if count.epoch is None or count.is_global:
             # A decreasing step counts something else: an epoch, a second training, another rank.
@@ -249,7 +249,7 @@ class StepCounter:
         equals the training's position.
         """
         position = count.position
-        if position is None or position > MOST_STEP or self.is_lost or count.is_within:
+        if position is None or position > MAX_STEP or self.is_lost or count.is_within:
             return None
         if position < self._position or (is_doubtful and position != self._position):
             return None

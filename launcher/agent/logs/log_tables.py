@@ -24,7 +24,7 @@ _NUMBER = re.compile(NUMBER)
 _OF = re.compile(r"(\d{1,9})/\d{1,9}")
 _RULE = re.compile(r"[-=+|:\s]{3,}")
 _LEAST, _MOST = 3, 40
-_MOST_MISFITS = 2
+_MAX_MISFITS = 2
 _STEPS = ("step", "global_step", "#", "iter", "iteration", "steps")
 _EPOCHS = ("epoch", "e", "epochs")
 _FASTAI = ("epoch", "train_loss", "valid_loss")  # later columns are measured on the validation set
@@ -91,7 +91,7 @@ class Table:
         if len(cells) != len(self._columns) or (self._has_commas and not cells[0].isdecimal()):
             if not _RULE.fullmatch(line.strip()):
                 self._misfits += 1
-            if self._misfits >= _MOST_MISFITS:
+            if self._misfits >= _MAX_MISFITS:
                 self._columns = []
             return None
         pairs: List[Tuple[Name, float]] = []

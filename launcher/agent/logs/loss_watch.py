@@ -6,7 +6,7 @@ import math
 import re
 from typing import Dict, NamedTuple, Optional
 
-MOST_CHARS = 500
+MAX_CHARS = 500
 _PERPLEXITIES = ("ppl", "perplexity", "train_ppl", "train_perplexity")
 _BEFORE_LOSS = re.compile(r"[^{]{0,200}?(?=(?:\b|_)loss)", re.IGNORECASE)
 _COUNTER = re.compile(r"\b(?:step|iter(?:ation)?|epoch|ep|update)\b", re.IGNORECASE)
@@ -92,7 +92,7 @@ class LossWatch:
         titled = "%s %s" % (place, line) if place is not None and place.startswith("bar ") else line
         is_certain = bool(is_placed) and (is_finite or not _is_of_part(titled))
         self._is_placed_lost = not is_finite and (is_certain or self._is_placed_lost)
-        self.last = LastLoss(name, value, step, line.strip()[:MOST_CHARS], is_finite or self._is_placed_lost)
+        self.last = LastLoss(name, value, step, line.strip()[:MAX_CHARS], is_finite or self._is_placed_lost)
         if is_finite:
             self._suspect = None
             self._good_step = self._good_step if step is None else step
@@ -112,4 +112,4 @@ class LossWatch:
         is_only = self.last is None or self.last.name in _PERPLEXITIES
         if name is not None and is_only and not math.isinf(values[name]):
             value = values[name]
-            self.last = LastLoss(name, value, step, line.strip()[:MOST_CHARS], not math.isnan(value))
+            self.last = LastLoss(name, value, step, line.strip()[:MAX_CHARS], not math.isnan(value))

@@ -25,7 +25,7 @@ _MATTERS = (
 )
 _OF_UV = re.compile(r"The package (`.+)")
 _OF_PIP = re.compile(r"\S+ \S+ (?:requires|has requirement|is not supported) ")
-MOST_CONFLICTS = 20
+MAX_CONFLICTS = 20
 _SYSTEM_FILES = ("/etc/pip.conf", "/etc/xdg/pip/pip.conf")
 _USER_FILES = (".pip/pip.conf", ".config/pip/pip.conf")
 
@@ -91,7 +91,7 @@ def conflicts(output: str) -> List[str]:
     """Return the conflicts that a check has printed, in pip's form: each line begins with the package."""
     lines = output.splitlines()
     of_uv = [found[1].replace("`", "") for found in map(_OF_UV.match, lines) if found]
-    return (of_uv or [line for line in lines if _OF_PIP.match(line)])[:MOST_CONFLICTS]
+    return (of_uv or [line for line in lines if _OF_PIP.match(line)])[:MAX_CONFLICTS]
 
 
 def uv_that_fills(folder: str, maker: MakerRecord) -> Optional[str]:

@@ -13,7 +13,7 @@ from typing import Optional
 from ..record.packages_report import PackagesReport
 from ..record.safe_open import UnreadableError, read_regular
 
-MOST_BYTES = 1 << 16
+MAX_BYTES = 1 << 16
 
 
 def installed_torch(path: str) -> Optional[PackagesReport]:
@@ -37,7 +37,7 @@ def installed_torch(path: str) -> Optional[PackagesReport]:
 def _constants(path: str) -> dict[str, object]:
     """Return the constants that a module's text assigns to names."""
     try:
-        statements = ast.parse(read_regular(path, MOST_BYTES)).body
+        statements = ast.parse(read_regular(path, MAX_BYTES)).body
     except (SyntaxError, ValueError, UnreadableError):
         return {}
     values: dict[str, object] = {}

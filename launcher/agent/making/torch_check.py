@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the text runs without other modules of the launcher, on any
 MARK = "launch-check "
 WITHOUT_CONFLICTS = "--without-conflicts"
 PIP_S = 120
-MOST_LINES = 20
+MAX_LINES = 20
 
 
 def main() -> int:
@@ -60,7 +60,7 @@ def _conflicts() -> Any:
     if b"No module named pip" in done.stderr:
         return None
     lines = done.stdout.decode("utf-8", "replace").splitlines()
-    return lines[:MOST_LINES] if done.returncode else []
+    return lines[:MAX_LINES] if done.returncode else []
 
 
 if __name__ == "__main__":

@@ -7,13 +7,13 @@ import os
 from .files import REFUSED
 from .safe_open import APPENDING, open_regular
 
-MOST_WAITING = 64 * 1024 * 1024
+MAX_PENDING = 64 * 1024 * 1024
 
 
 class Appender:
     """An append-only file that survives a full disk: data that does not fit waits in memory for room.
 
-    Beyond MOST_WAITING bytes new data is dropped, and the file says how much.
+    Beyond MAX_PENDING bytes new data is dropped, and the file says how much.
     """
 
     def __init__(self, path: str) -> None:
@@ -27,7 +27,7 @@ class Appender:
 
     def append(self, data: bytes) -> None:
         """Append bytes, or keep them for the next try."""
-        if len(self._waiting) + len(data) > MOST_WAITING:
+        if len(self._waiting) + len(data) > MAX_PENDING:
             self._dropped += len(data)
             return
         self._waiting += data

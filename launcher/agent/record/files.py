@@ -18,7 +18,7 @@ REFUSED = {errno.ENOSPC: "disk-full", errno.EDQUOT: "quota", errno.EROFS: "read-
 """Error numbers of a disk that refuses writes for now, with the names that clients know."""
 _KEPT = (".nfs", ".fuse_hidden")
 """Prefixes that NFS and FUSE give to a file that was removed while open."""
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 """No file of the launcher is larger: the manifest of 200,000 files has 60 MB."""
 
 
@@ -193,7 +193,7 @@ def read_text(path: str) -> str | None:
     A job can put a pipe or a file of any size into its checkpoints. Neither may block the agent.
     """
     try:
-        return safe_open.read_regular(path, MOST_BYTES).decode("utf-8", "replace").strip()
+        return safe_open.read_regular(path, MAX_BYTES).decode("utf-8", "replace").strip()
     except (FileNotFoundError, UnreadableError):
         return None
 

@@ -21,9 +21,9 @@ NOTE = "%launch-note 1 "
 APPEND, REPLACE = "+", "="
 SMALL_FILES = ("sealed.json", "attempt.json", "precision.json", "state.json", "heartbeat")
 GROWING_FILES = ("events.jsonl", "log.txt")
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """The most bytes in one frame; its line is less than twice as long."""
-MOST_CHARS = 2 * MOST_BYTES
+MAX_CHARS = 2 * MAX_BYTES
 _PATH = re.compile(r"record/([0-9]{4,9})/([a-z.]+)")
 _COUNT = re.compile(r"[0-9]{1,15}")
 
@@ -102,15 +102,15 @@ def read_frame(line: str) -> Frame:
 
 
 def _unpack(body: str, path: RecordPath) -> bytes:
-    """Decode and decompress a frame's bytes, at most MOST_BYTES. Raises FrameError.
+    """Decode and decompress a frame's bytes, at most MAX_BYTES. Raises FrameError.
 
     The bound is needed because a short text can expand to a huge one.
     """
     try:
         unpacking = zlib.decompressobj()
-        data = unpacking.decompress(base64.b64decode(body, validate=True), MOST_BYTES + 1)
+        data = unpacking.decompress(base64.b64decode(body, validate=True), MAX_BYTES + 1)
     except (binascii.Error, ValueError, zlib.error):
         raise FrameError("its bytes cannot be read", path) from None
-    if len(data) > MOST_BYTES or not unpacking.eof or unpacking.unused_data:
+    if len(data) > MAX_BYTES or not unpacking.eof or unpacking.unused_data:
         raise FrameError("its bytes are cut, or too many", path)
     return data

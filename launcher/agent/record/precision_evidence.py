@@ -10,7 +10,7 @@ steps. `failed` is the class of a later failure, or None. A probe returns the ev
 (`recall`), so that the next plan starts with a precision that has not failed here.
 
 `measured` holds the measurements of `launch verify` for a job, else None. Each job and workload then has a
-separate file, `<sha256>-<sha256>.json`, at most MOST_MEASURED a key. A record with `refuted`, the digest of a
+separate file, `<sha256>-<sha256>.json`, at most MAX_MEASURED a key. A record with `refuted`, the digest of a
 workload, removes the measurements of its precision in that workload: the precision has failed there.
 """
 
@@ -32,12 +32,12 @@ from .strict_json import JsonObject
 if TYPE_CHECKING:
     from .run_records import EvidenceRecord, PrecisionRecord, RecalledEvidence
 
-MOST_BYTES = 64 * 1024
-MOST_FILES = 1000
-MOST_READ = 200  # files that one probe reads
-MOST_MEASURED = 16  # the newest measurements of a key that are kept
-MOST_RECALLED = 32  # records that one probe returns, and the same number of measurements
-MOST_CHARS = 100  # of each text that one probe returns
+MAX_BYTES = 64 * 1024
+MAX_FILES = 1000
+MAX_READ = 200  # files that one probe reads
+MAX_MEASURED = 16  # the newest measurements of a key that are kept
+MAX_RECALLED = 32  # records that one probe returns, and the same number of measurements
+MAX_CHARS = 100  # of each text that one probe returns
 FAILURES = ("nan-divergence", "not-learning", "fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch")
 """The classes of failure that a precision may cause."""
 MEASURED = (
@@ -63,7 +63,7 @@ def keep(folder: str, record: EvidenceRecord) -> str | None:
     """Write a record, replacing an older one of the same key, card and driver. Return its path.
 
     A measurement replaces only one of the same job and workload. A record that is too large, or that only
-    refutes, is not kept (None). The oldest files beyond MOST_MEASURED and MOST_FILES are removed. Raises
+    refutes, is not kept (None). The oldest files beyond MAX_MEASURED and MAX_FILES are removed. Raises
     OSError if the disk refuses.
     """
     record = strict_json.decode(strict_json.encode(record))  # a number too large for a float becomes a text
@@ -74,7 +74,7 @@ def keep(folder: str, record: EvidenceRecord) -> str | None:
             return None
     name = _digest({name: record.get(name) for name in ("key", "card", "driver")})
     text = _canonical(record)
-    if len(text) > MOST_BYTES:
+    if len(text) > MAX_BYTES:
         return None
     of_key = os.path.join(folder, name + "-")
     measured = record.get("measured")
@@ -84,8 +84,8 @@ def keep(folder: str, record: EvidenceRecord) -> str | None:
     path = os.path.join(folder, name + ".json")
     write_durably(path, text + "\n")
     kept = _kept(folder)
-    _remove_oldest([path for path in kept if path.startswith(of_key)], MOST_MEASURED)
-    _remove_oldest(kept, MOST_FILES)
+    _remove_oldest([path for path in kept if path.startswith(of_key)], MAX_MEASURED)
+    _remove_oldest(kept, MAX_FILES)
     return path
 
 
@@ -142,13 +142,13 @@ def recall(folder: str, model: Any, *, of_any_driver: bool = False) -> list[Reca
         return []
     recalled: list[RecalledEvidence] = []
     measured: list[RecalledEvidence] = []
-    for path in sorted(paths, key=_modified, reverse=True)[:MOST_READ]:
+    for path in sorted(paths, key=_modified, reverse=True)[:MAX_READ]:
         record = _read(path)
         if record.get("model") == model and (of_any_driver or record.get("driver") == present):
             entry = _entry(record)
             if entry is not None:
                 (measured if "measured" in entry else recalled).append(entry)
-    return [*recalled[:MOST_RECALLED], *measured[:MOST_RECALLED]]
+    return [*recalled[:MAX_RECALLED], *measured[:MAX_RECALLED]]
 
 
 def _read(path: str) -> EvidenceRecord:
@@ -163,7 +163,7 @@ def _read(path: str) -> EvidenceRecord:
     try:
         if not stat.S_ISREG(os.fstat(number).st_mode):
             return {}
-        record = strict_json.decode(os.read(number, MOST_BYTES + 1))
+        record = strict_json.decode(os.read(number, MAX_BYTES + 1))
     except (OSError, ValueError, RecursionError):
         return {}
     finally:
@@ -181,7 +181,7 @@ def _entry(record: EvidenceRecord) -> RecalledEvidence | None:
     optional = {"torch": key.get("torch"), "failed": record.get("failed")}
     moment = record.get("time")
     texts = [*required.values(), *(text for text in optional.values() if text is not None)]
-    if not all(isinstance(text, str) and len(text) <= MOST_CHARS for text in texts):
+    if not all(isinstance(text, str) and len(text) <= MAX_CHARS for text in texts):
         return None
     if not isinstance(moment, (int, float)) or isinstance(moment, bool) or not 0 <= moment < math.inf:
         return None
@@ -200,7 +200,7 @@ def is_measured(measured: Any) -> bool:
     if not all(_COUNTS[name] if count is None else _is_count(count) for name, count in counts.items()):
         return False
     workload = measured.get("workload")
-    return (isinstance(workload, str) and len(workload) <= MOST_CHARS) and all(
+    return (isinstance(workload, str) and len(workload) <= MAX_CHARS) and all(
         value is None
         or (isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e12)
         for name, value in measured.items()

@@ -15,11 +15,11 @@ from .strict_json import JsonObject
 if TYPE_CHECKING:
     from .run_records import AttemptRecord, EvidenceRecord, HeartbeatRecord, PlanRecord, StateRecord
 
-MOST_BYTES = 8 << 20
-MOST_PARTS = 200_000
+MAX_BYTES = 8 << 20
+MAX_PARTS = 200_000
 """The most values in a record, approximately: many values take long to read."""
-MOST_DEEP = 24
-MOST_CHARS = 100_000
+MAX_DEPTH = 24
+MAX_CHARS = 100_000
 _DIGITS = bytes(ord("0") if chr(byte) in "0123456789" else ord(" ") for byte in range(256))
 _LONG_NUMBER = b"0" * 400
 
@@ -38,15 +38,15 @@ Shape = Dict[str, Check]
 def read_record(path: str, shape: Shape) -> JsonObject:
     """Return a record of this shape; empty if it is missing or empty. Raises UnreadableError, and OSError."""
     try:
-        data = read_regular(path, MOST_BYTES)
+        data = read_regular(path, MAX_BYTES)
     except FileNotFoundError:
         return {}
     if not data.strip():  # a torn disk
         return {}
     if _LONG_NUMBER in data.translate(_DIGITS):  # such a number takes long to parse
         raise UnreadableError(path, "has a number of more than 400 digits")
-    if sum(map(data.count, (b"{", b"[", b","))) > MOST_PARTS:
-        raise UnreadableError(path, "has more than %d parts" % MOST_PARTS)
+    if sum(map(data.count, (b"{", b"[", b","))) > MAX_PARTS:
+        raise UnreadableError(path, "has more than %d parts" % MAX_PARTS)
     try:
         record = strict_json.decode(data)
     except ValueError as error:
@@ -54,7 +54,7 @@ def read_record(path: str, shape: Shape) -> JsonObject:
         raise UnreadableError(path, "is nested too deeply" if is_deep else "is not JSON") from None
     if not isinstance(record, dict):
         raise UnreadableError(path, "is not a JSON object")
-    if data.count(b"{") + data.count(b"[") > MOST_DEEP and not _is_shallow(record, MOST_DEEP):
+    if data.count(b"{") + data.count(b"[") > MAX_DEPTH and not _is_shallow(record, MAX_DEPTH):
         raise UnreadableError(path, "is nested too deeply")
     for name, check in shape.items():
         value = record.get(name)
@@ -102,7 +102,7 @@ def _is_shallow(value: Any, levels: int) -> bool:
 
 
 def _text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) <= MOST_CHARS
+    return isinstance(value, str) and len(value) <= MAX_CHARS
 
 
 def _flag(value: Any) -> bool:

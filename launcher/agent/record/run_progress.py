@@ -17,9 +17,9 @@ from .safe_open import read_tail
 if TYPE_CHECKING:
     from .run_records import AttemptRecord, EventRecord, HeartbeatRecord, Loss, StateRecord
 
-MOST_LOOKED_BACK = 8
+MAX_LOOKBACK = 8
 """The most folders to search for a step, so that a long history does not slow down a listing."""
-MOST_BYTES = 65_536
+MAX_BYTES = 65_536
 """The most bytes of a folder's events to read."""
 
 
@@ -51,13 +51,13 @@ def progress_of(run: Run, *, is_live: bool) -> RunProgress:
     later_s, total_s = 0.0, None
     for number, folder in enumerate(run.newest()):
         state, beat, is_newest = folder.read_state(), folder.read_heartbeat(), is_live and number == 0
-        if reached.step is None and number < MOST_LOOKED_BACK:
+        if reached.step is None and number < MAX_LOOKBACK:
             found = _step_in(folder, state, beat, is_live=is_newest)
             reached = found if found.step is not None or reached.loss is None else reached
         if total_s is None:
             total_s = _total_s(folder, state, beat, is_live=is_newest)
             later_s += _older_s(folder, state, beat, is_live=is_newest) if total_s is None else total_s
-        if total_s is not None and (reached.step is not None or number >= MOST_LOOKED_BACK):
+        if total_s is not None and (reached.step is not None or number >= MAX_LOOKBACK):
             break
     return RunProgress(*reached, later_s)
 
@@ -130,7 +130,7 @@ def _last_time(folder: RecordFolder) -> Optional[float]:
 
 def _last_events(folder: RecordFolder) -> Iterator[EventRecord]:
     """Yield the events in the end of a folder's events, the last one first. The job may have written anything."""
-    for line in reversed(read_tail(folder.events, MOST_BYTES).splitlines()):
+    for line in reversed(read_tail(folder.events, MAX_BYTES).splitlines()):
         try:
             event = strict_json.decode(line)
         except ValueError:  # the first or the last line may be torn

@@ -41,10 +41,10 @@ RUN_ID = re.compile(
     r"[0-9]{6}-[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?-[a-z0-9]{6}|[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}"
 )
 """A run's id: at most 40 characters; the last six are random (31 bits). The second, longer form was used until 2026-11-22."""
-MOST_NUMBER = 1 << 29
-MOST_FOLDERS = 10_000
+MAX_NUMBER = 1 << 29
+MAX_FOLDERS = 10_000
 """The number of the last numbered folders that are read, in addition to the first."""
-MOST_HISTORY = 4 << 20
+MAX_HISTORY = 4 << 20
 """The most bytes to read of one run's records: a job may make thousands of folders with large records."""
 UNREADABLE = "unreadable"
 """The state of a run whose last record cannot be read; its evidence says why."""
@@ -170,20 +170,20 @@ class Run:
             if not os.path.isdir(self.path):
                 raise
             return []
-        return [1, *range(max(2, last - MOST_FOLDERS), last + 1)] if last else []
+        return [1, *range(max(2, last - MAX_FOLDERS), last + 1)] if last else []
 
     def folder(self, number: int) -> RecordFolder:
         """Return the folder of this number; make nothing."""
         return RecordFolder(self.record.below("%04d" % number), number)
 
     def newest(self) -> Iterator[RecordFolder]:
-        """Yield the folders, newest first, until their records exceed MOST_HISTORY bytes.
+        """Yield the folders, newest first, until their records exceed MAX_HISTORY bytes.
 
         An honest run's records are smaller.
         """
         size = 0
         for number in reversed(self.numbers()):
-            if size > MOST_HISTORY:
+            if size > MAX_HISTORY:
                 return
             folder = self.folder(number)
             yield folder
@@ -449,7 +449,7 @@ class RecordFolder:
 def _last_in(record: int) -> int:
     """Return the number of the last folder in a run's record, or 0."""
     present, missing = 0, 1
-    while missing <= MOST_NUMBER and _has(record, missing):
+    while missing <= MAX_NUMBER and _has(record, missing):
         present, missing = missing, 2 * missing
     while missing - present > 1:
         middle = (present + missing) // 2

@@ -18,13 +18,13 @@ from . import strict_json
 from .files import sync_folder
 from .rundir import Run
 from .safe_open import UnreadableError, open_regular, parent_of, read_regular, unlink, write_all
-from .visible import MOST_ESCAPE, VisibleText, is_plain, open_escape, parted, readings
+from .visible import MAX_ESCAPE, VisibleText, is_plain, open_escape, parted, readings
 
 if TYPE_CHECKING:
     from .run_records import PlanRecord
 
 MODE = 0o600
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 STARS = "***"
 SHORTEST = 4  # characters; a shorter text would match by chance
 SHORTEST_LINE = 8
@@ -58,7 +58,7 @@ def read(run: Run) -> dict[str, str]:
     """Return the secrets of a run by name; empty if the file is missing or invalid."""
     for path in (run.secrets, run.older_secrets):
         try:
-            return _parse(read_regular(path, MOST_BYTES))
+            return _parse(read_regular(path, MAX_BYTES))
         except FileNotFoundError:
             continue
         except (OSError, ValueError):  # the caller reports the plan's secrets that are missing here
@@ -82,7 +82,7 @@ def _erase(path: str) -> None:
         return
     try:
         with contextlib.suppress(OSError):  # a full copy-on-write disk: the file is removed anyway
-            write_all(descriptor, b"\0" * min(os.fstat(descriptor).st_size, MOST_BYTES))
+            write_all(descriptor, b"\0" * min(os.fstat(descriptor).st_size, MAX_BYTES))
     finally:
         os.close(descriptor)
     unlink(path)
@@ -217,10 +217,10 @@ class Redactor:
                 end = min(end, one.place(place))
         done, end = _starred(text, self._spans(text, seen), end)
         rest = text[end:]
-        if len(rest) > self._text.longest + MOST_ESCAPE:  # else each piece reads it again
+        if len(rest) > self._text.longest + MAX_ESCAPE:  # else each piece reads it again
             shown, hidden = parted(rest)
             done += str(self.redact(hidden))
-            if len(shown) > self._text.longest + MOST_ESCAPE:
+            if len(shown) > self._text.longest + MAX_ESCAPE:
                 done, shown = done + str(self.redact(shown)), ""
             rest = shown
         return as_bytes(done), as_bytes(rest) + data[whole:]

@@ -10,9 +10,9 @@ import re
 from bisect import bisect_right
 from typing import Iterator, List, Tuple
 
-MOST_ESCAPE = 4096
+MAX_ESCAPE = 4096
 """The longest escape in characters, e.g. a hyperlink. A longer one without an end counts as text."""
-_STRING = r"[^\x07\x1b\x90\x98\x9c-\x9f\n]{0,%d}" % MOST_ESCAPE
+_STRING = r"[^\x07\x1b\x90\x98\x9c-\x9f\n]{0,%d}" % MAX_ESCAPE
 _SEQUENCE = r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_]%s(?:\x07|\x1b\\|\x9c)" % _STRING
 _SEQUENCE_IN_ONE = r"\x9b[0-?]*[ -/]*[@-~]|[\x9d\x90\x98\x9e\x9f]%s(?:\x07|\x1b\\|\x9c)" % _STRING
 _ALONE = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
@@ -57,7 +57,7 @@ def parted(text: str) -> Tuple[str, str]:
 
 def open_escape(text: str) -> int:
     """Return the start of an escape that the next characters may complete; the text's length without one."""
-    found = _OPEN.search(text, max(0, len(text) - MOST_ESCAPE))
+    found = _OPEN.search(text, max(0, len(text) - MAX_ESCAPE))
     return found.start() if found is not None else len(text)
 
 

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from ..cards.allowed_cards import MOST_CHARS, AssignedCards, UnfitError
+from ..cards.allowed_cards import MAX_CHARS, AssignedCards, UnfitError
 from ..making import torch_check
 from ..record import strict_json
 from ..system import deadline, process
@@ -196,7 +196,7 @@ def _print_lines(pip: subprocess.Popen[bytes], due_s: float, say: Say) -> str:
         for line in lines:
             last = line.decode("utf-8", "replace").strip() or last
             error = last if last.startswith("ERROR:") else error
-            say("pip: %s" % last[:MOST_CHARS])
+            say("pip: %s" % last[:MAX_CHARS])
         if not piece:
             break
     return error or last

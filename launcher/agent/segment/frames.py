@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Callable, Deque, Dict, List, NamedTuple, Set, Tuple
 
-from ..record.frame import APPEND, FRAME, GROWING_FILES, MOST_BYTES, NOTE, REPLACE, Frame, RecordPath
+from ..record.frame import APPEND, FRAME, GROWING_FILES, MAX_BYTES, NOTE, REPLACE, Frame, RecordPath
 from ..record.rundir import Run
 from ..record.safe_open import open_regular, read_regular, status_of
 
@@ -138,7 +138,7 @@ class RecordFeed:
             return None
         self._marks[path] = mark
         try:
-            return read_regular(self._path_of(path), MOST_BYTES)
+            return read_regular(self._path_of(path), MAX_BYTES)
         except OSError:  # the job has put something else in its place, or it is too large
             return None
 

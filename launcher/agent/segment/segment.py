@@ -19,7 +19,7 @@ import time
 from typing import List, NamedTuple, Optional
 
 from ..attempt.stopping import OF_SEGMENT
-from ..cards.allowed_cards import MOST_CHARS, UnfitError, choose_cards
+from ..cards.allowed_cards import MAX_CHARS, UnfitError, choose_cards
 from ..liveness.liveness import StartError
 from ..liveness.native import native_liveness
 from ..record import strict_json
@@ -35,13 +35,13 @@ from .segment_config import PayloadError, SegmentConfig, read_orders
 
 SAVING_S = 120.0
 """Seconds before the end of a session, added to the grace for saving: for outputs, and for a slow host."""
-MOST_SAVING = 0.25
+MAX_SAVING_SHARE = 0.25
 """The largest share of the session for both together."""
 _OTHER_CARDS = (
     "launch again: the service may assign the requested card;  --allow-substitute plans for other cards too"
 )
 LAST_S = 15.0
-MOST_LAST = 0.1
+MAX_LAST = 0.1
 """The largest share of a session that may be left when remaining processes are killed."""
 LOOK_S = 0.1
 PRINTING_S = 30.0
@@ -57,8 +57,8 @@ class Deadlines(NamedTuple):
 
 def deadlines_of(began_s: float, session_s: float, grace_s: float) -> Deadlines:
     """Return the deadlines of a session that began at `began_s` and must end after `session_s` seconds."""
-    saving_s = min(grace_s + SAVING_S, MOST_SAVING * session_s)
-    last_s = min(LAST_S, MOST_LAST * session_s)
+    saving_s = min(grace_s + SAVING_S, MAX_SAVING_SHARE * session_s)
+    last_s = min(LAST_S, MAX_LAST * session_s)
     return Deadlines(began_s + session_s - saving_s, began_s + session_s - last_s)
 
 
@@ -185,7 +185,7 @@ class _Segment:
 
         A failed first segment is final; a later one may be tried again.
         """
-        evidence = {"class": "never-started", "line": words[:MOST_CHARS]}
+        evidence = {"class": "never-started", "line": words[:MAX_CHARS]}
         state, reason = (
             ("failed", "never-started") if self._orders.segment == 1 else ("interrupted", "agent-lost")
         )

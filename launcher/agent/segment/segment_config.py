@@ -10,7 +10,7 @@ from ..record import strict_json
 from ..record.rundir import RUN_ID
 from ..record.safe_open import read_regular
 
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 VERSION = 1
 
 
@@ -55,7 +55,7 @@ def read_orders(payload: str) -> SegmentConfig:
     """Return the orders in a payload's folder. Raises PayloadError."""
     path = os.path.join(payload, "segment.json")
     try:
-        record = strict_json.decode(read_regular(path, MOST_BYTES))
+        record = strict_json.decode(read_regular(path, MAX_BYTES))
         orders = _orders(record)
     except OSError as error:
         raise PayloadError("%s: %s" % (path, error.strerror)) from None

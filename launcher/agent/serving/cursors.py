@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, List, Mapping, TypedDict
 
 from ..liveness.run_state import probe_of, state_of
 from ..liveness.trouble import trouble_of
-from ..record.record_shape import MOST_BYTES
+from ..record.record_shape import MAX_ANSWER_BYTES
 from ..record.rundir import GROWING_FILES, SMALL_FILES, RecordFolder, Run
 from ..record.safe_open import UnreadableError, open_regular, read_regular, status_of
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..record.run_records import StateRecord
 
 TAIL = 4096
-MAX_BYTES = 8 * 1024 * 1024
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
 SETTLED_S = 1.0
 AGAIN_S = 0.2
 LATE_S = 5.0
@@ -35,7 +35,7 @@ LATE_S = 5.0
 NFS shows it for 3 s at least (`acregmin` in nfs(5)), and until the file is opened.
 """
 LOOK_S = 0.05
-_MOST_KEPT = 1000
+_MAX_KEPT = 1000
 
 _awaited: dict[str, int] = {}
 _looks: dict[str, tuple[tuple[Any, ...], float]] = {}  # no news for a cursor; until when
@@ -63,7 +63,7 @@ class RunNews(TypedDict):
     changed: bool
 
 
-def read(run: Run, args: Mapping[str, Any], room: int = MAX_BYTES) -> tuple[RunNews, bytes]:
+def read(run: Run, args: Mapping[str, Any], room: int = MAX_ANSWER_BYTES) -> tuple[RunNews, bytes]:
     """Return (answer, bytes). `args`: cursors by "NNNN/file", `from` (first folder wanted), `state` known.
 
     After `room` bytes no more files follow. The answer lists parts {path, offset, size} in the order of the
@@ -119,7 +119,7 @@ def strip(state: StateRecord) -> list[Any]:
 
 def _whole(path: str, key: str, known: Any, parts: list[RecordPart], pieces: list[bytes]) -> int:
     try:
-        data = read_regular(path, MOST_BYTES)
+        data = read_regular(path, MAX_ANSWER_BYTES)
     except (FileNotFoundError, UnreadableError):
         return 0
     if known is not None and known.get("sha256") == hashlib.sha256(data).hexdigest():
@@ -156,7 +156,7 @@ def _growth(path: str, key: str, cursor: Any, room: int, parts: list[RecordPart]
 def _note(path: str, look: tuple[Any, ...], changed: float) -> None:
     """Record that a file, changed at time `changed`, has no news for a cursor."""
     now = time.time()
-    if len(_looks) >= _MOST_KEPT:
+    if len(_looks) >= _MAX_KEPT:
         _looks.clear()
     _looks[path] = (look, math.inf if now - changed > SETTLED_S else now + AGAIN_S)
 
@@ -196,7 +196,7 @@ def _await_size(path: str, size: Any) -> None:
         return
     _looks.pop(path, None)
     _awaited[path] = size
-    if len(_awaited) > _MOST_KEPT:
+    if len(_awaited) > _MAX_KEPT:
         del _awaited[next(iter(_awaited))]  # the oldest
     deadline = time.monotonic() + LATE_S
     while time.monotonic() < deadline:

@@ -36,7 +36,7 @@ from ..training.supervise import RESTART
 if TYPE_CHECKING:
     from ..record.run_records import PreviousRecord
 
-MOST_FAILURES = 20
+MAX_FAILURES = 20
 """The most agents in a row that may die: the node may be broken, and only Slurm can assign another."""
 TURN_S = 1.0
 LEAVING_S = 600.0
@@ -180,7 +180,7 @@ class _Keeping:
                 seen = None
                 continue
             failures = 0 if time.monotonic() - began_s > HEALTHY_S else failures + 1
-            if failures >= MOST_FAILURES:
+            if failures >= MAX_FAILURES:
                 _say("the agent has died %d times in a row" % failures)
                 return 1
             words = tail_of(self._run.slurm_log, said_before)

@@ -38,7 +38,7 @@ from ..training.variables import Rendezvous, by_us, interpreter_of, native_comma
 BEAT_S = 1.0
 """The least time between two recorded beats of a node's ranks."""
 NOT_FOUND = 127
-_MOST_ORDERS = 4096
+_MAX_ORDERS = 4096
 
 
 def main(arguments: List[str]) -> int:
@@ -166,7 +166,7 @@ class _Member:
             os.set_blocking(orders.fileno(), False)
 
             def take_orders() -> None:
-                piece = orders.read(_MOST_ORDERS)
+                piece = orders.read(_MAX_ORDERS)
                 if piece == b"":
                     streams.forget(orders)
                     self._orders.add(KILL)

@@ -24,7 +24,7 @@ import tempfile
 import types
 from typing import TYPE_CHECKING, Any, Callable, Dict, FrozenSet, List, Mapping, NamedTuple, Optional
 
-from ..record.files import MOST_BYTES, NO_ROOM, parse_json, paths_in, read_json, sync_folder
+from ..record.files import MAX_BYTES, NO_ROOM, parse_json, paths_in, read_json, sync_folder
 from ..record.rundir import Run
 from ..record.safe_open import open_regular, read_regular
 
@@ -40,8 +40,8 @@ _HIDDEN = re.compile(r"\.(step-\d+)\.(new|old)")
 _LEFT = re.compile(r"\.dropped-.*|\.without-scaler")
 _REJECTED = ".rejected-"
 _ASIDE = ".aside-"
-LEAST_ROOM = 1 << 20
-MOST_FILES = 100_000
+MIN_ROOM = 1 << 20
+MAX_FILES = 100_000
 
 
 class CheckAbortedError(Exception):
@@ -283,7 +283,7 @@ def pick(candidates: list[tuple[int, str]], which: str) -> str | None:
 
 def read_manifest(path: str) -> tuple[bytes, list[str]]:
     """Return the manifest of a sealed checkpoint and the files that it names. Raises OSError."""
-    data = read_regular(os.path.join(path, MANIFEST), MOST_BYTES)
+    data = read_regular(os.path.join(path, MANIFEST), MAX_BYTES)
     files = parse_json(data.decode("utf-8", "replace")).get("files")
     return data, list(files) if isinstance(files, dict) else []
 
@@ -294,7 +294,7 @@ def _best(candidates: list[tuple[int, str]]) -> str | None:
     return min((pair for pair in rated if isinstance(pair[0], float)), default=(0.0, None))[1]
 
 
-MOST_OF_DISK = 0.9
+MAX_DISK_SHARE = 0.9
 """The largest share of a disk that an estimate of a checkpoint's size may take.
 
 A run would wait in vain for more.
@@ -310,7 +310,7 @@ class Room(NamedTuple):
     @property
     def is_short(self) -> bool:
         """Whether there may be too little space."""
-        return self.free < max(LEAST_ROOM, 1.5 * self.needed)
+        return self.free < max(MIN_ROOM, 1.5 * self.needed)
 
     @property
     def words(self) -> str:
@@ -334,17 +334,17 @@ def room(folder: str, unsaved: Optional[int] = None) -> Room:
     needed = max(whole + whole // 10, *map(_size, unsealed), 0)
     disk = shutil.disk_usage(folder)
     if unsaved is not None and unsaved > needed:
-        needed = max(min(2 * unsaved, int(MOST_OF_DISK * disk.total)), unsaved)
-    return Room(disk.free, needed or LEAST_ROOM)
+        needed = max(min(2 * unsaved, int(MAX_DISK_SHARE * disk.total)), unsaved)
+    return Room(disk.free, needed or MIN_ROOM)
 
 
 def _size(path: str) -> int:
-    """Return the size in bytes of a file, or of the first MOST_FILES files in a folder."""
+    """Return the size in bytes of a file, or of the first MAX_FILES files in a folder."""
     found = itertools.chain.from_iterable(
         (os.path.join(folder, name) for name in names) for folder, _, names in os.walk(path)
     )
     total = 0
-    for one in (path, *itertools.islice(found, MOST_FILES)):
+    for one in (path, *itertools.islice(found, MAX_FILES)):
         with contextlib.suppress(OSError):  # a script may remove its files at any time
             status = os.lstat(one)
             total += status.st_size if stat.S_ISREG(status.st_mode) else 0
@@ -395,7 +395,7 @@ def late(run: Run) -> Dict[str, str]:
 def _manifest(checkpoint: str) -> Optional[bytes]:
     """Return the bytes of a checkpoint's manifest; None if missing or the agent cannot have written it."""
     try:
-        return read_regular(os.path.join(checkpoint, MANIFEST), MOST_BYTES)
+        return read_regular(os.path.join(checkpoint, MANIFEST), MAX_BYTES)
     except OSError:
         return None
 

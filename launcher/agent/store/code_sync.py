@@ -23,7 +23,7 @@ from .manifest import FileTree, ShippingError, code_of, data_of, read_manifest
 from .store import Store
 
 SPARE_FILES = 100  # fewer are copied in no time
-MOST_NAMED = 5
+MAX_NAMED = 5
 LOST = "code-damaged"
 
 
@@ -120,9 +120,9 @@ def _is_newer(path: str, placed_ns: int) -> bool:
 def words_of(run: Run, mended: Mended) -> JsonObject:
     """Return what to record of a repair: the number of files and some paths; a failure for lost files."""
     if not mended.lost:
-        return {"code": {"mended": len(mended.paths), "paths": mended.paths[:MOST_NAMED]}}
-    more = len(mended.lost) - MOST_NAMED
-    named = ", ".join(mended.lost[:MOST_NAMED]) + (" and %d more" % more if more > 0 else "")
+        return {"code": {"mended": len(mended.paths), "paths": mended.paths[:MAX_NAMED]}}
+    more = len(mended.lost) - MAX_NAMED
+    named = ", ".join(mended.lost[:MAX_NAMED]) + (" and %d more" % more if more > 0 else "")
     return {
         "class": LOST,
         "line": named,

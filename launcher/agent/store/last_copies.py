@@ -10,7 +10,7 @@ from ..record import strict_json
 from ..record.rundir import Run
 from .outputs import CHECKPOINT, OutputDigests, OutputScan, WrittenFile, open_output
 
-MOST_NAMED = 1000
+MAX_NAMED = 1000
 
 
 class LastCopies(NamedTuple):
@@ -50,7 +50,7 @@ def last_copies(
         if is_accepted or (found.path in held and held[found.path] == _digest(run, found, digests)):
             continue
         number, size = number + 1, size + found.size
-        if len(files) < MOST_NAMED:
+        if len(files) < MAX_NAMED:
             files.append(found)
     return LastCopies(files, number, size, dict(sorted(scan.left_out.items())[:100]), look.hexdigest())
 

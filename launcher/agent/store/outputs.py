@@ -80,8 +80,8 @@ class OutputDigests:
                 write_durably(self._file, strict_json.encode(self._kept), 0o600)
 
 
-MOST_FILES = 200_000
-MOST_FOLDERS_DEEP = 64
+MAX_FILES = 200_000
+MAX_FOLDER_DEPTH = 64
 CACHES = {
     *("__pycache__", ".cache", ".git", ".hg", ".svn", ".triton", ".nv", ".ipynb_checkpoints"),
     *(".mypy_cache", ".ruff_cache", ".tox", ".nox", "node_modules"),
@@ -183,8 +183,8 @@ class OutputScan:
     def _folder(self, parent: int, name: str, path: str, depth: int) -> Iterator[WrittenFile]:
         if name in CACHES and _may_be_cache(path):
             return
-        if depth >= MOST_FOLDERS_DEEP:
-            self.left_out[path] = "more than %d folders deep" % MOST_FOLDERS_DEEP
+        if depth >= MAX_FOLDER_DEPTH:
+            self.left_out[path] = "more than %d folders deep" % MAX_FOLDER_DEPTH
             return
         try:
             descriptor = os.open(name, _FOLDER, dir_fd=parent)
@@ -200,8 +200,8 @@ class OutputScan:
         kind = self._kind(path)
         if kind is None:
             return
-        if self._count >= MOST_FILES:
-            self.left_out[path.partition("/")[0]] = "more than %d files" % MOST_FILES
+        if self._count >= MAX_FILES:
+            self.left_out[path.partition("/")[0]] = "more than %d files" % MAX_FILES
             return
         try:
             if path.startswith("code/") and not self._is_changed(parent, name, path, status):

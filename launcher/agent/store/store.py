@@ -46,8 +46,8 @@ from .path_patterns import PathPatterns
 from .tree_files import NamedContents
 from .uploads import Uploads
 
-MOST_SPARES = 3
-MOST_SPARE_BYTES = 1 << 30
+MAX_SPARES = 3
+MAX_SPARE_BYTES = 1 << 30
 LOCK_WAIT_S = 30.0
 PARTS = ("part-", "taken-", "spoilt-")
 
@@ -369,7 +369,7 @@ class Store:
         entries, _ = tree_files.split(code_of(read_manifest(run.manifest)))
         folder = self._spare_of(entries)
         size = sum(entry.get("size", 0) for entry in entries.values())
-        if os.path.isdir(folder) or not entries or size > MOST_SPARE_BYTES:
+        if os.path.isdir(folder) or not entries or size > MAX_SPARE_BYTES:
             return os.path.isdir(folder)
         os.makedirs(self._spare, mode=0o700, exist_ok=True)
         part = tempfile.mkdtemp(prefix="part-", dir=self._spare)
@@ -389,5 +389,5 @@ class Store:
             (os.stat(path).st_mtime, path)
             for path in (os.path.join(self._spare, name) for name in os.listdir(self._spare))
         )
-        for _, path in by_age[:-MOST_SPARES]:
+        for _, path in by_age[:-MAX_SPARES]:
             remove_folder(path)

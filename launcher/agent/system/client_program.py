@@ -30,7 +30,7 @@ TURN_S = 0.05
 GRACE_S = 3.0
 QUIET_S = 1.0
 MARK = token_processes.OF_EXEC
-MOST_TYPED = 1 << 16
+MAX_TYPED = 1 << 16
 PIECE = 3900  # bytes: with its header line no more than a writable pipe accepts at once
 
 
@@ -261,7 +261,7 @@ class _Listening:
         """Take input or the new size of the window. Raises EOFError for anything else."""
         try:
             if message["verb"] == "type":
-                terminal.type(self._wire.read(min(int(message["size"]), MOST_TYPED)))
+                terminal.type(self._wire.read(min(int(message["size"]), MAX_TYPED)))
             else:
                 terminal.resize(Window(int(message["rows"]), int(message["columns"])))
         except (KeyError, TypeError, ValueError):

@@ -19,7 +19,7 @@ _TOLD = 72
 _BYTES = struct.Struct("=QQ")
 _BYTES_AT = 120  # in a tcp_info: acknowledged and received bytes; since Linux 4.1
 _ALL_STATES = 0xFFFFFFFF
-_MOST_BYTES = 1 << 18
+_MAX_BYTES = 1 << 18
 
 
 def tcp_bytes() -> Dict[int, int]:
@@ -42,7 +42,7 @@ def tcp_bytes() -> Dict[int, int]:
 def _read(link: socket.socket) -> Iterator[tuple[int, int]]:
     """Yield the inode and the bytes of each socket in an answer."""
     while True:
-        data = link.recv(_MOST_BYTES)
+        data = link.recv(_MAX_BYTES)
         at = 0
         while at + _HEADER.size <= len(data):
             length, kind, _, _, _ = _HEADER.unpack_from(data, at)

@@ -10,7 +10,7 @@ import struct
 import termios
 from typing import NamedTuple
 
-MOST_UNREAD = 1 << 20
+MAX_UNREAD = 1 << 20
 """The most bytes of input that the program has not read yet. Further input is lost, as on any terminal."""
 
 
@@ -38,7 +38,7 @@ class Terminal:
 
     def type(self, data: bytes) -> None:
         """Take input, and pass the program as much as it accepts."""
-        self._unread += data[: MOST_UNREAD - len(self._unread)]
+        self._unread += data[: MAX_UNREAD - len(self._unread)]
         self.hand_over()
 
     def hand_over(self) -> None:

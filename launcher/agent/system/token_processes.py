@@ -27,7 +27,7 @@ OF_ADOPTER = "LAUNCH_ADOPTER"
 _ENGINE = b"ENGINE_CONFIG%d"
 _HANDED_IN = re.compile(rb'"(LAUNCH_[A-Z_]+)=((?:[^"\\]|\\.)*)"')
 SILENCE_S = 0.5
-MOST_LOOKS = 5
+MAX_LOOKS = 5
 
 
 def read_table(variable: str = OF_RUN) -> List[ProcessEntry]:
@@ -158,7 +158,7 @@ def with_token(
     Zombies and this process are left out. `find_adopter` finds the process that adopts their orphans, if
     their variables do not name it.
     """
-    for _ in range(MOST_LOOKS):
+    for _ in range(MAX_LOOKS):
         table = read_table(variable)
         adopter = find_adopter() if find_adopter is not None else None
         if adopter is not None:

@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     last, before = run.numbers()[-1], read_json(run.container_end)
     without_folder = int(before.get("without_folder", 0)) if before.get("after") == last else 0
     failures = _failures(run) + without_folder
-    if failures >= keeper.MOST_FAILURES:
+    if failures >= keeper.MAX_FAILURES:
         sys.stderr.write("%d agents in a row died before the command began; no further restart\n" % failures)
         return 0
     if not keeper.wait_for_room(run, shutdown):

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 BACK_OFF_S = (0.2, 1.0, 2.0, 5.0, 15.0, 60.0)
 HEALTHY_S = 300.0
-MOST_FAILURES = 100  # in a row, about 90 minutes; then the run stays interrupted until a client recovers it
-MOST_UNWRITTEN = 3
+MAX_FAILURES = 100  # in a row, about 90 minutes; then the run stays interrupted until a client recovers it
+MAX_UNWRITTEN = 3
 ROOM = 64 * 1024  # bytes: more than an agent writes before the command starts
 ROOM_POLL_S = 1.0
 TAIL = 500
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     seen: PreviousRecord | None = None
     failures = 0
-    while failures < MOST_FAILURES and os.path.exists(run.plan):
+    while failures < MAX_FAILURES and os.path.exists(run.plan):
         if not wait_for_room(run, shutdown):
             return 0
         began = time.monotonic()
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> int:
         seen = {"keeper": {"exit": code, "signal": number, "ended": ended, "said": words}}
         is_healthy = time.monotonic() - began > HEALTHY_S or checkpoints.newest(run.checkpoints) != newest
         failures = 0 if is_healthy else failures + 1
-        if failures >= MOST_UNWRITTEN and run.read_wish() != "run":
+        if failures >= MAX_UNWRITTEN and run.read_wish() != "run":
             break  # agents cannot record the end, and the wish file has it
         pause(back_off_s(failures), run, lambda: bool(shutdown))
         if shutdown:

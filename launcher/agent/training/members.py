@@ -51,8 +51,8 @@ KILL_S = 10.0
 """Seconds after an order to end now until `srun` itself is killed: it waits for nodes that do not answer."""
 _OF_JOB = ("SLURM_JOB_", "SLURM_CONF", "SLURM_CLUSTER_NAME", "SLURM_SUBMIT_")
 _CPUS = "SRUN_CPUS_PER_TASK"
-_MOST_BYTES = 1 << 20
-_MOST_WORDS = 64 * 1024
+_MAX_BYTES = 1 << 20
+_MAX_WORDS = 64 * 1024
 _LOST = re.compile(r"^.*(?:Node failure on \S+|DUE TO NODE FAILURE).*$", re.MULTILINE)
 _TASK = re.compile(
     r"^srun: error: (?P<node>\S+): tasks? \S+: (?:Exited with exit code (?P<code>[0-9]+)|(?P<signal>[\w ]+))",
@@ -155,10 +155,10 @@ class Members(Command):
     def _read_words(self) -> List[str]:
         """Return the lines that Slurm has printed since the last call."""
         try:
-            said = os.read(self._slurm, _MOST_WORDS).decode("utf-8", "replace")
+            said = os.read(self._slurm, _MAX_WORDS).decode("utf-8", "replace")
         except BlockingIOError:
             return []
-        self._words = (self._words + said)[-_MOST_WORDS:]
+        self._words = (self._words + said)[-_MAX_WORDS:]
         return said.splitlines()
 
     def failure(self) -> Optional[AttemptFailure]:
@@ -206,11 +206,11 @@ class _Tail:
         try:
             with open(open_regular(self._path, os.O_RDONLY), "rb") as file:
                 file.seek(self._offset)
-                data = file.read(-1 if is_last else _MOST_BYTES)
+                data = file.read(-1 if is_last else _MAX_BYTES)
         except (FileNotFoundError, UnreadableError):
             return b""
         whole = max(data.rfind(bytes([byte])) for byte in ends) + 1
-        if not is_last and (whole or len(data) < _MOST_BYTES):
+        if not is_last and (whole or len(data) < _MAX_BYTES):
             data = data[:whole]
         self._offset += len(data)
         return data

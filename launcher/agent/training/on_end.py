@@ -46,7 +46,7 @@ LIMIT_NOW_S = 4.0
 """For a run that must end now: its client waits, and kills an agent that does not answer."""
 LOOK_S = 0.2
 GRACE_S = 0.5
-MOST_SAID = 300
+MAX_MESSAGE = 300
 _SECRET = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
@@ -236,7 +236,7 @@ def _run(
         beat()
         if select.select([child.stdout], [], [], LOOK_S)[0]:
             piece = os.read(child.stdout.fileno(), 1 << 16)
-            said = (said + hidden.feed(piece))[-MOST_SAID:]
+            said = (said + hidden.feed(piece))[-MAX_MESSAGE:]
             if not piece:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(LOOK_S)
@@ -246,7 +246,7 @@ def _run(
     with child.stdout:
         if select.select([child.stdout], [], [], 0.0)[0]:
             said += hidden.feed(os.read(child.stdout.fileno(), 1 << 16))
-    said = (said + hidden.finish())[-MOST_SAID:]
+    said = (said + hidden.finish())[-MAX_MESSAGE:]
     if is_late:
         return "was ended after %d s" % limit_s
     words_said = said.decode("utf-8", "replace").strip()

@@ -38,7 +38,7 @@ BY_CHANCE = ("port-in-use", "preempted", "nccl-error", "gpu-busy-exclusive")
 MADE_AGAIN = (*BY_CHANCE, "unknown")
 """Failures after which the trial is repeated once: they may prove nothing about a precision."""
 BATCH_STEPS = 4
-MOST_BATCHES = 6
+MAX_BATCHES = 6
 
 
 class Trial(NamedTuple):
@@ -187,7 +187,7 @@ def _of_batch(plan: PlanRecord, ended: Sequence[FinishedTrial]) -> Optional[Tria
     """
     worked = best(ended)
     tried = [one for one in ended if one.trial.kind == BATCH]
-    if worked is None or not worked.takes_batch or len(tried) >= MOST_BATCHES:
+    if worked is None or not worked.takes_batch or len(tried) >= MAX_BATCHES:
         return None
     rung = worked.trial.rung
     fit = max([worked.trial.micro_batch, *(one.trial.micro_batch for one in tried if one.result == GOOD)])

@@ -17,7 +17,7 @@ from ..system import client_program, process
 
 LOCK_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,79}")
 IMAGE_ID = re.compile(r"sha256:([0-9a-f]{64})")
-MOST_PACKAGES = 64 * 1024
+MAX_PACKAGES = 64 * 1024
 
 
 # locks
@@ -88,7 +88,7 @@ def packages(session: ClientSession, request: PackagesRequest, payload: bytes) -
     made.
     """
     image = IMAGE_ID.fullmatch(request.image)
-    if image is None or len(payload) > MOST_PACKAGES:
+    if image is None or len(payload) > MAX_PACKAGES:
         raise RequestError("bad-image", "image: %r is not the id of an image" % request.image)
     path = os.path.join(session.root, "hosts", process.host_id(), "packages", image[1] + ".json")
     if payload:

@@ -23,8 +23,8 @@ from ..store.shipping import ChunkWriter, LineWriter, send_file
 if TYPE_CHECKING:
     from ..store.inheritance import DamagedCheckpoint
 
-MOST_REASONS = 100
-MOST_NAMED = 20
+MAX_REASONS = 100
+MAX_NAMED = 20
 WHOLE = "whole"
 
 
@@ -119,7 +119,7 @@ def _picked(run: Run, which: str) -> str:
     ]
     path = checkpoints.pick(sealed, which)
     if path is None:
-        steps = ", ".join(str(step) for step, _ in sealed[-MOST_NAMED:]) or "none"
+        steps = ", ".join(str(step) for step, _ in sealed[-MAX_NAMED:]) or "none"
         also = " and ".join(word for word in ("last", "best") if checkpoints.pick(sealed, word))
         words = "run %s has no checkpoint %r; its steps: %s%s" % (
             run.id,
@@ -155,8 +155,8 @@ def send(session: ClientSession, request: RunRequest, payload: bytes) -> VerbRep
 
 
 def reasons(left_out: Dict[str, str]) -> Dict[str, str]:
-    """Return the reasons by path, at most MOST_REASONS of them."""
-    return dict(sorted(left_out.items())[:MOST_REASONS])
+    """Return the reasons by path, at most MAX_REASONS of them."""
+    return dict(sorted(left_out.items())[:MAX_REASONS])
 
 
 def _list(payload: bytes, kind: type) -> List[Any]:

@@ -126,7 +126,7 @@ def _look(asked: List[_PendingQuestion], now: float) -> List[RunAnswer]:
     long the look takes.
     """
     answers: List[RunAnswer] = []
-    share, left = cursors.MAX_BYTES // max(1, len(asked)), cursors.MAX_BYTES
+    share, left = cursors.MAX_ANSWER_BYTES // max(1, len(asked)), cursors.MAX_ANSWER_BYTES
     for question in asked:
         if left <= 0:  # the next request starts with the others
             break

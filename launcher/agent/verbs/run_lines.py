@@ -15,7 +15,7 @@ from .summary import line_of
 from .summary_cache import CachedSummary, SummaryCache
 
 GROUP = 50
-MOST_BYTES = 60_000
+MAX_BYTES = 60_000
 """The longest line: a job may write evidence of any size into its record."""
 _TOO_LONG = {UNREADABLE: "its record is too long to list"}
 
@@ -66,13 +66,13 @@ def chosen_lines(root: str, choice: RunFilter) -> Iterator[List[str]]:
 def text_of(line: Mapping[str, object]) -> str:
     """Return a line as JSON of bounded length. A line that is too long loses its evidence."""
     text = strict_json.encode({key: value for key, value in line.items() if value is not None})
-    if len(text) <= MOST_BYTES:
+    if len(text) <= MAX_BYTES:
         return text
     kept = {key: line.get(key) for key in ("run", "state", "engine", "runtime")}
     text = strict_json.encode(dict(kept, evidence=_TOO_LONG))
     return (
         text
-        if len(text) <= MOST_BYTES
+        if len(text) <= MAX_BYTES
         else strict_json.encode({"run": line["run"], "state": UNREADABLE, "evidence": _TOO_LONG})
     )
 

@@ -15,17 +15,17 @@ import time
 import zlib
 from typing import Dict, List, NamedTuple, Optional
 
-from ..record.record_shape import MOST_BYTES as MOST_RECORD
+from ..record.record_shape import MAX_BYTES as MAX_RECORD
 from ..record.rundir import Run
 from ..record.safe_open import APPENDING, open_regular, read_regular
 from ..system import process
 
 FORMAT = "5"
 """Part of the file's name. Change it with the contents of a summary."""
-MOST_BYTES = 32 * MOST_RECORD
+MAX_BYTES = 32 * MAX_RECORD
 SETTLED_S = 2.0
 """The least age of a cached file in seconds: two changes within one clock tick may leave the same marks."""
-MOST_STALE = 1000
+MAX_STALE = 1000
 
 
 class CachedSummary(NamedTuple):
@@ -50,7 +50,7 @@ class SummaryCache:
         self._fresh: List[str] = []
         self._stale = 0
         with contextlib.suppress(OSError):
-            for line in read_regular(self._path, MOST_BYTES).split(b"\n"):
+            for line in read_regular(self._path, MAX_BYTES).split(b"\n"):
                 text, _, check = line.rpartition(b"\t")
                 if check == _check(text):  # otherwise the line is incomplete
                     name, *parts = text.decode().split("\t")
@@ -94,7 +94,7 @@ class SummaryCache:
 
     def save(self) -> None:
         """Write the new lines. Lines that the disk refuses are made again next time."""
-        is_due = self._stale > max(MOST_STALE, len(self._kept))
+        is_due = self._stale > max(MAX_STALE, len(self._kept))
         if self._fresh or is_due:
             self._write(list(self._kept) if is_due else self._fresh, anew=is_due)
         self._fresh, self._stale = [], 0 if is_due else self._stale

@@ -9,7 +9,7 @@ from launcher.transport.agent_file import MAGIC
 from launcher.transport.channel import ByteStream, Socket
 from launcher.values.reported.engine_access import RunLocation
 
-MOST_KEPT = 4000
+MAX_KEPT = 4000
 
 
 def serving(place: RunLocation) -> list[str]:
@@ -25,7 +25,7 @@ class NestedChannel:
         """Take over a stream to an agent in a `place`, e.g. "container"."""
         self.about = f"in its {place}"
         self.first = b""
-        """The first bytes received, at most MOST_KEPT. If no agent started, they hold the error message."""
+        """The first bytes received, at most MAX_KEPT. If no agent started, they hold the error message."""
         self._host = host
         self._place = place
         self._stream = stream
@@ -37,7 +37,7 @@ class NestedChannel:
     def recv(self, size: int, /) -> bytes:
         """Return some bytes, or empty bytes at the end of the stream."""
         piece = self._stream.recv(size)
-        self.first += piece[: MOST_KEPT - len(self.first)]
+        self.first += piece[: MAX_KEPT - len(self.first)]
         return piece
 
     def by_hand(self, command: str) -> str:

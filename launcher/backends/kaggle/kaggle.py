@@ -75,7 +75,7 @@ BESIDE = "work/working"
 """The folder in a run for files that its job wrote directly into the working folder, as Kaggle scripts do."""
 TREE = "tree.json"
 SEGMENT_DIGITS = 3
-LEAST_S = 600.0
+MIN_S = 600.0
 """Seconds of quota needed to begin a session on a GPU.
 
 A session shorter than this would end before it has saved anything.
@@ -300,7 +300,7 @@ class Account:
             return limit_s
         quota = self.service.quota()
         left_s = limit_s if quota.gpu_quota is None else quota.gpu_quota.left_s
-        if left_s < LEAST_S:
+        if left_s < MIN_S:
             words = f"{HOST}: {left_s / 60:.0f} min are left of the week's hours on a GPU"
             raise ServiceError(HOST, Reason.QUOTA, f"{words}\n  {quota.title}")
         return min(limit_s, left_s)

@@ -16,7 +16,7 @@ from launcher.values.host import Host, HostKind
 API = "https://api.kaggle.com/v1"
 SESSION_HOURS = 8.5
 """Kaggle's documents say 12 hours, an editor message of 2026 says 9: this is below both."""
-MOST_SESSION_HOURS = 12.0
+MAX_SESSION_HOURS = 12.0
 _OWN_MACHINE = ("127.0.0.1", "localhost", "::1")
 
 
@@ -66,7 +66,7 @@ class KaggleSettings(Written):
     """
     internet: bool = True
     """Whether sessions can install packages and download models."""
-    session_hours: Annotated[float, Field(gt=0, le=MOST_SESSION_HOURS)] = SESSION_HOURS
+    session_hours: Annotated[float, Field(gt=0, le=MAX_SESSION_HOURS)] = SESSION_HOURS
     """The limit of one session; a longer run has several."""
     accelerator: Annotated[str, AfterValidator(_accelerator)] | None = None
     """Kaggle's name for the machine; by default the profile's, else `NvidiaTeslaT4`. The text `"None"` is a

@@ -12,7 +12,7 @@ from launcher.backends.base.session_preview import SessionPreview
 from launcher.backends.kaggle.kaggle_gate import kaggle_findings, no_secrets
 from launcher.backends.kaggle.kaggle_host import KaggleSettings, settings_of
 from launcher.backends.kaggle.kaggle_machines import NO_ACCELERATOR, expected_facts
-from launcher.backends.kaggle.kaggle_script import MOST_BYTES, Member, parts
+from launcher.backends.kaggle.kaggle_script import MAX_BYTES, Member, parts
 from launcher.backends.kaggle.kaggle_service import quota_or_why
 from launcher.backends.kaggle.kaggle_session import segment_settings, session
 from launcher.config import resolve
@@ -121,7 +121,7 @@ def preview_session(
     machine = plan.session.machine
     title = "without a card" if machine == NO_ACCELERATOR else machine
     quota = quota_or_why(settings.api)
-    return SessionPreview(machine, title, settings.session_hours, made_of, MOST_BYTES, quota)
+    return SessionPreview(machine, title, settings.session_hours, made_of, MAX_BYTES, quota)
 
 
 def _members(tree: CodeTree) -> list[Member]:

@@ -23,13 +23,13 @@ from launcher.backends.kaggle.kaggle_kernel import SOURCE_BYTES
 from launcher.backends.spool.segment_settings import TREE_SUFFIX, SegmentSettings, SegmentTree
 from launcher.errors import BadFileError
 
-MOST_BYTES = SOURCE_BYTES
+MAX_BYTES = SOURCE_BYTES
 """The largest text of a script."""
-MOST_RAW_BYTES = 32 * MOST_BYTES
+MAX_RAW_BYTES = 32 * MAX_BYTES
 """The largest folder of a run that is tried: code compresses to a tenth, models hardly at all."""
 AGENT, SETTINGS, RUN, TREE = "agent.pyz", "segment.json", "run/", "work/"
 LINE = 120
-MOST_UNPACKED_BYTES = 4 * MOST_RAW_BYTES
+MAX_UNPACKED_BYTES = 4 * MAX_RAW_BYTES
 """The largest unpacked payload of a script that the service returns: a few bytes may expand to very many."""
 _PIECE = 1 << 20
 
@@ -160,7 +160,7 @@ def opened(payload: bytes) -> Iterator[tarfile.TarFile]:
     """
     try:
         unpacking = lzma.LZMADecompressor()
-        data = unpacking.decompress(payload, MOST_UNPACKED_BYTES)
+        data = unpacking.decompress(payload, MAX_UNPACKED_BYTES)
         if not unpacking.eof:
             raise BadFileError("the payload of a kernel's script is cut, or too large")
         with tarfile.open(fileobj=io.BytesIO(data)) as archive:
@@ -185,12 +185,12 @@ def _check(archive: tarfile.TarFile) -> None:
 
 def may_fit(run: Iterable[Member]) -> bool:
     """Whether a run's folder is small enough to try packing it into a script."""
-    return sum(member.size for member in run) <= MOST_RAW_BYTES
+    return sum(member.size for member in run) <= MAX_RAW_BYTES
 
 
 def fits(text: str) -> bool:
     """Whether a script is small enough to push."""
-    return len(text.encode()) <= MOST_BYTES
+    return len(text.encode()) <= MAX_BYTES
 
 
 def write_tree(target: IO[bytes], run: Iterable[Member]) -> SegmentTree:
@@ -208,8 +208,8 @@ def parts(agent: bytes, settings: SegmentSettings, run: Iterable[Member]) -> Scr
     members = list(run)
     records = [member for member in members if not member.is_in_tree]
     tree = [member for member in members if member.is_in_tree]
-    total = len(script(payload(agent, settings, members))) if may_fit(members) else MOST_BYTES + 1
-    is_inside = total <= MOST_BYTES
+    total = len(script(payload(agent, settings, members))) if may_fit(members) else MAX_BYTES + 1
+    is_inside = total <= MAX_BYTES
     return ScriptParts(
         total=total if is_inside else len(script(payload(agent, settings, records))),
         stub=len(script(b"")),

@@ -53,8 +53,8 @@ BASE = "https://api.kaggle.com/v1"
 HOST = "kaggle"
 SETTINGS = "https://www.kaggle.com/settings"
 PAGE = 200
-LIST_PAGE, MOST_PAGES = 100, 10
-MOST_SAID = 300
+LIST_PAGE, MAX_PAGES = 100, 10
+MAX_MESSAGE = 300
 """The number of characters of the service's text in a message."""
 SKEW_S = 300.0
 """The clock difference in seconds above which the error of a refused call mentions the clock."""
@@ -193,7 +193,7 @@ class KaggleService:
 
     def kernels(self, words: str) -> Iterator[KernelRef]:
         """Yield the kernels of this account whose titles match some words in Kaggle's search."""
-        for number in range(1, MOST_PAGES + 1):
+        for number in range(1, MAX_PAGES + 1):
             body = {"group": "PROFILE", "search": words, "page": number, "pageSize": LIST_PAGE}
             page = self._ask(KernelPage, "kernels.KernelsApiService/ListKernels", body, "listing kernels")
             for listed in page.kernels:
@@ -382,7 +382,7 @@ class KaggleService:
 
     def _said(self, words: object) -> str:
         """Return text of the service for one line of a message, without the secret."""
-        return printable(" ".join(self._login.redact(str(words)).split())[:MOST_SAID])
+        return printable(" ".join(self._login.redact(str(words)).split())[:MAX_MESSAGE])
 
     def _check(self, reply: ServiceReply, what: str) -> None:
         """Raise the error of an answer: by its status, or by the code in its JSON."""

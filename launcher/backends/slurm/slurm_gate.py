@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from launcher.backends.slurm.slurm_job import gpus_of, gres_titles, is_of_type, parse_gres
-from launcher.backends.slurm.slurm_times import MOST_TOLD, told_s
+from launcher.backends.slurm.slurm_times import MAX_TOLD, told_s
 from launcher.values.facts import Facts
 from launcher.values.parsing import nearest
 from launcher.values.plan import Finding, Plan, Submission
@@ -100,7 +100,7 @@ def short_time(host: str, grace_s: float, time: str | None, time_s: int) -> Iter
     With it, a start of the job may train for less than a minute, or have less time to save than its grace.
     """
     left_s = told_s(grace_s, time_s)
-    is_cut = left_s >= time_s * MOST_TOLD
+    is_cut = left_s >= time_s * MAX_TOLD
     if not is_cut and time_s - left_s - _EARLY_S > _WORTH_S:
         return
     message = (

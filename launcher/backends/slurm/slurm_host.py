@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from launcher.errors import BadFileError
-from launcher.values.host import HOLD_S, MOST_HOLD_S, Address, Host, HostKind, MachineKeys
+from launcher.values.host import HOLD_S, MAX_HOLD_S, Address, Host, HostKind, MachineKeys
 from launcher.values.parsing import build
 from launcher.values.slurm_settings import SlurmSettings
 from launcher.values.software.image import Build
@@ -25,7 +25,7 @@ class _Table(SlurmSettings, MachineKeys):
     kind: Literal["slurm"]
     address: Address | None = None
     known_hosts: str | None = None
-    hold: Annotated[int, Field(ge=0, le=MOST_HOLD_S)] = HOLD_S
+    hold: Annotated[int, Field(ge=0, le=MAX_HOLD_S)] = HOLD_S
 
 
 class SlurmHost(Host):

@@ -46,7 +46,7 @@ OVERDUE_S = 900.0
 
 Such sessions have been reported by others (APIS of Kaggle, unsloth's tests, 2026-08).
 """
-MOST_REFUSED = 20
+MAX_REFUSED = 20
 LOCK_S = 90.0
 ASKED = ("unsettled", "sent", "queued", "running")
 """The statuses that may have changed at the service."""
@@ -725,7 +725,7 @@ def _differing(settled: OutputChanges) -> str:
 
 def _first(refused: dict[str, str]) -> dict[str, str]:
     """Return the first refused outputs, in the form of the record."""
-    return {printable(path): why for path, why in [*refused.items()][:MOST_REFUSED]}
+    return {printable(path): why for path, why in [*refused.items()][:MAX_REFUSED]}
 
 
 def _with(record: SegmentRecord, **changes: object) -> SegmentRecord:

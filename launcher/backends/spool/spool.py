@@ -30,7 +30,7 @@ from launcher.agent.record import strict_json
 from launcher.agent.record.files import REFUSED, paths_in, read_json, write_durably
 from launcher.agent.record.frame import (
     FRAME,
-    MOST_CHARS,
+    MAX_CHARS,
     Frame,
     FrameError,
     RecordPath,
@@ -53,17 +53,17 @@ STDOUT = "stdout"
 SAVE_S = 0.5
 CHATTER_BYTES = 1_000_000
 """Bytes of other text that are kept: the newest."""
-MOST_FOLDERS = 1000
+MAX_FOLDERS = 1000
 """The largest number of numbered folders that one segment may make."""
-MOST_MISSING = 100_000
+MAX_MISSING = 100_000
 """Frames that may be missing in a row; a larger gap means a forged number."""
-MOST_LIVE_BYTES = 128 << 20
+MAX_LIVE_BYTES = 128 << 20
 """Bytes that a segment may append before its outputs arrive: twice the limit of its agent.
 
 A job that forges frames ignores the agent's limit.
 """
-MOST_FILES = 200_000
-MOST_PARTS = 64
+MAX_FILES = 200_000
+MAX_PARTS = 64
 _PART = re.compile(r"[^/\x00\ud800-\udfff]{1,255}")
 _STAGED = ".settle-"
 _PIECE = 1 << 20
@@ -164,7 +164,7 @@ class Spool:
             frame = read_frame(line.rstrip("\r"))
         except FrameError:
             return
-        if not 0 < frame.sequence - self._sequence <= MOST_MISSING + 1:
+        if not 0 < frame.sequence - self._sequence <= MAX_MISSING + 1:
             return
         try:
             self._apply(frame)
@@ -184,7 +184,7 @@ class Spool:
         descriptor = open_regular(path, os.O_WRONLY | os.O_CREAT)
         try:
             is_next = frame.offset <= os.fstat(descriptor).st_size  # otherwise a piece is missing
-            if is_next and self._appended + len(frame.data) <= MOST_LIVE_BYTES:
+            if is_next and self._appended + len(frame.data) <= MAX_LIVE_BYTES:
                 _write_at(
                     descriptor, frame.data, frame.offset
                 )  # also overwrites data written before this process died
@@ -206,7 +206,7 @@ class Spool:
         number = path.number
         if number in self._own:
             return None
-        if not self._after < number <= self._after + MOST_FOLDERS:
+        if not self._after < number <= self._after + MAX_FOLDERS:
             return "its folder is not the segment's"
         if number > 1 and not os.path.isdir(self._run.folder(number - 1).path):
             return "a folder before its folder is missing"
@@ -234,8 +234,8 @@ class Spool:
         waiting: list[tuple[RecordPath, str]] = []
         for count, (path, pieces) in enumerate(files):
             of_record = read_path(path)
-            if count >= MOST_FILES:
-                settling.refused[path] = f"more than {MOST_FILES} files"
+            if count >= MAX_FILES:
+                settling.refused[path] = f"more than {MAX_FILES} files"
             elif of_record is not None:
                 waiting.append((of_record, settling.stage(count, pieces)))
             elif is_obeyed(path):
@@ -262,7 +262,7 @@ def _is_of_work(path: str) -> bool:
     """Whether a job may write to a path: a normal one below work/."""
     parts = path.split("/")
     is_plain = all(_PART.fullmatch(part) and part not in (".", "..") for part in parts)
-    return is_plain and parts[0] == "work" and 1 < len(parts) <= MOST_PARTS and parts[1] != "incoming"
+    return is_plain and parts[0] == "work" and 1 < len(parts) <= MAX_PARTS and parts[1] != "incoming"
 
 
 class _Settling:
@@ -405,7 +405,7 @@ class _Lines:
                 self._parts, self._size, self.is_begun = [], 0, True
 
     def _may_be_marked(self) -> bool:
-        if self._size > MOST_CHARS:
+        if self._size > MAX_CHARS:
             return False
         begin = self._parts[0] if len(self._parts[0]) >= len(FRAME) else self.rest
         return begin.startswith(FRAME) or FRAME.startswith(begin)

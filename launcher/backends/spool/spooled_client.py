@@ -36,7 +36,7 @@ from launcher.values.reported.answers import CommandEnd, Freed, Inheritance, Res
 from launcher.values.reported.checkpoint import SealedCheckpoint
 from launcher.values.reported.output import Loss, Manifest, Outputs
 
-MOST_LOOKS = 20
+MAX_LOOKS = 20
 """The number of runs to ask the service about at once: each costs a call."""
 HOME_POLL_S = 1.0
 BRIEFLY_S = 3.0
@@ -253,7 +253,7 @@ class _SpooledUpkeep(HostUpkeep):
 
 
 def _live(found: Sequence[Summary]) -> list[str]:
-    return [summary.run for summary in found if not is_terminal(summary.state)][:MOST_LOOKS]
+    return [summary.run for summary in found if not is_terminal(summary.state)][:MAX_LOOKS]
 
 
 def connect_spool(host: Host, root: Path, place: str) -> LocalConnection:

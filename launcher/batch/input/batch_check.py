@@ -127,10 +127,10 @@ class _Checker:
         refusals = [*_recorded(draft.request, job), *_words_of(job_check.findings(task))]
         if not refusals:
             loaded = self._load(task)
-            refusals += _words_of(loaded.cargo.findings)
-            for words in _words_of(script_check.findings(job, loaded.cargo)):
+            refusals += _words_of(loaded.selection.findings)
+            for words in _words_of(script_check.findings(job, loaded.selection)):
                 self._mistakes.add(draft.place_of("command"), words, is_refusal=True)
-            if is_large(loaded.cargo):
+            if is_large(loaded.selection):
                 self._ask(task.code, loaded, hosts)
         for words in dict.fromkeys(refusals):
             self._add(draft, words, is_refusal=True)

@@ -12,7 +12,7 @@ from launcher.values.base import Written
 from launcher.values.precision import PrecisionChoice
 from launcher.values.profile import NAME
 
-MOST_ITEMS = 10_000
+MAX_ITEMS = 10_000
 Count = Annotated[int, Field(ge=1)]
 Artifacts = Literal["all", "best", "none"]
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, get_args
 
 from launcher.base.toml import inline, read_toml
 from launcher.batch.input.batch_check import Tell, check, tell_nobody
-from launcher.batch.input.batch_definition import MOST_ITEMS, BatchFile, BatchRun, Rules
+from launcher.batch.input.batch_definition import MAX_ITEMS, BatchFile, BatchRun, Rules
 from launcher.batch.input.batch_draft import Draft, LargeUpload
 from launcher.batch.input.batch_matrix import Matrix, Point, flat, grid_of, multiply
 from launcher.batch.input.batch_mistakes import Mistakes
@@ -90,10 +90,8 @@ def _batch(written: BatchFile, name: str, mistakes: Mistakes, lookup: Lookup, te
     if "matrix" in written.model_fields_set and not written.matrix:
         mistakes.add("matrix", "is empty: nothing would be multiplied")
     matrix = multiply(written.matrix, mistakes)
-    if len(runs) * len(matrix.points) > MOST_ITEMS:
-        mistakes.add(
-            "matrix", f"{len(runs) * len(matrix.points):,} items: a batch has at most {MOST_ITEMS:,}"
-        )
+    if len(runs) * len(matrix.points) > MAX_ITEMS:
+        mistakes.add("matrix", f"{len(runs) * len(matrix.points):,} items: a batch has at most {MAX_ITEMS:,}")
         mistakes.tell()
     drafts = []
     for place, run in zip(places, runs, strict=True):

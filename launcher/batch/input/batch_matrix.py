@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from launcher.base.toml import inline, parse_toml
-from launcher.batch.input.batch_definition import MOST_ITEMS
+from launcher.batch.input.batch_definition import MAX_ITEMS
 from launcher.batch.input.batch_mistakes import Mistakes
 from launcher.errors import BadFileError, UsageError
 
@@ -78,8 +78,8 @@ def multiply(matrix: Mapping[str, Any], mistakes: Mistakes) -> Matrix:
     count = 1
     for values in axes.values():
         count *= len(values)
-    if count > MOST_ITEMS * 10:  # before the combinations are built
-        mistakes.add("matrix", f"{count:,} combinations: a batch has at most {MOST_ITEMS:,} items")
+    if count > MAX_ITEMS * 10:  # before the combinations are built
+        mistakes.add("matrix", f"{count:,} combinations: a batch has at most {MAX_ITEMS:,} items")
         mistakes.tell()
     excluded = _excluded(matrix.get(EXCLUDE, []), written_as, mistakes)
     points: list[Point] = []

@@ -14,7 +14,6 @@ from pydantic_core import to_json
 from launcher.base.meter import Moved
 from launcher.cli.follow.plain_view import PlainStage, PlainView
 from launcher.cli.json_output.line_shapes import (
-    CargoLine,
     EndLine,
     EventLine,
     FindingLine,
@@ -27,6 +26,7 @@ from launcher.cli.json_output.line_shapes import (
     ProgressLine,
     StageLine,
     StartedLine,
+    UploadLine,
 )
 from launcher.cli.output.answer import answer
 from launcher.cli.output.figures import transfer_text
@@ -73,9 +73,9 @@ class JsonView(PlainView):
         self.rehearsed = plan.rehearsed
         self._put(PlanLine, plan=plan, digest=plan.digest)
 
-    def cargo(self, cargo: UploadSelection) -> None:
+    def selection(self, selection: UploadSelection) -> None:
         """Print the upload selection."""
-        self._put(CargoLine, **cargo.shown())
+        self._put(UploadLine, **selection.shown())
 
     def agrees(self, question: str) -> bool | None:
         """Return None: a script is never asked."""

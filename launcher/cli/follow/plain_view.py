@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from launcher.values.upload_selection import UploadSelection
 
 LOG_TAIL = 15
-MOST_SURPRISES = 5
+MAX_SURPRISES = 5
 _SAVES = (State.STOPPING, Reason.SESSION_LIMIT)
 """State and reason of a run whose session is about to end."""
 _SUMMARY = ("train_", "total_", "epoch")  # a Trainer's closing metrics are recorded, but not shown here
@@ -96,15 +96,15 @@ class PlainView(View):
 
         self.write_wrapped(headline(plan), "bold")
 
-    def cargo(self, cargo: UploadSelection) -> None:
+    def selection(self, selection: UploadSelection) -> None:
         """Name excluded files that a user may expect on the host."""
         from launcher.upload.excluded_text import surprises  # only a launch sends files
 
-        named = list(surprises(cargo))
-        for words in named[:MOST_SURPRISES]:
+        named = list(surprises(selection))
+        for words in named[:MAX_SURPRISES]:
             self.note(f"not sent: {words}")
-        if len(named) > MOST_SURPRISES:
-            self.note(f"not sent: {len(named) - MOST_SURPRISES} more like these")
+        if len(named) > MAX_SURPRISES:
+            self.note(f"not sent: {len(named) - MAX_SURPRISES} more like these")
 
     def agrees(self, question: str) -> bool | None:
         """Ask the user and return the answer; None if standard input or standard error is not a terminal."""

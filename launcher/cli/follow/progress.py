@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import NamedTuple
 
-from launcher.cli.output.figures import MOST_S, clock_text, value_text
+from launcher.cli.output.figures import MAX_S, clock_text, value_text
 from launcher.metrics.curves import HOST, host_points, numbers
 from launcher.values.record import Event
 
 _SHOWN = {"loss": "loss {}", "grad_norm": "grad {}", "learning_rate": "lr {}", "tokens_per_s": "{} tok/s"}
 _WEIGHTS = {"loss": 8, "grad_norm": 4, "learning_rate": 3, "tokens_per_s": 5}
 _CARD_WEIGHTS = (2, 1)
-_MOST_WEIGHT = 9
+_MAX_WEIGHT = 9
 
 
 class Figure(NamedTuple):
@@ -98,7 +98,7 @@ class Progress:
         The host's clock counts up to the last event, this machine's clock after it.
         """
         began, last = self._span or (0.0, 0.0)
-        return min(max(0.0, last - began), MOST_S) + time.monotonic() - self._heard_s
+        return min(max(0.0, last - began), MAX_S) + time.monotonic() - self._heard_s
 
     def eta_s(self) -> float | None:
         """Return the seconds to the last step at the average pace so far, None while unknown."""
@@ -114,7 +114,7 @@ class Progress:
     def figures(self) -> list[Figure]:
         """Return the step, the values, the use of the cards, and the time left."""
         cards = map(Figure, self.card_words(), _CARD_WEIGHTS)
-        return [Figure(self.where(), _MOST_WEIGHT), *self._values(), *cards, *self._left()]
+        return [Figure(self.where(), _MAX_WEIGHT), *self._values(), *cards, *self._left()]
 
     def _values(self) -> list[Figure]:
         return [
@@ -125,7 +125,7 @@ class Progress:
 
     def _left(self) -> list[Figure]:
         eta = self.eta_s()
-        return [Figure(f"eta {clock_text(eta)}", _MOST_WEIGHT)] if eta is not None else []
+        return [Figure(f"eta {clock_text(eta)}", _MAX_WEIGHT)] if eta is not None else []
 
     def card_words(self) -> list[str]:
         """Return the mean use of the run's cards and their total memory in use."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 from launcher.base.json_file import JsonObject
 from launcher.cli.json_output.json_shape import Shape
-from launcher.cli.json_output.preview_shapes import CargoShown
+from launcher.cli.json_output.preview_shapes import UploadShown
 from launcher.values.plan import Finding, Plan
 from launcher.values.public_result import Number
 from launcher.values.record import Parent
@@ -55,7 +55,7 @@ class PlanLine(LaunchLine):
     digest: str
 
 
-class CargoLine(LaunchLine, CargoShown):
+class UploadLine(LaunchLine, UploadShown):
     """The upload of the launch."""
 
     kind: Literal["cargo"] = "cargo"

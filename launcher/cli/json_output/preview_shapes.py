@@ -37,7 +37,7 @@ class SourceSize(Part):
     bytes: int
 
 
-class CargoShown(Part):
+class UploadShown(Part):
     """An upload. `left_out` has at most 1,000 paths, `left_out_count` counts all.
 
     `included` are credentials that are uploaded because a `.launchignore` names them.
@@ -53,7 +53,7 @@ class CargoShown(Part):
     sources: list[SourceSize]
 
 
-class CargoWithPaths(CargoShown):
+class UploadWithPaths(UploadShown):
     """An upload, with every uploaded path of the code folder."""
 
     paths: list[str]
@@ -109,7 +109,7 @@ class PreviewShown(Shape):
     plan: Plan
     digest: str
     findings: list[Finding]
-    cargo: CargoWithPaths
+    cargo: UploadWithPaths
     session: SessionShown | None
     rental: RentalShown | None
 

@@ -17,7 +17,7 @@ MARGIN = 13
 """Width of the vertical axis with its values, in cells."""
 TICK = 10
 """Distance between two ticks of the horizontal axis, in cells."""
-MOST_LINES = 16
+MAX_LINES = 16
 _BLANK = "\u2800"
 _ASCII = dict.fromkeys(range(0x2801, 0x2900), "*")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from launcher.base.meter import Moved
 
-MOST_S = 360_000.0
+MAX_S = 360_000.0
 """The longest time left that is shown: 100 hours."""
 
 
@@ -30,7 +30,7 @@ def transfer_text(moved: Moved) -> str:
     words = [of_total if moved.total else done]
     words += [f"{size_text(moved.bytes_per_s)}/s"]
     if moved.eta_s is not None:
-        words.append(f"eta {clock_text(min(moved.eta_s, MOST_S))}")
+        words.append(f"eta {clock_text(min(moved.eta_s, MAX_S))}")
     return " ".join(filter(None, (moved.doing, f"{'  '.join(words)}   {moved.name}")))
 
 

@@ -6,13 +6,13 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-MOST_LINES = 40
+MAX_LINES = 40
 LAST_LINES = 8
 EVERY_S = 1.0
 
 
 class LineThrottle:
-    """Passes `MOST_LINES` lines each `EVERY_S` seconds. Of the rest, it keeps the last `LAST_LINES` and counts the others."""
+    """Passes `MAX_LINES` lines each `EVERY_S` seconds. Of the rest, it keeps the last `LAST_LINES` and counts the others."""
 
     def __init__(self) -> None:
         self._since_s = time.monotonic()
@@ -26,7 +26,7 @@ class LineThrottle:
         shown = self.release(more) if now - self._since_s >= EVERY_S else []
         if now - self._since_s >= EVERY_S:
             self._since_s, self._shown = now, len(shown)
-        room = 0 if self._held else max(0, MOST_LINES - self._shown)
+        room = 0 if self._held else max(0, MAX_LINES - self._shown)
         self._shown += len(lines[:room])
         rest = lines[room:]
         self._skipped += max(0, len(self._held) + len(rest) - LAST_LINES)

@@ -17,7 +17,7 @@ from launcher.values.record import PlanSummary
 ACCENT = "cyan"
 MARGIN = "  "
 GAP = "  "
-LEAST_BAR = 10
+MIN_BAR = 10
 """The bar's minimum width in cells."""
 BAR_STEP = 4
 """The bar's width in cells is a multiple of this, so that it does not change with each digit of a figure."""
@@ -52,12 +52,12 @@ def _bar(progress: Progress, room: int) -> Table:
         share, figures = progress.phase_share, [Figure(progress.phase, 9)]
     else:
         share, figures = (progress.step or 0) / (progress.steps or math.inf), progress.figures()
-    text = fitting_text(figures, room - len(MARGIN + GAP) - LEAST_BAR)
-    cells = max(LEAST_BAR, room - len(MARGIN + GAP + text))
+    text = fitting_text(figures, room - len(MARGIN + GAP) - MIN_BAR)
+    cells = max(MIN_BAR, room - len(MARGIN + GAP + text))
     bar = ProgressBar(
         total=1.0,
         completed=share,
-        width=cells - cells % BAR_STEP if cells > LEAST_BAR else cells,
+        width=cells - cells % BAR_STEP if cells > MIN_BAR else cells,
         complete_style=ACCENT,
         finished_style=ACCENT,
     )

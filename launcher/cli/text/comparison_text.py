@@ -13,13 +13,13 @@ from launcher.compare.comparing import ComparedRun, Comparison
 from launcher.compare.plan_differences import NONE, UNKNOWN, Difference
 from launcher.metrics.metric_results import MetricResult
 
-MOST_BESIDE = 6
+MAX_BESIDE = 6
 """The most runs that are shown as columns. More runs get a row each."""
 _LABEL_CELLS = 14
-_LEAST_CELLS = 8
+_MIN_CELLS = 8
 _GAP_CELLS = 2
-_MOST_FILES = 5
-_MOST_LETTERS = 160
+_MAX_FILES = 5
+_MAX_LETTERS = 160
 _FIRST_KEYS = ("job", "host", "profile", "rehearsed")
 _REASON_SHOWN = ("failed", "waiting", "resuming")
 
@@ -35,8 +35,8 @@ def show_comparison(comparison: Comparison, width: int | None) -> list[str]:
     """Print the differences, then each run's outcome. Return the titles of columns left out for lack of room."""
     differences, outcome = list(difference_rows(comparison)), list(outcome_rows(comparison.runs))
     count = len(comparison.runs)
-    has_room = width is None or _LABEL_CELLS + count * (_GAP_CELLS + _LEAST_CELLS) <= width
-    if count <= MOST_BESIDE and has_room:
+    has_room = width is None or _LABEL_CELLS + count * (_GAP_CELLS + _MIN_CELLS) <= width
+    if count <= MAX_BESIDE and has_room:
         return _show_beside(comparison, differences, outcome, width)
     return _show_below(comparison, differences, outcome)
 
@@ -53,10 +53,10 @@ def _show_beside(
     blank = [ComparisonRow("", tuple("" for _ in runs))] if differences or files else []
     columns = (
         Column("", _LABEL_CELLS, wraps=True),
-        *(Column(name, _LEAST_CELLS, wraps=True) for name in names_of(runs)),
+        *(Column(name, _MIN_CELLS, wraps=True) for name in names_of(runs)),
     )
     rows = [*differences, *files, *blank, *outcome]
-    most = None if width is None else _MOST_LETTERS
+    most = None if width is None else _MAX_LETTERS
     return print_columns(columns, [(row.label, *(word[:most] for word in row.words)) for row in rows])
 
 
@@ -69,7 +69,7 @@ def _show_below(
     columns = (
         Column("RUN"),
         *(
-            Column(row.label, _LEAST_CELLS, drop=0 if row.label in first else 1 + number)
+            Column(row.label, _MIN_CELLS, drop=0 if row.label in first else 1 + number)
             for number, row in enumerate(shown)
         ),
     )
@@ -133,9 +133,9 @@ def _differing(
 
 
 def _file_rows(comparison: Comparison) -> Iterator[ComparisonRow]:
-    for one in comparison.files[:_MOST_FILES]:
+    for one in comparison.files[:_MAX_FILES]:
         yield ComparisonRow(f"  {one.path}", _sent(one.versions, comparison.runs))
-    if (more := len(comparison.files) - _MOST_FILES) > 0:
+    if (more := len(comparison.files) - _MAX_FILES) > 0:
         yield ComparisonRow(f"  and {more} files more", tuple("" for _ in comparison.runs))
 
 

@@ -7,7 +7,7 @@ import re
 from launcher.cli.output.say import without_escapes
 
 _LINE_BELOW = re.compile(r"\n([^\n]*?)\x1b\[1?A")
-_MOST_LINES_BELOW = 8
+_MAX_LINES_BELOW = 8
 _PRINTABLE = bytes([*range(32, 127), 10])
 
 
@@ -18,7 +18,7 @@ def readable(text: str) -> str:
     """
     if text.isascii() and not text.encode("ascii").translate(None, _PRINTABLE):
         return text
-    for _ in range(_MOST_LINES_BELOW):  # tqdm draws a second bar below the first, then moves the cursor up
+    for _ in range(_MAX_LINES_BELOW):  # tqdm draws a second bar below the first, then moves the cursor up
         text, changes = _LINE_BELOW.subn(r"\r\1\r", text)
         if not changes:
             break

@@ -12,7 +12,7 @@ from launcher.cli.output.say import say
 from launcher.cli.text.plan_text import show_findings, show_plan
 from launcher.cli.text.rental_text import rental_shape, show_rental
 from launcher.cli.text.session_text import session_shape, show_session
-from launcher.cli.text.upload_text import show_cargo
+from launcher.cli.text.upload_text import show_selection
 from launcher.errors import RefusedError
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ def _is_refused(found: Preview) -> bool:
 
 
 def _print(found: Preview) -> None:
-    host, plan, findings, cargo, session, rental = found
+    host, plan, findings, selection, session, rental = found
     show_plan(plan, host, findings)
-    show_cargo(cargo)
+    show_selection(selection)
     if session is not None:
         show_session(session)
     if rental is not None:
@@ -56,10 +56,10 @@ def _print(found: Preview) -> None:
 
 
 def _print_json(found: Preview) -> None:
-    from launcher.cli.json_output.preview_shapes import CargoWithPaths, PreviewShown
+    from launcher.cli.json_output.preview_shapes import PreviewShown, UploadWithPaths
 
-    _, plan, findings, cargo, session, rental = found
-    shown = CargoWithPaths(**cargo.shown(), paths=sorted(cargo.paths))
+    _, plan, findings, selection, session, rental = found
+    shown = UploadWithPaths(**selection.shown(), paths=sorted(selection.paths))
     places = {"session": session_shape(session), "rental": rental_shape(rental)}
     values = plain(PreviewShown(plan=plan, digest=plan.digest, findings=findings, cargo=shown, **places))
     ordered = json.loads(json.dumps(values, sort_keys=True))  # noqa: TID251 - our own

@@ -8,28 +8,28 @@ from launcher.cli.output.say import say
 from launcher.upload.excluded_text import path_of, size_words
 from launcher.values.upload_selection import ExcludedPath, JobSource, UploadSelection
 
-MOST_LARGEST = 3
-MOST_LEFT_OUT = 20
+MAX_LARGEST = 3
+MAX_LEFT_OUT = 20
 
 
-def show_cargo(cargo: UploadSelection) -> None:
+def show_selection(selection: UploadSelection) -> None:
     """Print an upload selection. Print nothing for a folder that is refused."""
-    if cargo.findings:
+    if selection.findings:
         return
-    say(f"  travels    {files_text(cargo.files)}, {size_text(cargo.bytes)}, from {cargo.folder}")
-    for path, size in cargo.largest[:MOST_LARGEST]:
+    say(f"  travels    {files_text(selection.files)}, {size_text(selection.bytes)}, from {selection.folder}")
+    for path, size in selection.largest[:MAX_LARGEST]:
         say(f"             {size_text(size):>9}  {path}")
-    if (more := cargo.files - len(cargo.largest[:MOST_LARGEST])) > 0:
+    if (more := selection.files - len(selection.largest[:MAX_LARGEST])) > 0:
         say(f"             {more:,} more (all: --json)")
-    for credential in cargo.included:
+    for credential in selection.included:
         say(f"  included   {_left_out(credential)}, named by a .launchignore")
-    for one in cargo.sources:
+    for one in selection.sources:
         say(f"  {one.key:<10} {one.written}   {_source(one)}")
-    shown = cargo.left_out[:MOST_LEFT_OUT]
+    shown = selection.left_out[:MAX_LEFT_OUT]
     for number, entry in enumerate(shown):
         say(f"  {'' if number else 'left out':<10} {_left_out(entry)}")
-    if len(cargo.left_out) > len(shown):
-        say(f"             {len(cargo.left_out) - len(shown):,} more (all: --json)")
+    if len(selection.left_out) > len(shown):
+        say(f"             {len(selection.left_out) - len(shown):,} more (all: --json)")
 
 
 def _source(one: JobSource) -> str:

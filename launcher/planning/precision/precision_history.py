@@ -17,7 +17,7 @@ from launcher.values.profile import Profile
 
 PRECISION_FAILURES = {"nan-divergence", "fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch"}
 """The classes of failure whose remedy is the next rung."""
-LEAST_COSINE = 0.99
+MIN_COSINE = 0.99
 """The least cosine to fp32's gradient: a precision below it is not chosen automatically."""
 
 
@@ -43,7 +43,7 @@ def why_failed(record: PrecisionEvidence) -> str | None:
     if record.failed in PRECISION_FAILURES:
         return record.failed
     cosine = record.measured.cosine if record.measured is not None else None
-    if cosine is not None and cosine < LEAST_COSINE:
+    if cosine is not None and cosine < MIN_COSINE:
         return f"its gradient was {cosine:.2f} of fp32's"
     return None
 

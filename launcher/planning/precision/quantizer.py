@@ -15,7 +15,7 @@ from launcher.values.software.requirement import package_of
 PACKAGE = "bitsandbytes"
 _LEAST = "0.46.1"
 """The oldest version that transformers 5.23 accepts."""
-_LEAST_WITHOUT_A_CARD = "0.50"
+_MIN_WITHOUT_CARD = "0.50"
 """The oldest version tested on a CPU, and the first with kernels for Apple's GPU (its pull request 1983)."""
 
 
@@ -40,7 +40,7 @@ def quantizer_findings(plan: Plan, facts: Facts) -> list[Finding]:
         return []
     found = interpreter.packages[PACKAGE]
     is_on_card = plan.profile.kind == "cuda" and not plan.rehearsed
-    least = _LEAST if is_on_card else _LEAST_WITHOUT_A_CARD
+    least = _LEAST if is_on_card else _MIN_WITHOUT_CARD
     if found is not None and numbers(found) >= numbers(least):
         return []
     has = f"has {PACKAGE} {found}, not {least} or later" if found else f"lacks {PACKAGE}"

@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 
 from launcher.values.software.image import BuildOptions
 
-MOST_LINES = 5
+MAX_LINES = 5
 LAST_LINES = 15
 
 
@@ -162,7 +162,7 @@ def build_failure(lines: Sequence[str], host: str, asked: Indexes) -> BuildFailu
             what = f"{cause.what} (asked: {asked.asked(found)})" if cause.is_of_index else cause.what
             without = cause.is_of_index and asked.has_pip_conf and asked.is_torchs(found)
             mend = WITHOUT_TORCHS if without else cause.mend
-            return BuildFailure(what, tuple(found)[:MOST_LINES], mend.format(host=host))
+            return BuildFailure(what, tuple(found)[:MAX_LINES], mend.format(host=host))
     return BuildFailure(None, tuple(lines)[-LAST_LINES:], "its last lines are above: what do they say?")
 
 

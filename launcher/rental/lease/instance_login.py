@@ -30,8 +30,8 @@ Cloud-init may still install them.
 RESTART_S, AGAIN_S = 60.0, 0.5
 """The seconds that sshd may take to restart, and the interval between checks."""
 PIECE = 1 << 16
-MOST_OUTPUT = 1 << 20
-MOST_WAIT_S = 1800.0
+MAX_OUTPUT = 1 << 20
+MAX_WAIT_S = 1800.0
 """The maximum duration of a script on the machine, in seconds."""
 NEW_HOST_KEY = """\
 set -e
@@ -74,19 +74,19 @@ class InstanceLogin:
     def as_root(self, script: str) -> ScriptResult:
         """Run a shell script with `sudo -n`.
 
-        Raises UnreachableError after MOST_WAIT_S or if the link is lost.
+        Raises UnreachableError after MAX_WAIT_S or if the link is lost.
         """
         return self.run(f"exec sudo -n sh -c {shlex.quote(script)}")
 
     def run(self, script: str) -> ScriptResult:
-        """Run a shell script. Raises UnreachableError after MOST_WAIT_S or if the link is lost."""
+        """Run a shell script. Raises UnreachableError after MAX_WAIT_S or if the link is lost."""
         command = f"exec 2>&1; {script}"
         channel = self._link.open_program(["sh", "-c", command])
-        text, until = b"", time.monotonic() + MOST_WAIT_S
+        text, until = b"", time.monotonic() + MAX_WAIT_S
         try:
-            channel.settimeout(MOST_WAIT_S)
+            channel.settimeout(MAX_WAIT_S)
             while piece := channel.recv(PIECE):
-                text = (text + piece)[-MOST_OUTPUT:]
+                text = (text + piece)[-MAX_OUTPUT:]
                 channel.settimeout(max(0.1, until - time.monotonic()))
             return ScriptResult(channel.recv_exit_status(), text.decode(errors="replace"))
         except OSError as error:

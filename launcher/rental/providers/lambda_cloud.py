@@ -35,7 +35,7 @@ from launcher.rental.providers.lambda_api import (
 )
 from launcher.rental.providers.lambda_credentials import KEYS_PAGE, VARIABLE, LambdaKey, find_key, key_files
 from launcher.rental.providers.lambda_settings import API, LambdaSettings
-from launcher.rental.rate_limit import MOST_WAIT_S, RateLimit, Waits, back_off_s, say_nothing, usual_pace
+from launcher.rental.rate_limit import MAX_WAIT_S, RateLimit, Waits, back_off_s, say_nothing, usual_pace
 from launcher.rental.renting import (
     TAGS,
     Instance,
@@ -79,7 +79,7 @@ STATES = {
 Any other status is UNKNOWN: still billed, and never ready.
 """
 NONCE_TAG = TAGS[1]
-MOST_WORDS = 100
+MAX_WORDS = 100
 """The most characters of the service's own texts that are shown."""
 A = TypeVar("A", bound=Record)
 
@@ -265,7 +265,7 @@ class LambdaAccount:
                     return reply
                 self.has_sent_launch &= not is_launch
                 turn.hold_off(back_off_s(refusals, reply.retry_s, self._draw))
-            if (reply.retry_s or 0.0) > MOST_WAIT_S:
+            if (reply.retry_s or 0.0) > MAX_WAIT_S:
                 break  # the caller raises the error, instead of a wait of hours
         return reply
 
@@ -347,10 +347,10 @@ def _meaning(reply: ServiceReply) -> Meaning | None:
 
 def _offer(found: TypeOffer) -> InstanceOffer:
     about = found.instance_type
-    card, memory_gb = card_memory(about.name, printable(about.gpu_description)[:MOST_WORDS])
+    card, memory_gb = card_memory(about.name, printable(about.gpu_description)[:MAX_WORDS])
     return InstanceOffer(
         type=about.name,
-        title=printable(about.description)[:MOST_WORDS] or about.name,
+        title=printable(about.description)[:MAX_WORDS] or about.name,
         card=card,
         cards=about.specs.gpus,
         memory_gb=memory_gb,
@@ -369,9 +369,9 @@ def _instance(listed: ListedInstance) -> Instance:
     return Instance(
         id=listed.id,
         state=STATES.get(listed.status, InstanceState.UNKNOWN),
-        word=printable(listed.status)[:MOST_WORDS],
+        word=printable(listed.status)[:MAX_WORDS],
         nonce=named if named.startswith(tagged) else tagged,  # a tag may be missing, or cut off
-        name=printable(listed.name)[:MOST_WORDS],
+        name=printable(listed.name)[:MAX_WORDS],
         ip=listed.ip or None,
         region=listed.region.name if listed.region is not None else "",
         type=about.name if about is not None else "",

@@ -9,13 +9,13 @@ from launcher.values.record import Event, RunState, State, Summary
 
 KILLED = 137
 SIGKILL = 9
-MOST_CHARS = 100  # of a name that a host sends
+MAX_CHARS = 100  # of a name that a host sends
 _GIVEN_UP = ("nan-divergence", "not-learning", "hang")
 """The failure classes for which the agent gives an attempt up, and then ends it with SIGKILL."""
 _DIAGNOSIS = ("line", "why", "mend")
 _LAST_LINE = "this is its last line"
 """The end of an explanation that refers to the line shown with it."""
-MOST_OF_LINE = 160
+MAX_LINE_LENGTH = 160
 
 
 def words(evidence: object) -> list[str]:
@@ -48,7 +48,7 @@ def why_failed(evidence: object) -> str | None:
     why, line = known.get("why"), " ".join(known.get("line", "").split())
     if why is None or not line or not why.endswith(_LAST_LINE):
         return why
-    return f"{why}: {line if len(line) <= MOST_OF_LINE else line[: MOST_OF_LINE - 1] + '…'}"
+    return f"{why}: {line if len(line) <= MAX_LINE_LENGTH else line[: MAX_LINE_LENGTH - 1] + '…'}"
 
 
 def doubt(evidence: object) -> str | None:
@@ -117,7 +117,7 @@ def _of_checkpoints(event: Event, key: str) -> dict[str, str]:
     checkpoints = event.values.get("checkpoints") if event.kind == "evidence" else None
     found = checkpoints.get(key) if isinstance(checkpoints, dict) else None
     return (
-        {str(name): str(text)[:MOST_CHARS] for name, text in found.items()} if isinstance(found, dict) else {}
+        {str(name): str(text)[:MAX_CHARS] for name, text in found.items()} if isinstance(found, dict) else {}
     )
 
 
@@ -132,13 +132,13 @@ def warned(event: Event) -> str | None:
     """Return the warning of a training's guard, if an event contains one."""
     warning = event.values.get("warning") if event.kind == "evidence" else None
     why = warning.get("why") if isinstance(warning, dict) else None
-    return why[:MOST_CHARS] if isinstance(why, str) else None
+    return why[:MAX_CHARS] if isinstance(why, str) else None
 
 
 def observed(event: Event) -> str | None:
     """Return the library that the start-up hook observes, e.g. `Trainer of transformers 5.23.0`, if an event names one."""
     what = event.values.get("observed") if event.kind == "begin" else None
-    return what[:MOST_CHARS] if isinstance(what, str) and what else None
+    return what[:MAX_CHARS] if isinstance(what, str) and what else None
 
 
 def _clauses(key: str, value: Any) -> list[str]:

@@ -39,7 +39,7 @@ LOST_LINKS = 5
 """The number of lost links after which a pull gives up. Files that have arrived are kept."""
 LONG_AGO_S = 120.0
 BACK_OFF_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-MOST_ASKED_S = 120.0
+MAX_ASKED_S = 120.0
 
 
 Watch = Callable[[UnreachableError | None], None]
@@ -124,7 +124,7 @@ def pause(view: View, error: UnreachableError, losses: int) -> None:
     """
     wait_s = BACK_OFF_S[min(losses, len(BACK_OFF_S)) - 1] * random.uniform(0.8, 1.2)  # noqa: S311 - jitter
     asked_s = error.retry_s if isinstance(error, ServiceError) else None
-    wait_s = max(wait_s, min(asked_s or 0.0, MOST_ASKED_S))
+    wait_s = max(wait_s, min(asked_s or 0.0, MAX_ASKED_S))
     view.lost(error, losses, wait_s)
     time.sleep(wait_s)
 

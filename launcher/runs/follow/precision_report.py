@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from launcher.base.json_file import JsonObject
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.printed_lines import parse_event
-from launcher.copy.run_record import MOST_GROWN
+from launcher.copy.run_record import MAX_GROWTH
 from launcher.errors import BadFileError
 from launcher.planning.precision.precision_comparison import (
     PrecisionRow,
@@ -168,7 +168,7 @@ def _evidence(local_copy: LocalCopy, folder: str) -> tuple[tuple[PrecisionSeen, 
     seen: list[PrecisionSeen] = []
     proof: JsonObject = {}
     try:
-        lines = local_copy.files.read(f"{folder}/events.jsonl", MOST_GROWN).splitlines()
+        lines = local_copy.files.read(f"{folder}/events.jsonl", MAX_GROWTH).splitlines()
     except OSError:
         return (), {}
     for line in lines:  # only a few of millions are parsed

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from launcher.copy.local_copy import LocalCopy
     from launcher.transport.client.host_client import HostClient
 
-MOST_ROUNDS = 20
+MAX_ROUNDS = 20
 """The maximum number of answers that are not full. An ended run needs fewer."""
 
 
@@ -22,7 +22,7 @@ def refresh(client: HostClient, local_copy: LocalCopy, most: float = math.inf) -
     """
     local_copy.sync.load_cursors()
     size = rounds = 0
-    while rounds < MOST_ROUNDS and size < most:
+    while rounds < MAX_ROUNDS and size < most:
         news = local_copy.sync.apply(client.runs.read(local_copy.run, local_copy.sync.request()))
         size += news.size
         rounds += not news.is_full

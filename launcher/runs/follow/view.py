@@ -50,7 +50,7 @@ class View:
     def head(self, plan: Plan) -> None:
         """Show the job, host, card and precision."""
 
-    def cargo(self, cargo: UploadSelection) -> None:
+    def selection(self, selection: UploadSelection) -> None:
         """Show the excluded files that the user may need."""
 
     def agrees(self, question: str) -> bool | None:

@@ -43,7 +43,7 @@ class Preview(NamedTuple):
     host: Host
     plan: Plan
     findings: tuple[Finding, ...]
-    cargo: UploadSelection
+    selection: UploadSelection
     session: SessionPreview | None = None
     rental: RentalChoice | None = None
 
@@ -112,8 +112,8 @@ def preview(
         plan = plan_of(profile, _with_nothing_asked(resolved), facts)
         refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
     asked = cards.findings(resolved.gpus, plan, host, facts)
-    of_script = script_check.findings(resolved.job, loaded.cargo)
-    against = [*refused, *of_job, *loaded.cargo.findings, *of_script]
+    of_script = script_check.findings(resolved.job, loaded.selection)
+    against = [*refused, *of_job, *loaded.selection.findings, *of_script]
     if question is not None:
         against.append(question)
     against += resolved.machine.notes if resolved.machine is not None else ()
@@ -124,7 +124,7 @@ def preview(
     findings = (*against, *unreached, *asked, *found)
     place = facts.host_id if facts is not None else host.name
     session = planning.preview(plan, host, place, loaded.tree)
-    return Preview(host, plan, findings, loaded.cargo, session, rental)
+    return Preview(host, plan, findings, loaded.selection, session, rental)
 
 
 def _not_reached(error: HostError) -> Finding:

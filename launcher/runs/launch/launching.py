@@ -196,7 +196,7 @@ def _launch_on(
             started = begin(contact, runtime, plan, secrets, UploadStage("ship", fill), run_id, hold)
         # On a full disk here, only an explanation, `rerun` and `recover --abandon` are lost.
         with contextlib.suppress(OSError):
-            excluded_files.remember(started.local_copy.files, loaded.cargo)
+            excluded_files.remember(started.local_copy.files, loaded.selection)
             remember(started.local_copy, request)
             for shipment in shipments:
                 upload_record.write(started.local_copy, upload_record.sent(loaded.tree, shipment.manifest))
@@ -227,10 +227,10 @@ def _load(task: resolve.Task, env_files: Sequence[str], view: View, code: Frozen
     with view.stage("files") as stage:
         stage.text = None  # its line is that of the stage `ship`
         loaded = load(task, env_files)
-        if code is not None and not loaded.cargo.findings:
+        if code is not None and not loaded.selection.findings:
             loaded = code.of_batch(loaded, task.file)
-    settle([*loaded.cargo.findings, *script_check.findings(task.job, loaded.cargo)], view)
-    view.cargo(loaded.cargo)
+    settle([*loaded.selection.findings, *script_check.findings(task.job, loaded.selection)], view)
+    view.selection(loaded.selection)
     return loaded
 
 

@@ -23,7 +23,7 @@ from pydantic_core import PydanticCustomError
 
 from launcher.backends.registry import backend_of
 from launcher.base.bounded_read import read_bounded
-from launcher.base.toml import MOST_BYTES, TomlTable, parse_toml, read_text, read_toml
+from launcher.base.toml import MAX_BYTES, TomlTable, parse_toml, read_text, read_toml
 from launcher.config.resolve import Task
 from launcher.errors import BadFileError, UsageError
 from launcher.planning.precision.quantizer import with_quantizer
@@ -188,7 +188,7 @@ def _of_script(task: Task) -> Packages | None:
     if script is None or script.is_module or not (task.code / script.path).is_file():
         return None
     try:
-        data = read_bounded(task.code / script.path, MOST_BYTES, cuts=True)
+        data = read_bounded(task.code / script.path, MAX_BYTES, cuts=True)
     except (OSError, BadFileError):
         return None  # the check of the script reports it
     text = data.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")

@@ -23,7 +23,7 @@ from launcher.values.upload_selection import UploadSelection
 TRIES = 3
 LARGE = 10_000_000
 """The size in bytes from which a sent file is named."""
-MOST_LARGEST = 3
+MAX_LARGEST = 3
 
 
 class Shipment(NamedTuple):
@@ -59,10 +59,12 @@ def ship(
     except ConnectionLostError as error:
         words = f"{error}\n  no run was begun; type the same command again: it sends only the files that have not arrived completely"
         raise ConnectionLostError(error.host, words) from error
-    if sent or is_large(load.cargo):
+    if sent or is_large(load.selection):
         before.record(manifest.values())
-    left_out = left_out_line(load.cargo)
-    words = f"{_sent(load.cargo, sent)}; left out: {left_out}" if left_out else _sent(load.cargo, sent)
+    left_out = left_out_line(load.selection)
+    words = (
+        f"{_sent(load.selection, sent)}; left out: {left_out}" if left_out else _sent(load.selection, sent)
+    )
     return Shipment(manifest, words)
 
 
@@ -75,12 +77,12 @@ def _put(
     return manifest, _send(client, local_copy.run, load.tree, manifest, stage)
 
 
-def _sent(cargo: UploadSelection, sent: dict[str, int]) -> str:
+def _sent(selection: UploadSelection, sent: dict[str, int]) -> str:
     if not sent:
-        return f"{files_text(cargo.files)}, {decimal(cargo.bytes)}, none to send"
-    largest = [f"{path} ({decimal(size)})" for path, size in cargo.largest if size >= LARGE]
-    named = f"; largest: {', '.join(largest[:MOST_LARGEST])}" if largest else ""
-    return f"{len(sent):,} of {files_text(cargo.files)} sent, {decimal(sum(sent.values()))}{named}"
+        return f"{files_text(selection.files)}, {decimal(selection.bytes)}, none to send"
+    largest = [f"{path} ({decimal(size)})" for path, size in selection.largest if size >= LARGE]
+    named = f"; largest: {', '.join(largest[:MAX_LARGEST])}" if largest else ""
+    return f"{len(sent):,} of {files_text(selection.files)} sent, {decimal(sum(sent.values()))}{named}"
 
 
 def _send(

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from launcher.upload.upload_record import UploadRecord
     from launcher.values.host import Host
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 
 
 def check_without(
@@ -185,7 +185,7 @@ def newest_here(local_copy: LocalCopy, target: Host) -> LocalCheckpoint:
     if here.newest is not None:
         sealed = here.newest.checkpoint.model_copy(update={"passed_over": tuple(here.passed_over)})
         return here.newest._replace(checkpoint=sealed)
-    wrong = "".join(f"\n  {one.checkpoint}: {one.wrong}" for one in here.passed_over[:MOST_NAMED])
+    wrong = "".join(f"\n  {one.checkpoint}: {one.wrong}" for one in here.passed_over[:MAX_NAMED])
     raise _nothing_to_go_on_with(
         local_copy,
         target,
@@ -232,7 +232,7 @@ def _files(
 ) -> list[SizedFile]:
     found = upload_record.find(sent, missing)
     if found.changed:
-        names, more = ", ".join(found.changed[:MOST_NAMED]), len(found.changed) - MOST_NAMED
+        names, more = ", ".join(found.changed[:MAX_NAMED]), len(found.changed) - MAX_NAMED
         raise RunError(
             f"not as it was sent to {local_copy.host().name}, and {new.host} has no copy: {names}{f' and {more} more' if more > 0 else ''}\n"
             f"  restore it, then   launch recover {local_copy.short} --host {target.name} --abandon\n"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from launcher.base.client_files import UnreadableError
 from launcher.copy.local_copy import LocalCopy
-from launcher.copy.run_files import MOST_JSON
+from launcher.copy.run_files import MAX_JSON
 from launcher.runs.pull.checkpoint_pulling import LocalCheckpoint
 from launcher.runs.pull.local_copies import LocalCopies
 from launcher.values.reported.answers import RejectedCheckpoint
@@ -75,7 +75,7 @@ def _step(manifest: Mapping[str, Any]) -> float:
 
 
 def _read(local_copy: LocalCopy, name: str) -> SealedCheckpoint:
-    manifest = local_copy.files.read(f"checkpoints/{name}/{MANIFEST}", MOST_JSON)
+    manifest = local_copy.files.read(f"checkpoints/{name}/{MANIFEST}", MAX_JSON)
     return sealed_checkpoint(name, manifest, hashlib.sha256(manifest).hexdigest(), {})
 
 

@@ -38,7 +38,7 @@ OLDER_BYTES = 20_000_000_000
 """The maximum bytes of a script's older checkpoints to download: this costs a few minutes of rent."""
 NO_LIMIT = sys.maxsize
 """No size limit: files cannot be fetched from a terminated machine."""
-MOST_NAMED = 8
+MAX_NAMED = 8
 STEADY_S = 5.0
 """How long a transfer is observed before its rate counts as known, in seconds."""
 NEVER_BEGUN = "its run never began"
@@ -192,8 +192,8 @@ def download_files(
 
 def _few(folders: Sequence[str]) -> str:
     """Return the names of the last folders, and the number of the others."""
-    more = f" and {len(folders) - MOST_NAMED} more" if len(folders) > MOST_NAMED else ""
-    return f"{', '.join(folders[-MOST_NAMED:])}{more}"
+    more = f" and {len(folders) - MAX_NAMED} more" if len(folders) > MAX_NAMED else ""
+    return f"{', '.join(folders[-MAX_NAMED:])}{more}"
 
 
 def own_checkpoints(files: Iterable[RunOutput]) -> list[str]:
@@ -237,5 +237,5 @@ def missing(client: HostClient, local_copy: LocalCopy) -> str:
         sizes[name] = sizes.get(name, 0) + file.size
     names = [f"{name} ({decimal(size)})" for name, size in sorted(sizes.items(), key=lambda one: -one[1])]
     names += [f"{shown_path(path)} ({why})" for path, why in sorted(listed.left_out.items())]
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    return f"{', '.join(names[:MOST_NAMED])}{more}"
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"{', '.join(names[:MAX_NAMED])}{more}"

@@ -47,7 +47,7 @@ from launcher.values.reported.checkpoint import SealedCheckpoint, sealed_checkpo
 from launcher.values.reported.engine_access import EngineAccess, RunLocation
 from launcher.values.reported.output import (
     CONTENT,
-    MOST_FILES,
+    MAX_FILES,
     OUTPUT,
     Content,
     Loss,
@@ -76,7 +76,7 @@ MAX_LINE = 1 << 16
 """The maximum bytes of a line about a file or a run."""
 MAX_LINES = 128 << 20
 """The maximum bytes of all lines of a list: 200,000 files with paths of 500 characters."""
-MOST_SIGNS = 50
+MAX_SIGNS = 50
 """The maximum number of progress messages per second, with the same number in advance.
 
 An agent sends one per second.
@@ -185,7 +185,7 @@ class _VerbGroup:
                 try:
                     if line[:1].isdigit():
                         signs += 1
-                        if signs > MOST_SIGNS * (1 + time.monotonic() - began):
+                        if signs > MAX_SIGNS * (1 + time.monotonic() - began):
                             raise self._malformed(verb, "it has nothing but signs of life")
                         heard(_READ.validate_json(line, strict=True))
                         continue
@@ -193,8 +193,8 @@ class _VerbGroup:
                 except ValidationError as error:
                     raise self._malformed(verb, str(error.errors()[0]["msg"])) from error
                 count, size = count + 1, size + len(line)
-                if count > MOST_FILES:
-                    raise self._malformed(verb, f"it names more than {MOST_FILES:,} files")
+                if count > MAX_FILES:
+                    raise self._malformed(verb, f"it names more than {MAX_FILES:,} files")
                 if size > MAX_LINES:
                     raise self._malformed(verb, "its names are too long to be true")
 

@@ -43,7 +43,7 @@ _NO_GREETING = "Error reading SSH protocol banner"
 START_UP_FILES = "~/.bashrc, ~/.zshenv, ~/.cshrc or another start-up file of that shell"
 STATUS_S = 2.0
 """The seconds by which a program's exit status may follow the end of its output."""
-SAID_LINES, MOST_SAID, MOST_HEARD = 3, 300, 4096
+SAID_LINES, MAX_MESSAGE, MAX_HEARD = 3, 300, 4096
 """The most lines and characters of a login's output that are shown, and the most bytes of it that are kept."""
 FORBIDDEN, UNREACHED = 1, 2  # a server's reasons to refuse a channel: RFC 4254, 5.1
 
@@ -114,7 +114,7 @@ class SshConnection:
         """Return the error for a login shell that ended, or ran for `waited_s` seconds, without an agent."""
         host = self._host
         while channel.recv_stderr_ready():
-            said += channel.recv_stderr(MOST_HEARD)
+            said += channel.recv_stderr(MAX_HEARD)
         if waited_s is None:
             channel.status_event.wait(STATUS_S)
             status = channel.exit_status
@@ -124,7 +124,9 @@ class SshConnection:
             words = f"its login shell has begun no agent within {waited_s:.0f} s"
             asks = "start another shell, or wait for input"
         lines = [printable(line) for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
-        words += f"; it said: {' / '.join(lines[-SAID_LINES:])[-MOST_SAID:]}" if lines else ", without a word"
+        words += (
+            f"; it said: {' / '.join(lines[-SAID_LINES:])[-MAX_MESSAGE:]}" if lines else ", without a word"
+        )
         return ConnectionLostError(
             host.name,
             f"{host.name}: {words}\n  does {START_UP_FILES} {asks}?   try   {host.by_hand('true')}",
@@ -315,7 +317,7 @@ class SshLink:
                 raise
             raise self._connection.no_agent(self._channel, self._said, self._timeout_s) from error
         if not self._is_heard:
-            self._said = (self._said + piece)[-MOST_HEARD:]
+            self._said = (self._said + piece)[-MAX_HEARD:]
             self._is_heard = MAGIC in self._said
             if not piece:
                 raise self._connection.no_agent(self._channel, self._said, None)

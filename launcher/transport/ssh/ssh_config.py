@@ -40,7 +40,7 @@ OLD_CIPHERS = "aes128-cbc", "aes192-cbc", "aes256-cbc", "3des-cbc"
 """More ciphers that paramiko has, for a configuration that names them."""
 LATER = {letter: f"\0{letter}" for letter in "HItfK"}
 """The placeholders for KnownHostsCommand's tokens that only the connection can fill in."""
-MOST_HOPS = 8
+MAX_HOPS = 8
 
 
 class Hop(NamedTuple):
@@ -92,7 +92,7 @@ def hops(host: Host) -> list[Hop]:
     Raises BadFileError for a configuration that ssh would reject too, UnreachableError if ssh takes too long
     to read it.
     """
-    *before, last = _route(str(host.address), host.user, host.port, (), MOST_HOPS)
+    *before, last = _route(str(host.address), host.user, host.port, (), MAX_HOPS)
     if host.identity_file:
         last = last._replace(identity_files=(os.path.expanduser(host.identity_file),), certificates=())
     if host.known_hosts:
@@ -111,7 +111,7 @@ def _route(
         return [hop]
     if not hops_left:
         raise BadFileError(
-            f"{USER_CONFIG}: the route to {name} has more than {MOST_HOPS} hops{look_up_hint(name)}"
+            f"{USER_CONFIG}: the route to {name} has more than {MAX_HOPS} hops{look_up_hint(name)}"
         )
     *before, last = through.split(",")
     written = re.fullmatch(r"(?:ssh://)?(?:(.+)@)?(?:\[([^]]+)\]|([^:@]+))(?::(\d+))?", last)

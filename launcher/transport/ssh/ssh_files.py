@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 USER_CONFIG = "~/.ssh/config"
 SYSTEM_CONFIG = "/etc/ssh/ssh_config"
-MOST_INCLUDES = 16
+MAX_INCLUDES = 16
 """The maximum depth of includes, as in ssh."""
 _INCLUDE = re.compile(r"""^[ \t]*"?include"?[ \t=]+(.*)$""", re.IGNORECASE | re.MULTILINE)
 
@@ -25,7 +25,7 @@ def texts() -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for file in (USER_CONFIG, SYSTEM_CONFIG):
         path = os.path.expanduser(file)
-        _read(path, os.path.dirname(path), MOST_INCLUDES, found)
+        _read(path, os.path.dirname(path), MAX_INCLUDES, found)
     return found
 
 

@@ -27,7 +27,7 @@ TOUCH_S = 60  # the user must touch a hardware key
 PERSON_S = 0.3
 """An ssh-agent that takes more seconds than this to answer has asked the user, e.g. after `ssh-add -c`."""
 ASKED_TIMES = 3
-MOST_TRIES = 5  # sshd's MaxAuthTries is six
+MAX_TRIES = 5  # sshd's MaxAuthTries is six
 
 MAGIC = b"openssh-key-v1\0"
 
@@ -86,7 +86,7 @@ class KeyLogin:
         raise self._refusal("refuses every key that we may offer")
 
     def _check_tries(self, tries: int) -> None:
-        if tries >= MOST_TRIES:
+        if tries >= MAX_TRIES:
             mend = "offer fewer keys   identity_file in launch.toml, or IdentitiesOnly yes in ~/.ssh/config"
             raise self._refusal(f"hung up after {tries} wrong keys", mend)
 

@@ -14,7 +14,7 @@ from launcher.transport.ssh.ssh_certificates import SUFFIX, public_key
 
 KRL_MAGIC = b"SSHKRL\n\0"
 CHECK_S = 10
-MOST_BYTES = 64 * 1024 * 1024
+MAX_BYTES = 64 * 1024 * 1024
 
 
 class UnreadableRevocationsError(Exception):
@@ -28,7 +28,7 @@ def is_revoked(file: str, key: paramiko.PKey, authority: bytes | None) -> bool:
     """
     try:
         with open(file, "rb") as opened:
-            text = opened.read(MOST_BYTES)
+            text = opened.read(MAX_BYTES)
     except OSError as error:
         raise UnreadableRevocationsError(error.strerror or str(error)) from error
     if text.startswith(KRL_MAGIC):

@@ -9,8 +9,8 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter
 
 from launcher.values.base import Record
 
-MOST_FILES = 200_000
-MOST_DEEP = 80
+MAX_FILES = 200_000
+MAX_DEPTH = 80
 """The maximum number of parts of a path.
 
 An agent lists at most 64 folders; Python's functions for trees fail on deeper ones.
@@ -24,8 +24,8 @@ Kind = Literal["artifact", "output", "checkpoint"]
 def _inside(path: str) -> str:
     """Return a path to a file below one of the `TOPS` folders. Raises ValueError for other paths."""
     parts = path.split("/")
-    if len(parts) > MOST_DEEP:
-        raise ValueError(f"{path[:200]!r} is more than {MOST_DEEP} folders deep")
+    if len(parts) > MAX_DEPTH:
+        raise ValueError(f"{path[:200]!r} is more than {MAX_DEPTH} folders deep")
     if len(parts) < 2 or parts[0] not in TOPS or "\0" in path or {"", ".", ".."} & {*parts}:
         raise ValueError(f"{path[:200]!r} is not a path of something that a run writes")
     return path

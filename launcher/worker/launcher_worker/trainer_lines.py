@@ -10,7 +10,7 @@ from .json_values import scalar
 from .throughput import Speedometer
 
 _LOSS = "tr_loss_step"  # the loss of a micro-batch in Trainer's loop, named so since transformers 4
-_MOST_FRAMES = 10  # between a callback and that loop
+_MAX_FRAMES = 10  # between a callback and that loop
 
 
 class TrainerLines:
@@ -85,7 +85,7 @@ def _loss_in_callers() -> Any:
     A Trainer passes it to no callback.
     """
     frame = sys._getframe(2)  # noqa: SLF001 - the only way to a caller's frame
-    for _ in range(_MOST_FRAMES):
+    for _ in range(_MAX_FRAMES):
         if frame is None or _LOSS in frame.f_code.co_varnames:
             break
         frame = frame.f_back  # type: ignore[assignment]  # None ends the search

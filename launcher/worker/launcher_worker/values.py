@@ -22,7 +22,7 @@ from .json_values import digest
 
 STACKS_SIGNAL = 44
 """The agent's signal to a process that has been silent for too long."""
-LEAST_DESCRIPTOR = 100
+MIN_DESCRIPTOR = 100
 """The lowest descriptor for the file for stacks: a script may use the first ones itself, or close them."""
 SHORT_NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
@@ -231,7 +231,7 @@ def _answer_agent() -> None:
     with contextlib.suppress(KeyError, OSError, RuntimeError, ValueError):
         low = os.open(os.environ["LAUNCH_STACKS"], os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            stacks = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, LEAST_DESCRIPTOR)
+            stacks = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, MIN_DESCRIPTOR)
         finally:
             os.close(low)
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)

@@ -3,7 +3,7 @@
 import pytest
 from testbed.clock import Clock
 
-from launcher.agent.attempt.hang_watch import LEAST_S, TIMES, HangWatch
+from launcher.agent.attempt.hang_watch import MIN_S, TIMES, HangWatch
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def steps(clock, live, count, pace_s, start=0):
 
 
 @pytest.mark.parametrize(
-    ("hang_s", "pace_s", "limit_s"), [(None, 1.0, LEAST_S), (None, 120.0, TIMES * 120.0), (7.0, 120.0, 7.0)]
+    ("hang_s", "pace_s", "limit_s"), [(None, 1.0, MIN_S), (None, 120.0, TIMES * 120.0), (7.0, 120.0, 7.0)]
 )
 def test_the_limit_follows_the_pace_unless_the_job_says_it(clock, hang_s, pace_s, limit_s):
     """Many times the median step, at least a quarter of an hour."""

@@ -25,7 +25,7 @@ FAILS = """Traceback (most recent call last):
     loss.backward()
 torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.20 GiB.
 """
-MOST_BYTES = 150_000_000
+MAX_BYTES = 150_000_000
 MEASURE = """
 import resource, subprocess, sys
 subprocess.run(sys.argv[1:], check=True)
@@ -38,7 +38,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 def _small_pieces(monkeypatch):
     monkeypatch.setattr(log_file, "PIECE", 64)
     monkeypatch.setattr(log_file, "_BACK", 16)
-    monkeypatch.setattr(log_file, "_MOST_OF_LINE", 1000)
+    monkeypatch.setattr(log_file, "_MAX_LINE_LENGTH", 1000)
 
 
 @pytest.mark.usefixtures("_small_pieces")
@@ -98,4 +98,4 @@ def test_the_diagnosis_of_a_log_of_100_mb_needs_little_memory(client):
     done = subprocess.run(words, cwd=client.project, env=client.env, capture_output=True, check=True)
     first, *_, memory = done.stdout.splitlines()
     assert first.startswith(b"cuda-oom   line ")
-    assert int(memory) * (1 if sys.platform == "darwin" else 1024) <= MOST_BYTES
+    assert int(memory) * (1 if sys.platform == "darwin" else 1024) <= MAX_BYTES

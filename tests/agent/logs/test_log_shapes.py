@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from launcher.agent.logs.log_bars import bar_form
 from launcher.agent.logs.log_forms import line_form
 from launcher.agent.logs.log_scanner import LogScanner
-from launcher.agent.logs.log_shapes import MOST_CHARS, MOST_SHAPES, Shapes
+from launcher.agent.logs.log_shapes import MAX_CHARS, MAX_SHAPES, Shapes
 
 LOGS = {path.parent.name: path.read_bytes() for path in (Path(__file__).parent / "logs").glob("*/log.txt")}
 LINES = sorted({line for log in LOGS.values() for line in log.splitlines(keepends=True)})
@@ -135,9 +135,9 @@ def test_what_is_kept_of_a_hostile_log_is_bounded():
     """A shape for each line, and long lines, fill no memory."""
     scanner = scanner_with(Shapes)
     words = itertools.product("abcdefghij", repeat=4)
-    for word in itertools.islice(words, 3 * MOST_SHAPES):
+    for word in itertools.islice(words, 3 * MAX_SHAPES):
         scanner.feed(b"step 1: loss 2.5 %s\n" % "".join(word).encode() * 2)
-    scanner.feed(b"loss: 1.5 %s\n" % (b"x" * MOST_CHARS) * 3)
+    scanner.feed(b"loss: 1.5 %s\n" % (b"x" * MAX_CHARS) * 3)
     for held in (scanner._lines._words, scanner._lines._forms):
-        assert len(held) == MOST_SHAPES
-        assert all(len(key) <= MOST_CHARS for key in held)
+        assert len(held) == MAX_SHAPES
+        assert all(len(key) <= MAX_CHARS for key in held)

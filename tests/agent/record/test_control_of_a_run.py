@@ -127,10 +127,10 @@ def test_a_run_cannot_push_out_what_others_have_shown(run):
     """What is kept of all runs is bounded, so what is taken from one is, too, however often it changes."""
     evidence_import.expect(run)
     Path(run.folder(1).state).write_text('{"state": "running"}')
-    for number in range(3 * evidence_import.MOST_OF_RUN):
+    for number in range(3 * evidence_import.MAX_PER_RUN):
         write_durably(run.folder(1).precision, json.dumps({"key": {"model": str(number)}}))
         evidence_import.take_in_all(run.root, process.host_id())
-    assert len(list(Path(run.evidence(process.host_id())).iterdir())) == evidence_import.MOST_OF_RUN
+    assert len(list(Path(run.evidence(process.host_id())).iterdir())) == evidence_import.MAX_PER_RUN
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"key": 3}', '{"key": {}, "failed": [1]}', "[" * 100_000])

@@ -143,7 +143,7 @@ def test_what_is_kept_is_shown_and_decides_nothing(history):
 def test_the_file_of_kept_lines_is_rewritten_when_most_of_it_is_stale(history, monkeypatch):
     """It does not grow for ever with runs that are gone."""
     root, ids = history
-    monkeypatch.setattr(summary_cache, "MOST_STALE", 10)
+    monkeypatch.setattr(summary_cache, "MAX_STALE", 10)
     cache = summary_cache.SummaryCache(str(root))
     for _ in range(9):
         for run in ids[:20]:
@@ -260,7 +260,7 @@ def test_a_reader_gets_many_large_records_in_pieces(history):
     known, rounds = {}, 0
     while True:
         answer, payload = cursors.read(run, {"cursors": known})
-        assert len(payload) <= cursors.MAX_BYTES + size
+        assert len(payload) <= cursors.MAX_ANSWER_BYTES + size
         at = 0
         for part in answer["parts"]:
             data, at = payload[at : at + part["size"]], at + part["size"]

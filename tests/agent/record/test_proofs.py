@@ -40,11 +40,11 @@ def test_neither_a_file_nor_the_folder_grows_without_bound(tmp_path, monkeypatch
     """What is too large is not kept; the oldest make room."""
     assert (
         precision_evidence.keep(
-            str(tmp_path), {**RECORD, "proof": {"dtypes": "x" * precision_evidence.MOST_BYTES}}
+            str(tmp_path), {**RECORD, "proof": {"dtypes": "x" * precision_evidence.MAX_BYTES}}
         )
         is None
     )
-    monkeypatch.setattr(precision_evidence, "MOST_FILES", 2)
+    monkeypatch.setattr(precision_evidence, "MAX_FILES", 2)
     paths = []
     for number in range(4):
         paths.append(precision_evidence.keep(str(tmp_path), {**RECORD, "card": str(number)}))
@@ -157,7 +157,7 @@ def test_each_job_and_workload_keeps_its_own_measurement(tmp_path, monkeypatch):
             path = kept(tmp_path, job=job, time=float(moment), measured={"workload": workload, **figures})
             os.utime(path, (moment, moment))
     assert sorted(jobs()) == [("train", "long"), ("train", "short"), ("tune", "long"), ("tune", "short")]
-    monkeypatch.setattr(precision_evidence, "MOST_MEASURED", 2)
+    monkeypatch.setattr(precision_evidence, "MAX_MEASURED", 2)
     failed = kept(tmp_path, failed="nan-divergence")
     kept(tmp_path, 1, measured={"workload": "short", **figures})
     path = kept(tmp_path, job="other", measured={"workload": "short", **figures})
@@ -194,7 +194,7 @@ def test_a_precision_that_fails_has_no_measurement_any_more(tmp_path, more, is_k
 @pytest.mark.usefixtures("without_driver")
 def test_measurements_do_not_crowd_out_a_failure(tmp_path, monkeypatch):
     """It decides which precision goes first."""
-    monkeypatch.setattr(precision_evidence, "MOST_RECALLED", 2)
+    monkeypatch.setattr(precision_evidence, "MAX_RECALLED", 2)
     os.utime(kept(tmp_path, failed="nan-divergence"), (1, 1))
     for number in range(3):
         kept(tmp_path, measured={"workload": str(number), "micro_batch": 4, "fits": 4})
@@ -214,15 +214,15 @@ def test_what_is_recalled_is_bounded_and_no_file_can_hold_it_up(tmp_path, monkey
     os.mkfifo(tmp_path / "fifo.json")
     (tmp_path / "folder.json").mkdir()
     (tmp_path / "link.json").symlink_to(kept(tmp_path / "elsewhere", 9))
-    (tmp_path / "huge.json").write_text('"' + "x" * (2 * precision_evidence.MOST_BYTES) + '"')
+    (tmp_path / "huge.json").write_text('"' + "x" * (2 * precision_evidence.MAX_BYTES) + '"')
     (tmp_path / "deep.json").write_text("[" * 60000)
     (tmp_path / "none.json").write_bytes(b"\xff{")
     (tmp_path / "list.json").write_text("[]")
     times = [entry["time"] for entry in precision_evidence.recall(str(tmp_path), MODEL)]
     assert times == [4.0, 3.0, 2.0, 1.0, 0.0]
-    monkeypatch.setattr(precision_evidence, "MOST_RECALLED", 2)
+    monkeypatch.setattr(precision_evidence, "MAX_RECALLED", 2)
     assert len(precision_evidence.recall(str(tmp_path), MODEL)) == 2
-    monkeypatch.setattr(precision_evidence, "MOST_READ", 1)
+    monkeypatch.setattr(precision_evidence, "MAX_READ", 1)
     assert precision_evidence.recall(str(tmp_path), MODEL) == []
 
 

@@ -61,7 +61,7 @@ def test_what_does_not_fit_on_a_full_disk_arrives_when_there_is_room(small_disk)
 @pytest.mark.testbed
 def test_what_exceeds_the_memory_for_it_is_dropped_aloud(small_disk, monkeypatch):
     """A disk that stays full does not take the host's memory too."""
-    monkeypatch.setattr(appender, "MOST_WAITING", 3000)
+    monkeypatch.setattr(appender, "MAX_PENDING", 3000)
     filler = small_disk / "filler"
     file = Appender(str(small_disk / "log.txt"))
     file.append(b"x")  # so that the file has its first page

@@ -15,7 +15,7 @@ from testbed.toy import recorded_run
 from launcher.agent.record.rundir import Run
 from launcher.agent.serving import cursors
 from launcher.agent.serving.client_connection import ClientConnection
-from launcher.agent.serving.cursors import MAX_BYTES
+from launcher.agent.serving.cursors import MAX_ANSWER_BYTES
 from launcher.agent.serving.session import ClientSession
 from launcher.agent.verbs.reading import Read, read
 from launcher.copy.local_copy import LocalCopy
@@ -177,7 +177,7 @@ def test_a_loud_run_starves_no_other(many):
     for number in range(1, 10):
         assert runs.local_copies[number].sync.apply(found[number]).log[0].text == f"step {number}"
     sizes = {number: len(answer.payload) for number, answer in found.items()}
-    assert MAX_BYTES * 0.9 < sizes[0] <= MAX_BYTES
+    assert MAX_ANSWER_BYTES * 0.9 < sizes[0] <= MAX_ANSWER_BYTES
     assert found[0].values["is_full"]
     runs.local_copies[0].sync.apply(found[0])
     runs.fetch(*range(10))
@@ -192,7 +192,7 @@ def test_loud_runs_share_the_room(many):
     for number in range(4):
         runs.log(number, ("y" * 63 + "\n") * (5 * MB // 64))
     found, _ = runs.read(*range(4))
-    assert [len(found[number].payload) for number in range(4)] == [MAX_BYTES // 4] * 4
+    assert [len(found[number].payload) for number in range(4)] == [MAX_ANSWER_BYTES // 4] * 4
 
 
 def test_records_as_large_as_they_may_be_fit_no_answer_together_and_all_come(many):
@@ -208,7 +208,7 @@ def test_records_as_large_as_they_may_be_fit_no_answer_together_and_all_come(man
     while left:
         found, _ = runs.read(*left)
         size = sum(len(answer.payload) + len(json.dumps(answer.values)) for answer in found.values())
-        assert size <= MAX_BYTES + 4 * FILE_BYTES
+        assert size <= MAX_ANSWER_BYTES + 4 * FILE_BYTES
         assert found
         done = [
             number for number, answer in found.items() if runs.local_copies[number].sync.apply(answer).is_all
@@ -243,7 +243,7 @@ def test_many_quiet_runs_cost_the_agent_a_fifth_of_a_core_at_most(many, agent):
 
 def test_the_sizes_that_were_waited_for_are_not_kept_for_ever(tmp_path, monkeypatch):
     """An agent may live for months, and serve very many runs."""
-    monkeypatch.setattr(cursors, "_MOST_KEPT", 3)
+    monkeypatch.setattr(cursors, "_MAX_KEPT", 3)
     monkeypatch.setattr(cursors, "_awaited", {})
     for number in range(10):
         path = tmp_path / f"{number}.log"

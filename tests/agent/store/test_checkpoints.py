@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from launcher.agent.store.checkpoints import (
-    LEAST_ROOM,
+    MIN_ROOM,
     ChosenCheckpoint,
     Room,
     choose,
@@ -201,12 +201,12 @@ def test_what_is_no_folder_is_in_nobody_s_way(tmp_path):
 @pytest.mark.parametrize(
     ("sealed", "own", "unsaved", "needed"),
     [
-        ([], None, None, LEAST_ROOM),
+        ([], None, None, MIN_ROOM),
         ([1000, 2000], None, None, 2200),  # the newest, and a tenth
         ([2000], None, 1900, 2200),  # a part of one like it
         ([2000], None, 2300, 4600),  # it has grown
         ([], None, 300, 600),  # a part of nobody knows what
-        ([], None, 0, LEAST_ROOM),
+        ([], None, 0, MIN_ROOM),
         ([], 5000, None, 5000),  # the script's own, which is written over
         ([2000], 1500, None, 2200),
     ],

@@ -170,7 +170,7 @@ def test_what_cannot_be_listed_is_named(ended, monkeypatch):
     """Names that are not UTF-8, folders too deep, files too many: a removal may not take them for nothing."""
     (Path(os.fsencode(ended.work).decode()) / "code" / os.fsdecode(b"caf\xe9")).write_text("x")
     ended.fill({f"code/{'d/' * 70}x": 1, **{f"home/{number}": 1 for number in range(9)}})
-    monkeypatch.setattr(module, "MOST_FILES", 5)
+    monkeypatch.setattr(module, "MAX_FILES", 5)
     scan = OutputScan(ended.run, OutputDigests(ended.run))
     assert len(list(scan.outputs())) == 5
     assert sorted(scan.left_out.values()) == [

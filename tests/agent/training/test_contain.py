@@ -129,7 +129,7 @@ def test_a_shutdown_reaches_the_command_and_is_left_with_75(container):
 
 def test_a_hundred_deaths_before_the_command_are_the_last(container):
     """It leaves with 0, so that the engine brings nothing back; a client's contact begins the count anew."""
-    for _ in range(keeper.MOST_FAILURES):
+    for _ in range(keeper.MAX_FAILURES):
         container.folder("attempt", "preparing")
     number = len(container.run.numbers())
     started = container.start()
@@ -155,6 +155,6 @@ def test_agents_that_die_before_they_make_a_folder_are_counted_too(container):
     assert container.start().wait(30) == 1
     told = read_json(container.run.container_end)
     assert told["without_folder"] == 2
-    write_durably(container.run.container_end, json.dumps({**told, "without_folder": keeper.MOST_FAILURES}))
+    write_durably(container.run.container_end, json.dumps({**told, "without_folder": keeper.MAX_FAILURES}))
     assert container.start().wait(30) == 0
     assert len(container.run.numbers()) == 1

@@ -107,7 +107,7 @@ def test_an_address_that_does_not_answer_is_told(run, tmp_path, monkeypatch, add
 def test_a_secret_of_which_the_start_is_cut_off_is_not_said(run):
     """Only the end of what it printed is kept."""
     token = "hf_0123456789" * 4
-    words = ["sh", "-c", f'echo "$TOKEN"; printf %{on_end.MOST_SAID - 20}s end; exit 1']
+    words = ["sh", "-c", f'echo "$TOKEN"; printf %{on_end.MAX_MESSAGE - 20}s end; exit 1']
     said = send(run, words, secrets={"TOKEN": token})["on_end"]
     assert said.endswith("end")
     assert token[-8:] not in said

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.base.client_files import UnreadableError
-from launcher.copy.run_files import MOST_LINE, RunFiles, lines_of
+from launcher.copy.run_files import MAX_LINE, RunFiles, lines_of
 
 RUN = "0101-sft-w8q2"
 PATH = "0002/log.txt"
@@ -270,6 +270,6 @@ def test_what_the_disk_refuses_leaves_the_old_file_and_nothing_beside_it(tmp_pat
 def test_a_line_without_an_end_is_read_in_pieces(tmp_path):
     """A log of a clone may be one line of gigabytes."""
     path = tmp_path / "log.txt"
-    path.write_bytes(b"first\n" + b"x" * (MOST_LINE + 5) + b"\nlast")
+    path.write_bytes(b"first\n" + b"x" * (MAX_LINE + 5) + b"\nlast")
     with path.open("rb") as file:
-        assert [len(line) for line in lines_of(file)] == [6, MOST_LINE, 6, 4]
+        assert [len(line) for line in lines_of(file)] == [6, MAX_LINE, 6, 4]

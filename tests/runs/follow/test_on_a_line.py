@@ -20,7 +20,7 @@ from launcher.transport.connecting import open_shared_connection
 from launcher.values.host import Host
 
 COUNT, SECONDS = 6, 4
-MOST_AGENTS = 5
+MAX_AGENTS = 5
 
 
 class Threads:
@@ -121,7 +121,7 @@ def test_runs_are_launched_and_followed_over_one_connection(client, lab, talking
         found = threads.line()
         threads.end()
     assert max(streams) == 1
-    assert max(serving) <= MOST_AGENTS
+    assert max(serving) <= MAX_AGENTS
     assert found["states"] == ["succeeded"] * COUNT
     assert found["losses"] == 0
     assert len(found["lines"]) >= COUNT * 10 * (SECONDS - 1)
@@ -158,7 +158,7 @@ def test_runs_of_this_machine_have_few_agents_too(client, talking):
         runs = threads.line()["following"]
         found = threads.line()
         threads.end()
-    assert max(serving) <= MOST_AGENTS
+    assert max(serving) <= MAX_AGENTS
     assert found["states"] == ["succeeded"] * COUNT
     check_mirrors(client, root, runs)
     until(lambda: not agents(root), "the end of the agents")
@@ -181,7 +181,7 @@ def test_runs_at_kaggle_are_followed_over_one_line(kaggle_account):
     ):
         assert threads.line() == dict.fromkeys(runs, "succeeded")
         threads.end()
-    assert 0 < max(serving) <= MOST_AGENTS
+    assert 0 < max(serving) <= MAX_AGENTS
     pushed = account.pushes()
     assert len(pushed) == len({*pushed}) == 4
     for run in runs:

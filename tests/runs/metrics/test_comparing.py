@@ -11,7 +11,7 @@ import time
 import pytest
 from testbed.client import REPOSITORY
 
-from launcher.compare.compared_curves import MADE_BY, MOST_POINTS, ComparedLine, Curves, curves_of, figure_of
+from launcher.compare.compared_curves import MADE_BY, MAX_POINTS, ComparedLine, Curves, curves_of, figure_of
 from launcher.compare.comparing import compare, draw, lines_to_draw, picture_of
 from launcher.compare.plan_differences import plan_differences
 from launcher.copy import index
@@ -357,7 +357,7 @@ def test_a_long_curve_keeps_its_peaks_and_what_was_not_finite():
     values = [1.0] * 100_000
     values[41_234], values[70_001], values[80_000], values[-1] = 99.0, -5.0, math.nan, 7.0
     (panel,) = (panel for panel in curves_of(series("loss", values)).panels if panel.label == "loss")
-    assert len(panel.xs) <= 1.01 * MOST_POINTS + 2
+    assert len(panel.xs) <= 1.01 * MAX_POINTS + 2
     assert dict(zip(panel.xs, panel.ys, strict=True))[41_234] == 99.0
     assert dict(zip(panel.xs, panel.ys, strict=True))[70_001] == -5.0
     assert (panel.lost, panel.xs[-1], panel.ys[-1]) == ([80_000], 99_999, 7.0)

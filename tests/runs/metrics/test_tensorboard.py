@@ -148,7 +148,7 @@ def test_of_very_many_points_some_are_drawn_and_the_last_and_every_rare_one(loca
         for name in ("loss", "eval_loss")
     }
     assert steps["eval_loss"] == [1, 6000, 12_000]
-    assert tensorboard.MOST_POINTS / 2 <= len(steps["loss"]) <= tensorboard.MOST_POINTS
+    assert tensorboard.MAX_POINTS / 2 <= len(steps["loss"]) <= tensorboard.MAX_POINTS
     assert steps["loss"] == sorted(steps["loss"])
     assert steps["loss"][-1] == 12_000
 
@@ -177,7 +177,7 @@ def test_a_run_of_very_many_steps_a_second_gets_about_as_many_points_as_are_show
         lines = [metric(100 * answer + step, loss=1.0) for step in range(100)]
         board.add(local_copy(1, *lines))
     fast = len(drawn(local_copy.tensorboard))
-    assert 2 * tensorboard.MOST_POINTS <= fast <= 3.2 * tensorboard.MOST_POINTS
+    assert 2 * tensorboard.MAX_POINTS <= fast <= 3.2 * tensorboard.MAX_POINTS
     for answer in range(50):
         now += 1.0
         board.add(local_copy(1, *(metric(30_000 + 100 * answer + step, loss=1.0) for step in range(100))))

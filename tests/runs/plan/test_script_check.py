@@ -103,8 +103,8 @@ def test_what_could_run_there_is_not_refused(project, command):
 def test_words_that_only_a_shell_reads_are_refused(tmp_path, command, mend):
     """With the line that a shell gets; a value of an option may be any of them."""
     job = Job(name="x", command=command)
-    cargo = UploadSelection(tmp_path, 1, 1, (), (), (), frozenset(["a.py"]), ())
-    found = [one.mend for one in findings(job, cargo) if one.code == "shell-words"]
+    selection = UploadSelection(tmp_path, 1, 1, (), (), (), frozenset(["a.py"]), ())
+    found = [one.mend for one in findings(job, selection) if one.code == "shell-words"]
     assert len(found) == (mend is not None)
     assert all(one.endswith(mend) for one in found)
 

@@ -9,7 +9,7 @@ import contextlib
 import pytest
 from testbed.client import is_gone, until
 from testbed.rent_rounds import CALLS, FILES, LAUNCH, rounds
-from testbed.rents import HOWS, MOST_LATER_S, WHOLE_ROUNDS, Killer, Tally, kill
+from testbed.rents import HOWS, MAX_LATER_S, WHOLE_ROUNDS, Killer, Tally, kill
 from testbed.two_hosts import killed_after
 
 pytestmark = [
@@ -76,7 +76,7 @@ def test_killed_after_a_stage(each_round, record_property, stage):
     tally = Tally(WHOLE_ROUNDS)
     for one in each_round:
         process = one.launch()
-        killed_after(process, stage, one.dice.uniform(0.0, MOST_LATER_S) if one.turn else 0.0)
+        killed_after(process, stage, one.dice.uniform(0.0, MAX_LATER_S) if one.turn else 0.0)
         one.judge()
         one.add_to(tally, killed=process.returncode == -9)
     tally.record(record_property, "`launch`", f"up to 0.3 s after stage {stage}")

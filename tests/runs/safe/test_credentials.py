@@ -131,7 +131,7 @@ def test_credentials_by_name_stay_behind_and_what_sounds_like_them_travels(folde
         put(folder, name)
     loaded = load()
     assert sent(loaded) == set(OTHERS)
-    assert {one.why.is_secret for one in loaded.cargo.left_out} == {True}
+    assert {one.why.is_secret for one in loaded.selection.left_out} == {True}
 
 
 def test_a_rule_with_the_ending_of_a_secret_includes_it(folder):
@@ -152,7 +152,7 @@ def test_a_private_key_or_a_token_is_known_by_its_content(folder, kind):
     for _ in range(2):
         loaded = load()
         assert sent(loaded) == {"other.txt"}
-        assert [(one.path, one.why.is_secret) for one in loaded.cargo.left_out] == [("notes.txt", True)]
+        assert [(one.path, one.why.is_secret) for one in loaded.selection.left_out] == [("notes.txt", True)]
 
 
 def keys():
@@ -199,7 +199,7 @@ def test_real_keys_stay_behind_in_every_form_and_what_is_public_travels(folder):
             public = key.public_key().public_bytes(encoding, PublicFormat.SubjectPublicKeyInfo)
             put(folder, f"public-{number}-{turn}-key", public)
     loaded = load()
-    assert {one.path for one in loaded.cargo.left_out} == {path.name for path in folder.glob("key-*")}
+    assert {one.path for one in loaded.selection.left_out} == {path.name for path in folder.glob("key-*")}
     assert sent(loaded) == {path.name for path in folder.glob("public-*")}
 
 

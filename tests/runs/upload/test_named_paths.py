@@ -39,7 +39,7 @@ def load(*settings):
 
 def paths(loaded):
     """The files and links that travel, by their paths on the host."""
-    assert loaded.cargo.findings == ()
+    assert loaded.selection.findings == ()
     return {entry.path for entry in loaded.tree.entries if entry.folder is None}
 
 
@@ -47,7 +47,7 @@ def refused(*settings):
     """The one refusal of a launch."""
     loaded = load(*settings)
     assert loaded.tree.entries == []
-    (finding,) = loaded.cargo.findings
+    (finding,) = loaded.selection.findings
     assert finding.level == "refuse"
     return finding
 
@@ -156,7 +156,7 @@ def test_a_file_that_a_host_or_a_command_line_names_for_itself_is_refused(folder
     )
     assert "named for builds" in refused("data.train=./mykey").message
     loaded = loading.load(resolve.task(None, ["true"], ["data.train=./values"], None), ["values"])
-    assert "given by --env-file" in loaded.cargo.findings[0].message
+    assert "given by --env-file" in loaded.selection.findings[0].message
 
 
 def test_the_mend_of_what_only_looks_like_a_secret_works(folder):
@@ -215,7 +215,7 @@ def test_the_code_of_a_job_is_no_link_out_of_the_project_either(folder, tmp_path
     (folder / "src").symlink_to(tmp_path / "elsewhere")
     put(folder, **{"a.toml": 'name = "a"\ncommand = ["true"]\ncode = "./src"\n'})
     loaded = loading.load(resolve.task("./a.toml", [], [], None))
-    assert [one.code for one in loaded.cargo.findings] == ["link-out"]
+    assert [one.code for one in loaded.selection.findings] == ["link-out"]
     assert loaded.tree.entries == []
 
 
@@ -233,6 +233,6 @@ def test_a_root_in_the_project_is_not_sent_with_the_next_launch(client):
     client.script("print(1)")
     for _ in range(2):
         client.ok("--", "python", "train.py")
-        cargo = json.loads(client.planned("--json", "--", "true"))["cargo"]
-        assert cargo["paths"] == ["train.py"]
+        selection = json.loads(client.planned("--json", "--", "true"))["cargo"]
+        assert selection["paths"] == ["train.py"]
     assert list((client.project / ".runs").rglob("train.py"))

@@ -202,9 +202,9 @@ def test_a_script_gets_the_cargo(client):
     dry = json.loads(client.planned(*words))["cargo"]
     assert dry.pop("paths") == ["big.csv", "train.py"]
     lines = [json.loads(line) for line in client.ok(*words).splitlines()]
-    (cargo,) = [line for line in lines if line.get("kind") == "cargo"]
-    assert {key: cargo[key] for key in dry} == dry
-    assert (cargo["files"], cargo["largest"][0]) == (2, {"path": "big.csv", "bytes": 2000})
-    assert cargo["left_out"] == [
+    (selection,) = [line for line in lines if line.get("kind") == "cargo"]
+    assert {key: selection[key] for key in dry} == dry
+    assert (selection["files"], selection["largest"][0]) == (2, {"path": "big.csv", "bytes": 2000})
+    assert selection["left_out"] == [
         {"key": None, "path": ".env", "why": "credentials", "bytes": 1, "at_least": False}
     ]

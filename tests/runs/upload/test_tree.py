@@ -469,7 +469,7 @@ def test_a_file_that_vanishes_before_it_is_sent_is_named(folder):
 
 def test_a_home_folder_by_mistake_is_refused_with_what_to_do(folder, monkeypatch):
     """More files than any project has are not hashed and sent, but asked about."""
-    monkeypatch.setattr("launcher.upload.folder_walk.MOST_FILES", 3)
+    monkeypatch.setattr("launcher.upload.folder_walk.MAX_FILES", 3)
     for number in range(4):
         put(folder / str(number))
     with pytest.raises(UsageError, match="is this the project's folder"):

@@ -14,7 +14,7 @@ from .docker_container import FATES, Access, Container, EngineSilentError
 
 TIMEOUT_S = 2.0
 ENDING_S = 1.0
-MOST_BYTES = 4 * 1024 * 1024
+MAX_BYTES = 4 * 1024 * 1024
 LABEL = "launcher.run"
 
 
@@ -90,7 +90,7 @@ class _EngineConnection(http.client.HTTPConnection):
         try:
             self.request("GET", path, headers={"Host": "launch"})
             response = self.getresponse()
-            return response.status, strict_json.decode(response.read(MOST_BYTES).decode())
+            return response.status, strict_json.decode(response.read(MAX_BYTES).decode())
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise EngineSilentError(str(error) or type(error).__name__) from None
 

@@ -26,13 +26,13 @@ from .slurm_lookup import JobLookup
 from .slurm_programs import FREED, CachedQuery, SlurmSilentError, ask, cluster_name, path_of
 from .slurm_submission import SubmittedJobs
 
-MOST_LOG = 1 << 20
+MAX_LOG = 1 << 20
 PLACE = "slurm:"
 """The prefix of a cluster's place id; the cluster's name follows."""
 KEPT_S, WAIT_S, SILENCE_S = 2.0, 3.0, 30.0
 AGAIN_S = 5.0
 """Seconds until accounting is asked again about a job that it does not show as ended."""
-MOST_S = 8.0
+MAX_S = 8.0
 """The longest wait for an answer that a stop, or a command beside a run, needs."""
 LEAVING_S = 60.0
 """Seconds after the end of a run before its running job, which still has its nodes, counts as left over."""
@@ -201,7 +201,7 @@ class SlurmLiveness(LivenessProbe):
         if not cluster_name():
             return []
         try:
-            answer = ask(slurm_jobs.STARTED, MOST_S)
+            answer = ask(slurm_jobs.STARTED, MAX_S)
         except SlurmSilentError:
             return []
         jobs = slurm_jobs.parse_started(answer.text) if answer.code == 0 else []
@@ -221,7 +221,7 @@ class SlurmLiveness(LivenessProbe):
 
     def _ask_for_job(self, run: Run) -> Optional[SlurmJob]:
         """Return the job of a run if Slurm has it, None if it has ended. Raises SlurmSilentError."""
-        queue = _by_id(self._queue.answer_now(MOST_S))
+        queue = _by_id(self._queue.answer_now(MAX_S))
         self._submitted.forget()
         job_id = self._job_of(run, slurm_submission.read(run))
         job = _own(run, queue.get(job_id or ""))
@@ -411,7 +411,7 @@ def _stray(root: str, job: slurm_jobs.ActiveJob) -> Optional[Orphan]:
 def _last_line(run: Run) -> str:
     """Return the last line that a job's script has printed, empty if it has printed none."""
     try:
-        text = read_regular(run.slurm_log, MOST_LOG).decode("utf-8", "replace")
+        text = read_regular(run.slurm_log, MAX_LOG).decode("utf-8", "replace")
     except OSError:
         return ""
     return (text.strip().splitlines() or [""])[-1][-200:]

@@ -18,7 +18,7 @@ CONFIG = ("scontrol", "show", "config")
 ANSWER_S = 20.0
 """The longest time for an answer: a stuck controller makes `squeue` wait for 18 to 20 s."""
 NAME_KEPT_S = 30.0
-MOST_BYTES = 64 << 20
+MAX_BYTES = 64 << 20
 _FOLDERS = (
     "/usr/bin",
     "/usr/local/bin",
@@ -79,7 +79,7 @@ def ask(words: Sequence[str], timeout_s: float = ANSWER_S, given: str = "") -> P
         raise SlurmSilentError(_late(words, timeout_s)) from None
     except OSError as error:
         raise SlurmSilentError("%s: %s" % (words[0], error.strerror)) from None
-    texts = (stream[:MOST_BYTES].decode("utf-8", "replace") for stream in (ended.stdout, ended.stderr))
+    texts = (stream[:MAX_BYTES].decode("utf-8", "replace") for stream in (ended.stdout, ended.stderr))
     return ProgramResult(ended.returncode, *texts)
 
 
@@ -261,7 +261,7 @@ class CachedQuery:
             return False
         with self._output:
             self._output.seek(0)
-            text = self._output.read(MOST_BYTES).decode("utf-8", "replace")
+            text = self._output.read(MAX_BYTES).decode("utf-8", "replace")
         _RUNNING.discard(self._program)
         self._program = None
         self._take(code, text, text)

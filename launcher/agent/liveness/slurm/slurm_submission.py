@@ -38,7 +38,7 @@ UNSETTLED_S = 60.0
 """How long such a job may still appear in the queue: a stuck controller accepts it when it recovers."""
 EARLY_S = 30
 """Added to the grace when a run is warned of its end: Slurm checks its clock only every half minute."""
-MOST_TOLD = 0.5
+MAX_TOLD = 0.5
 """The largest part of a job's time that may be left when it is warned."""
 REFUSED = (1, 255)
 """The exit statuses of an `sbatch` that refused, or does not know the outcome; 255 is for wrong flags."""
@@ -47,7 +47,7 @@ _UNCERTAIN = ("timed out", "Zero Bytes", "Unexpected message", "Transport endpoi
 _ID = re.compile(r"[0-9]{1,10}(?:_[0-9]{1,10})?")
 _PARSABLE = re.compile(r"([0-9]{1,10})(?:;.*)?")
 _NUMBER = re.compile(r"(?<![\w.,-])[0-9]{1,10}(?![\w.,-])")
-MOST_NUMBERS = 5
+MAX_NUMBERS = 5
 """The most numbers in the output of an `sbatch` that are looked up."""
 
 
@@ -153,7 +153,7 @@ def _settle(run: Run, intent: SubmittedJobs, answer: ProgramResult) -> str:
 
 def _named(run: Run, text: str) -> Optional[str]:
     """Return the last number printed by `sbatch` that the controller knows as a job of the run, or None."""
-    for number in list(dict.fromkeys(reversed(_NUMBER.findall(text))))[:MOST_NUMBERS]:
+    for number in list(dict.fromkeys(reversed(_NUMBER.findall(text))))[:MAX_NUMBERS]:
         with contextlib.suppress(SlurmSilentError):
             if slurm_lookup.shown(run, number) is not None:
                 return str(number)
@@ -250,7 +250,7 @@ def told_s(grace_s: float, time_s: Optional[float]) -> int:
     `time_s` is None for a job without a time limit.
     """
     early_s = grace_s + EARLY_S
-    return int(min(early_s, time_s * MOST_TOLD) if time_s else early_s)
+    return int(min(early_s, time_s * MAX_TOLD) if time_s else early_s)
 
 
 def _partition_limit_s(settings: SlurmRecord) -> Optional[int]:

@@ -23,7 +23,7 @@ CODE = "LAUNCH_CODE"
 STOP_SLACK_S = 15
 """Seconds beyond the job's grace before the engine kills, so that the agent can record the end."""
 SHM_SHARE = 0.5
-LEAST_SHM_BYTES = 1 << 30
+MIN_SHM_BYTES = 1 << 30
 LOG_SIZE = "1m"
 DOWN = ("created", "exited", "dead")
 """The states of a container without a running process."""
@@ -99,7 +99,7 @@ def container(
         "Init": engine.has_init,
         "CapDrop": ["ALL"],
         "SecurityOpt": ["no-new-privileges"],
-        "ShmSize": max(LEAST_SHM_BYTES, int(engine.memory_bytes * SHM_SHARE)),
+        "ShmSize": max(MIN_SHM_BYTES, int(engine.memory_bytes * SHM_SHARE)),
         "LogConfig": {"Type": "json-file", "Config": {"max-size": LOG_SIZE}},
     }
     if not engine.is_rootless:

@@ -43,8 +43,8 @@ REMOVAL_S = 10.0
 POLL_S = 0.02
 OLDEST_API = (1, 40)
 """Engine 19.03, the first with device requests. Source: Docker's API history."""
-MOST_LOG_BYTES = 64 * 1024
-MOST_HEAD_BYTES = 16 * 1024
+MAX_LOG_BYTES = 64 * 1024
+MAX_HEAD_BYTES = 16 * 1024
 STDOUT = 1
 NOTHING = ContainerView()
 USUAL = (None, "/var/run/docker.sock", "/run/docker.sock")
@@ -170,7 +170,7 @@ class DockerEngine:
         """Return the last lines of a container's log, safe for a terminal."""
         with contextlib.suppress(_NotFoundError), self._errors():
             said: bytes = self.api.logs(container.id, tail=20)
-            lines = said[-MOST_LOG_BYTES:].decode(errors="replace").splitlines()
+            lines = said[-MAX_LOG_BYTES:].decode(errors="replace").splitlines()
             return printable(" ".join(dict.fromkeys(lines))).strip()  # each start prints the same lines
         return ""
 
@@ -227,7 +227,7 @@ class DockerEngine:
             stream.settimeout(TIMEOUT_S)
             stream.sendall(request.encode() + body)
             head = b""
-            while not head.endswith(b"\r\n\r\n") and len(head) < MOST_HEAD_BYTES:
+            while not head.endswith(b"\r\n\r\n") and len(head) < MAX_HEAD_BYTES:
                 piece = stream.recv(1)  # must not read past the header
                 if not piece:
                     break
@@ -284,7 +284,7 @@ class DockerEngine:
                 self.api.start(number)
                 said = b""
                 while piece := stream.recv(1 << 16):
-                    said = (said + piece)[-MOST_LOG_BYTES:]
+                    said = (said + piece)[-MAX_LOG_BYTES:]
                 self._await_removal(number)
             except BaseException:
                 with contextlib.suppress(docker.errors.APIError):  # AutoRemove misses one that never started

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from launcher.copy.local_copy import LocalCopy
     from launcher.copy.run_files import RunFiles
 
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 
 
 def compare(
@@ -182,8 +182,8 @@ def _notes(comparison: Comparison, *, has_diff: bool) -> Iterator[str]:
 
 
 def _named(local_copies: Sequence[LocalCopy]) -> str:
-    names = ", ".join(local_copy.short for local_copy in local_copies[:_MOST_NAMED])
-    more = len(local_copies) - _MOST_NAMED
+    names = ", ".join(local_copy.short for local_copy in local_copies[:_MAX_NAMED])
+    more = len(local_copies) - _MAX_NAMED
     return f"{names} and {more} more" if more > 0 else names
 
 

@@ -55,12 +55,12 @@ def _curves(measured: list[Point], width: int) -> list[str]:
     """Return the loss as a chart, and a line for each of the other panels."""
     import shutil
 
-    from launcher.cli.output.chart import MOST_LINES, chart
+    from launcher.cli.output.chart import MAX_LINES, chart
     from launcher.cli.output.figures import value_text
     from launcher.metrics.panels import panels_of
 
     loss, *others = panels_of(measured)
-    height = max(4, min(MOST_LINES, shutil.get_terminal_size().lines - 8 - len(others)))
+    height = max(4, min(MAX_LINES, shutil.get_terminal_size().lines - 8 - len(others)))
     lines = chart(loss, width, height, is_ascii=not _can_print("\u28ff"))
     for panel in others:
         first, last = (value_text(panel.ys[at]) for at in (0, -1))

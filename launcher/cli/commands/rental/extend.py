@@ -8,7 +8,7 @@ import typer
 
 from launcher.cli.options import JsonFlag, RunWord
 
-MOST_HOURS = 24.0 * 365
+MAX_HOURS = 24.0 * 365
 """LONGEST_HOURS of the rental settings, repeated here so that the help does not import them."""
 
 
@@ -16,7 +16,7 @@ def extend(
     run: RunWord,
     hours: Annotated[
         float,
-        typer.Option("--hours", min=0.01, max=MOST_HOURS, help="Hours to add to the current limit."),
+        typer.Option("--hours", min=0.01, max=MAX_HOURS, help="Hours to add to the current limit."),
     ],
     sure: Annotated[
         bool,

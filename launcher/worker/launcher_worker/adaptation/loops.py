@@ -20,7 +20,7 @@ from .adapted_models import adapt_model, autocasting_models
 from .changes import changes
 from .scaling import planned_scaler
 
-MOST_FORWARDS = 1000
+MAX_FORWARDS = 1000
 """The limit of forward passes through modules without an optimizer's parameters; the search then ends."""
 
 
@@ -122,7 +122,7 @@ class ModelSearch:
             if held:
                 self._wanted -= held
                 inputs = self._take(module, inputs)
-            if self._handle is not None and (not self._wanted or self._forwards > MOST_FORWARDS):
+            if self._handle is not None and (not self._wanted or self._forwards > MAX_FORWARDS):
                 self._handle.remove()
                 self._handle = None
         return inputs

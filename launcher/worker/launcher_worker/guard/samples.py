@@ -13,7 +13,7 @@ from typing import Any, Sequence, Tuple
 
 WEIGHT_TENSORS = 16  # of the trainables, read after every step
 BASE_TENSORS = 2
-LEAST_SIZE = 0.05  # of the largest norm: a smaller tensor has barely begun to train
+MIN_SIZE = 0.05  # of the largest norm: a smaller tensor has barely begun to train
 ELEMENTS = 4096  # of all tensors of a sample together: a step may move only few rows of an embedding
 
 
@@ -73,7 +73,7 @@ class Sample:
         vectors = torch.tensor([parameter.dim() < 2 for parameter, _ in self.parts]).to(self.norms.device)
         sized = torch.zeros_like(vectors)
         for kind in (vectors, ~vectors):
-            sized |= kind & (self.norms > LEAST_SIZE * (self.norms * kind).max())
+            sized |= kind & (self.norms > MIN_SIZE * (self.norms * kind).max())
         return sized
 
 

@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set
 
 from .quantization import dtype_name
 
-MOST_NODES = 20_000  # of a loss's graph; a decoder of 7 billion parameters has about 10,000
+MAX_NODES = 20_000  # of a loss's graph; a decoder of 7 billion parameters has about 10,000
 COMPILED = "CompiledFunctionBackward"
 _HEAVY = re.compile(r"(Mm|Addmm|Bmm|Baddbmm|Linear|Convolution|ScaledDotProduct\w*|\w*Rnn\w*)Backward\d*$")
 """Names of autograd's nodes for matrix products: they take most of the time, and autocast casts their inputs."""
@@ -33,7 +33,7 @@ def read_graph(loss: Any) -> Backward:
     is_compiled = False
     visited: Set[Any] = set()
     waiting: List[Any] = [loss.grad_fn]
-    while waiting and len(visited) < MOST_NODES:
+    while waiting and len(visited) < MAX_NODES:
         node = waiting.pop()
         if node is None or node in visited:
             continue

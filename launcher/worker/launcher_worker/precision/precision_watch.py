@@ -34,7 +34,7 @@ from .precision_seen import (
 
 FIRST_STEPS = 3
 EVERY_STEPS = 256
-MOST_SENT = 8
+MAX_SENT = 8
 
 
 @shielded
@@ -103,7 +103,7 @@ class PrecisionWatch:
             self._send([part for group in groups for part in group["params"]])
             self._autocasts, self._has_scaler, self._backward = set(), False, None
         following = self._steps + 1
-        self._is_looking = self._sends < MOST_SENT and (
+        self._is_looking = self._sends < MAX_SENT and (
             following <= FIRST_STEPS or following % EVERY_STEPS == 0
         )
 

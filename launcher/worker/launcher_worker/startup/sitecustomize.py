@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any, Sequence
 
 STACKS, LEAVE, LEAVE_FAILED = 44, 45, 46
-LEAST_DESCRIPTOR = 100  # a script may use the first ones itself, or close them
+MIN_DESCRIPTOR = 100  # a script may use the first ones itself, or close them
 STACKS_FILE = []  # type: list[Any]
 """The descriptor of the file for stacks and the file's status; empty without one."""
 PARTS = (
@@ -52,7 +52,7 @@ def answer_agent() -> None:
 
         low = os.open(os.environ["LAUNCH_STACKS"], os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            stacks = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, LEAST_DESCRIPTOR)
+            stacks = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, MIN_DESCRIPTOR)
         finally:
             os.close(low)
         faulthandler.register(STACKS, file=stacks, all_threads=True)

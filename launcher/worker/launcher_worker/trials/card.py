@@ -16,7 +16,7 @@ from .meters import wait_for
 SIZES = {"cuda": 4096, "mps": 2048, "cpu": 512}
 """The width of the square matrices: large enough that the card is busy, small enough for a fraction of a second."""
 MEASURED_S = 0.3
-MOST_ROUNDS = 50
+MAX_ROUNDS = 50
 WARM_ROUNDS = 2
 TERA = 1e12
 
@@ -93,7 +93,7 @@ def _seconds(torch: Any, device: str, compute: Any) -> float:
         compute()
     wait_for(device)
     rounds, began_s = 0, time.monotonic()
-    while rounds < MOST_ROUNDS:
+    while rounds < MAX_ROUNDS:
         compute()
         wait_for(device)
         rounds += 1

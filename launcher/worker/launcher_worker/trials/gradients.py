@@ -9,7 +9,7 @@ import math
 import os
 from typing import Any, Iterable, List, Optional
 
-MOST_ELEMENTS = 1 << 20
+MAX_ELEMENTS = 1 << 20
 
 
 def sample(optimizer: Any) -> Any:
@@ -24,7 +24,7 @@ def sample(optimizer: Any) -> Any:
         return None
     elements = sum(one.numel() for one in gradients)
     # An odd stride reaches every column of a matrix, whose width is even.
-    stride = 1 if elements <= MOST_ELEMENTS else (elements // MOST_ELEMENTS) | 1
+    stride = 1 if elements <= MAX_ELEMENTS else (elements // MAX_ELEMENTS) | 1
     rows = [one.detach().flatten()[::stride].to("cpu", torch.float32) for one in gradients]
     return torch.cat(rows)
 

@@ -89,7 +89,7 @@ def paths(loaded):
 
 
 def reasons(loaded):
-    return {one.path: one.why for one in loaded.cargo.left_out}
+    return {one.path: one.why for one in loaded.selection.left_out}
 
 
 # secrets
@@ -107,7 +107,8 @@ def test_secrets_stay_behind_and_what_only_sounds_like_one_travels(folder, uses_
     assert paths(loaded) == {f"code/{name}" for name in TRAVELS}
     assert all(why.is_secret for path, why in reasons(loaded).items() if path != ".git/")
     assert all(
-        not loaded.cargo.has(name) and loaded.cargo.why_left_out(name).why.is_secret for name in SECRETS
+        not loaded.selection.has(name) and loaded.selection.why_left_out(name).why.is_secret
+        for name in SECRETS
     )
 
 
@@ -171,9 +172,9 @@ def test_a_credential_that_a_rule_includes_is_named(folder):
     put(
         folder, **{".env": "A=1", "sub/.env": "B=2", "sub/.launchignore": "!.env\n!a.txt\n", "sub/a.txt": "x"}
     )
-    cargo = load().cargo
-    assert [one.path for one in cargo.included] == ["sub/.env"]
-    assert [one.path for one in cargo.left_out] == [".env"]
+    selection = load().selection
+    assert [one.path for one in selection.included] == ["sub/.env"]
+    assert [one.path for one in selection.left_out] == [".env"]
 
 
 def test_a_byte_order_mark_does_not_hide_a_key():
@@ -241,7 +242,7 @@ def test_environments_caches_and_records_stay_behind(folder):
         "a/__pycache__/": ExclusionReason.CACHE,
         "runs/": ExclusionReason.RUNS,
     }
-    (environment,) = [one for one in loaded.cargo.left_out if one.path == "my env/"]
+    (environment,) = [one for one in loaded.selection.left_out if one.path == "my env/"]
     assert environment.size.bytes == 5000
 
 
@@ -273,8 +274,8 @@ def test_a_root_stays_behind_wherever_it_lies_and_whatever_a_rule_says(folder):
         "data/deep/root/",
         "deep/root/",
     }
-    assert "a root of launch" in load("data.train=./data/deep/root").cargo.findings[0].message
-    assert load("data.train=./data/deep/root/store").cargo.findings == ()
+    assert "a root of launch" in load("data.train=./data/deep/root").selection.findings[0].message
+    assert load("data.train=./data/deep/root/store").selection.findings == ()
 
 
 # .launchignore
@@ -503,17 +504,17 @@ def test_empty_folders_travel_with_their_modes(folder):
 def test_the_cargo_says_how_much_and_from_where(folder):
     """Each file counts once, also one that is code and data; every entry of model and data has its source."""
     put(folder, **{"data/a": "x" * 1000, "b": "y" * 10})
-    cargo = load("data.train=./data", "data.eval=host:/there", "model=org/name").cargo
-    assert (cargo.files, cargo.bytes) == (3, 1010)
-    assert cargo.largest[0][1] == 1000
-    assert [(one.key, one.source.kind, one.bytes) for one in cargo.sources] == [
+    selection = load("data.train=./data", "data.eval=host:/there", "model=org/name").selection
+    assert (selection.files, selection.bytes) == (3, 1010)
+    assert selection.largest[0][1] == 1000
+    assert [(one.key, one.source.kind, one.bytes) for one in selection.sources] == [
         ("model", "name", 0),
         ("data.train", "local", 1000),
         ("data.eval", "host", 0),
     ]
-    assert cargo.has("data")
-    assert cargo.has("data/a")
-    assert not cargo.has("dat")
+    assert selection.has("data")
+    assert selection.has("data/a")
+    assert not selection.has("dat")
 
 
 @pytest.mark.parametrize(
@@ -544,19 +545,19 @@ def test_the_home_is_refused_unless_it_names_what_is_needed(folder, tmp_path, mo
     home = tmp_path / "home"
     put(home, **{".ssh/id_rsa": "x", ".netrc": "x", "train.py": "x", "project/a": "x"})
     monkeypatch.chdir(home)
-    (found,) = load().cargo.findings
+    (found,) = load().selection.findings
     assert "your home (.netrc, .ssh in it)" in found.message
     assert ".launchignore" in found.mend
     assert load().tree.entries == []
     for rules in ("*.log\n", "!train.py\n", "*.log\n!train.py\n"):
         (home / ".launchignore").write_text(rules)
-        assert load().cargo.findings
+        assert load().selection.findings
     (home / ".launchignore").write_text("*\n!train.py\n")
     assert paths(load()) == {"code/train.py"}
     monkeypatch.chdir(tmp_path)
-    assert "your home is in it" in load().cargo.findings[0].message
+    assert "your home is in it" in load().selection.findings[0].message
     monkeypatch.chdir(home / "project")
-    assert load().cargo.findings == ()
+    assert load().selection.findings == ()
 
 
 @pytest.mark.parametrize("name", [".ssh", ".aws", ".config/gcloud", ".gnupg/private-keys-v1.d"])
@@ -564,9 +565,9 @@ def test_folders_for_credentials_are_refused_as_code_and_as_data(folder, tmp_pat
     """Also what is below them."""
     path = tmp_path / "home" / name
     path.mkdir(parents=True)
-    assert "for credentials" in load(f"data.train={path}").cargo.findings[0].message
+    assert "for credentials" in load(f"data.train={path}").selection.findings[0].message
     monkeypatch.chdir(path)
-    assert "for credentials" in load().cargo.findings[0].message
+    assert "for credentials" in load().selection.findings[0].message
 
 
 def test_the_names_of_keys():
