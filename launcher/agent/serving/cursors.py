@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, List, Mapping, TypedDict
 
 from ..liveness.run_state import probe_of, state_of
 from ..liveness.trouble import trouble_of
-from ..record.record_shape import MAX_ANSWER_BYTES
+from ..record.record_shape import MAX_BYTES
 from ..record.rundir import GROWING_FILES, SMALL_FILES, RecordFolder, Run
 from ..record.safe_open import UnreadableError, open_regular, read_regular, status_of
 
@@ -119,7 +119,7 @@ def strip(state: StateRecord) -> list[Any]:
 
 def _whole(path: str, key: str, known: Any, parts: list[RecordPart], pieces: list[bytes]) -> int:
     try:
-        data = read_regular(path, MAX_ANSWER_BYTES)
+        data = read_regular(path, MAX_BYTES)
     except (FileNotFoundError, UnreadableError):
         return 0
     if known is not None and known.get("sha256") == hashlib.sha256(data).hexdigest():
