@@ -181,7 +181,7 @@ class _Side:
                 pieces.append(piece)
             data = b"".join(pieces)
             if hashlib.sha256(data).hexdigest() != sha256:
-                raise RunError(f"{host} has a file of {self.local_copy.run} no longer as it was sent")
+                raise RunError(f"{host} no longer has a file of {self.local_copy.run} as it was sent")
             self._contents[sha256] = data
 
 

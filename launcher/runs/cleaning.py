@@ -1,4 +1,4 @@
-"""Remove ended runs from their host and from here, and other items of a host that no run uses any more."""
+"""Remove ended runs from their host and from this computer, and remove a host's items that no run uses any more."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ UNNAMED_S = 86_400.0
 
 
 class Freeing(NamedTuple):
-    """A run that is no longer on its host: the freed bytes, None if the host had no such run.
+    """The removal of a run from its host: the freed bytes, or None if the host did not have the run.
 
     `problem` names the items that its runtime could not remove, and the fix.
     """
@@ -52,8 +52,8 @@ class Freeing(NamedTuple):
 def free(client: HostClient, local_copy: LocalCopy, lose: Loss, stage: Stage) -> Freeing:
     """Remove an ended run from its host, including its runtime's data. Its record is fetched first.
 
-    The host compares the run's files with the files here, which are read again for that. Raises LastCopyError
-    if files would be lost that `lose` does not cover, and RunError for a run that has not ended.
+    All local files of the run are read again, and the host compares them with its own. Raises LastCopyError
+    if this would lose other files than `lose` allows, and RunError for a run that has not ended.
     """
     summary = summary_of(client, local_copy.run)
     freed = None
@@ -83,8 +83,8 @@ def free(client: HostClient, local_copy: LocalCopy, lose: Loss, stage: Stage) ->
 def _bring_record(client: HostClient, local_copy: LocalCopy, lose: Loss) -> None:
     """Fetch a run's record.
 
-    If all may be lost, ignore failures of the host or the local disk, and limit the size. A job can make its
-    log arbitrarily long without using disk space.
+    If `lose` allows the loss of all files, ignore failures of the host or the local disk, and limit the
+    record's size. A job can make its log arbitrarily long without using disk space.
     """
     if lose != "all":
         refresh(client, local_copy)
@@ -152,8 +152,8 @@ def check_here(local_copy: LocalCopy, *, force: bool) -> None:
     """Raise LastCopyError if a run's files here are the last copies, unless `force`."""
     if local_copy.is_freed and not local_copy.files.is_folder() and not force:
         raise LastCopyError(
-            f"{local_copy.short}: its copy is not at {local_copy.folder}, and its host has none; without its record here, no copy is yours\n"
-            f"  if it was moved, from there   launch rm --here {local_copy.short}     forget it   launch rm --here --force {local_copy.short}",
+            f"{local_copy.short}: its local copy is not at {local_copy.folder}, and its host has no copy; without its record here, launcher no longer finds a copy\n"
+            f"  if you moved the copy, type there   launch rm --here {local_copy.short}     to forget the run   launch rm --here --force {local_copy.short}",
             only_checkpoints=False,
         )
     files = LocalCopies(local_copy).files()
@@ -214,7 +214,7 @@ def collect_garbage(
 
 
 def prune_images(client: HostClient, host: Host, *, dry_run: bool) -> list[RemovedThing]:
-    """Remove the images that this root of a host built, and that no run and no container uses; return them.
+    """Remove images that were built for this root of a host and that no run or container uses; return them.
 
     Raises HostError if the host has no usable container engine.
     """
@@ -254,7 +254,7 @@ def _with_images(runtimes: Collection[Runtime], host: Host) -> list[Runtime]:
 
 
 def _old(supplies: Collection[SharedResource]) -> list[SharedResource]:
-    """Return the supplies that are old enough, or have no name that a run could use."""
+    """Return the shared resources that are old enough, or have no name that a run could use."""
     return [supply for supply in supplies if supply.id or time.time() - supply.created > UNNAMED_S]
 
 

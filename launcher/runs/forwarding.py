@@ -1,4 +1,7 @@
-"""Port forwarding: connections to a port of this machine lead to a port beside a run."""
+"""Port forwarding: carry connections from a port of this machine to one beside a run.
+
+"Beside" means on the run's host, in its container or on its node.
+"""
 
 from __future__ import annotations
 
@@ -106,25 +109,25 @@ class Forwarded(NamedTuple):
 
 
 @contextlib.contextmanager
-def forwarded(door: PortForward, port: int | None, tell: Callable[[str], None]) -> Iterator[Forwarded]:
-    """Carry connections to `port` of this machine's loopback through `door`, during the block.
+def forwarded(forward: PortForward, port: int | None, tell: Callable[[str], None]) -> Iterator[Forwarded]:
+    """Carry connections to `port` of this machine's loopback through `forward`, during the block.
 
     Without a `port`, the number of the run's port is used, or another if that is taken. `tell` gets each
     error, but not the same one twice in a row. Raises UsageError if `port` is taken, RefusedStreamError if
     the host forbids it, HostError.
     """
-    is_answered = door.is_answered()
+    is_answered = forward.is_answered()
     with contextlib.ExitStack() as opened:
         listener = None
-        if not door.is_here or port not in (None, door.port):
-            listener = opened.enter_context(_listen(port or door.port, or_another=port is None))
-            if not is_answered and door.is_answered() and _has_caller(listener):
-                listener = None  # the host shares this machine's loopback: the new listener answered itself
+        if not forward.is_here or port not in (None, forward.port):
+            listener = opened.enter_context(_listen(port or forward.port, or_another=port is None))
+            if not is_answered and forward.is_answered() and _has_caller(listener):
+                listener = None  # the host shares this machine's loopback, so the check reached this listener
                 opened.close()
         if listener is None:
-            yield Forwarded(door.port, is_answered, is_carried=False)
+            yield Forwarded(forward.port, is_answered, is_carried=False)
             return
-        carrier = _Carrier(listener, door, tell)
+        carrier = _Carrier(listener, forward, tell)
         server = threading.Thread(target=carrier.serve, daemon=True)
         server.start()
         try:
@@ -143,16 +146,16 @@ def _listen(port: int, *, or_another: bool) -> socket.socket:
         with contextlib.suppress(OSError):
             return socket.create_server((LOOPBACK, tried), backlog=BACKLOG)
     raise UsageError(
-        f"port {port} of this machine is taken, or not yours to take\n  another   launch forward RUN PORT"
+        f"port {port} of this machine is taken, or you may not open it\n  another   launch forward RUN PORT"
     )
 
 
 class _Carrier:
-    """Carries connections to `listener` through `door`."""
+    """Carries connections to `listener` through `forward`."""
 
-    def __init__(self, listener: socket.socket, door: PortForward, tell: Callable[[str], None]) -> None:
+    def __init__(self, listener: socket.socket, forward: PortForward, tell: Callable[[str], None]) -> None:
         self._listener = listener
-        self._door = door
+        self._forward = forward
         self._tell = tell
         self._told = ""
         self.is_over = threading.Event()
@@ -168,7 +171,7 @@ class _Carrier:
     def _carry(self, here: socket.socket) -> None:
         with here:
             try:
-                there = self._door.open()
+                there = self._forward.open()
             except LaunchError as error:  # the run may have been removed since
                 self._say_once(str(error).splitlines()[0])
                 return

@@ -63,14 +63,14 @@ def aliases_in_use(configured: Container[str]) -> dict[str, Host]:
 
 
 def accounts_in_use(configured: Mapping[str, Host]) -> dict[str, Host]:
-    """Return the hosts that need no table and have credentials, unless a configured host has their name or kind."""
+    """Return the hosts that need no table and have credentials, except those with a configured host's name or kind."""
     taken, kinds = {*configured, *resolve.aliases()}, {host.kind for host in configured.values()}
     hosts = (implicit_host(name) for name in implicit_names() if name not in {*taken, *kinds})
     return {host.name: host for host in hosts if host is not None and backend_of(host).probing.is_usable()}
 
 
 def known_hosts(lookup: Lookup) -> dict[str, Host]:
-    """Return the hosts of the files, the aliases with a run of this client, and the accounts with credentials."""
+    """Return the configured hosts, the aliases with a run of this client, and the accounts with credentials."""
     found = lookup.hosts
     found |= aliases_in_use(found)
     return found | accounts_in_use(found)
@@ -130,7 +130,7 @@ def _probe_alone(probing: Probing, host: Host, lookup: Lookup, job: Job | None) 
         return probing.row(host, ask, lookup)
     except LaunchError as error:
         words = str(error).splitlines()
-        if isinstance(error, ServiceAuthError):  # its fix is short, and the same for every verb
+        if isinstance(error, ServiceAuthError):  # the fix of this error is short, and the same for every verb
             words = [f"{words[0]}: {' '.join(words[1:]).strip()}" if words[1:] else words[0]]
         return Probed(host, facts, problem=words[0], error=error)
 

@@ -1,4 +1,4 @@
-"""What each host lacks for launches: all hosts are probed at once, and nothing on them is changed."""
+"""Check the prerequisites for launches on all hosts at once, without changing the hosts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 DEADLINE_S = 30.0
-"""How long a host may take to answer: one whose file system or driver hangs reports it after 20 s."""
+"""The time limit for a host's answer, in seconds. A host whose file system or driver hangs reports that after 20 s."""
 
 
 class Readiness(NamedTuple):
-    """The rows of a host, and its cards and software in one line; None if it was not asked or did not answer."""
+    """The rows of a host, and one line about its cards and software: None if the host was not probed or did not answer."""
 
     host: str
     summary: str | None
@@ -41,6 +41,6 @@ def readiness(hosts: Sequence[Host], lookup: Lookup) -> Iterator[Readiness]:
 
 def untrusted(lookup: Lookup) -> list[Readiness]:
     """Return the hosts of an untrusted `launch.toml`, which are not asked."""
-    words = "its table in launch.toml is not trusted yet: it was not asked"
+    words = "its table in launch.toml is not trusted yet: the host was not contacted"
     row = Prerequisite.lacking("trust", words, "look at it, then   launch trust")
     return [Readiness(name, None, (row,)) for name in sorted(lookup.untrusted)]

@@ -18,9 +18,9 @@ Opening = Callable[[Host], HostClient]
 
 
 def over_shared_connection(line: SharedConnection) -> Opening:
-    """Return an opening that uses a shared connection.
+    """Return an `Opening` over a shared connection, for the host that this leads to.
 
-    Hosts that it does not lead to get a separate connection.
+    Any other host gets a separate connection.
     """
 
     def opening(host: Host) -> HostClient:
@@ -30,7 +30,7 @@ def over_shared_connection(line: SharedConnection) -> Opening:
 
 
 JUST_NOW_S = 5.0
-"""How long a client that was left open counts as working, in seconds: the command may have waited for the user."""
+"""A client that was left open for longer, in seconds, is not used: its link may be lost, e.g. while the user typed."""
 _left_open: list[tuple[Host, HostClient, float]] = []
 
 

@@ -35,13 +35,14 @@ STATES = (*State, "unreadable")
 class ListedRun(NamedTuple):
     """One line of `launch ps`.
 
-    `problem` is the reason why the host was not asked or did not answer; without an answer, `is_unreachable`.
-    `reached` is the time of the last answer of a host with a problem, in seconds since 1970. `kept_age_s` is
-    set for a live run whose newest checkpoint a follower downloads: the age of that copy in seconds; infinity
-    before the first. `goes_on` is the run's move to another host, `next` the command that starts a successor
-    that has not begun. `beside` warns that the parent may still train. A run that `is_foreign` is not in the
-    index: a command finds it only with `--host`. `rent` is the cost of its rented machines, `batch` this
-    user's batch that contains it. `folder` holds the local copy, if that is not this command's runs folder.
+    `problem` is the reason why the host was not asked or did not answer; `is_unreachable` if it did not
+    answer. `reached` is the time of the last answer of a host with a problem, in seconds since 1970.
+    `kept_age_s` is set for a live run whose newest checkpoint a follower downloads: the age of that copy in
+    seconds; infinity before the first. `goes_on` is the run's move to another host, `next` the command that
+    starts a successor that has not begun. `beside` warns that the parent may still train. A run that
+    `is_foreign` is not in the index: a command finds it only with `--host`. `rent` is the cost of its rented
+    machines, `batch` this user's batch that contains it. `folder` holds the local copy, if that is not this
+    command's runs folder.
     """
 
     host: str
@@ -167,7 +168,7 @@ def _all_own(
 
 
 def _is_final(summary: Summary) -> bool:
-    """Return whether only a change of the local copy can change the row: the run's end is recorded here."""
+    """Return whether the run's end is recorded here, so that only a change of the local copy can change the row."""
     if summary.parent is not None or not is_terminal(summary.state) or not RUN_ID.fullmatch(summary.run):
         return False
     state = own_copy(summary.run).state()
@@ -215,7 +216,7 @@ def _own_rows(own: Sequence[LocalCopy], wait_s: float) -> list[ListedRun]:
         if state is not None and is_terminal(state.state):
             rows.append(ListedRun(host.name, remembered(local_copy)))
         elif entry.elsewhere is not None:
-            problem = f"on {entry.elsewhere}, which is asked there alone"
+            problem = f"on {entry.elsewhere}; only that machine can contact it"
             rows.append(
                 ListedRun(
                     host.name, remembered(local_copy), problem, local_copy.reached(), is_unreachable=True

@@ -28,9 +28,9 @@ class StoppedRun(NamedTuple):
 def stop(client: HostClient, run: str, *, now: bool, grace_s: float) -> StoppedRun:
     """Ask a run to stop, or to stop now, and wait until it has ended; return its last summary.
 
-    An agent that does not answer to `now` is killed after a while, with its training. `problem` names
-    processes that remain, a write that the host's disk refused, or the error of the engine of a run that
-    ended anyway. Raises RunError if the run still lives after its grace and some slack, EngineError if that
+    An agent that does not answer to `now` is killed after a while, with its training. `problem` names the
+    processes that remain, a write that the host's disk refused, or an error of the container engine although
+    the run ended. Raises RunError if the run still lives after its grace and some slack, EngineError if that
     cannot be determined.
     """
     wish = "cancel" if now else "stop"
@@ -82,7 +82,7 @@ def _stop_runtime(
 def _stopped(
     client: HostClient, summary: Summary, problem: EngineError | None, refused: str | None
 ) -> StoppedRun:
-    """Return an ended run, with the processes that remain or the end that was not recorded."""
+    """Return an ended run, with a note on processes that remain, or on an end that was not recorded."""
     if problem is not None:
         words = [str(problem).splitlines()[0]]
     else:

@@ -38,7 +38,7 @@ def complain_not_asked(local_copy: LocalCopy) -> None:
     """Print on standard error why the host is not asked: a foreign run, or a run that only its own machine can reach."""
     entry = local_copy.entry
     if entry is not None:
-        complain(f"{local_copy.run} is on {entry.elsewhere}, which is asked there alone\n  · {EARLIER}")
+        complain(f"{local_copy.run} is on {entry.elsewhere}; only that machine can contact it\n  · {EARLIER}")
         return
     complain(
         f"{local_copy.run} is foreign: you have not launched or attached it; showing the copy here\n"

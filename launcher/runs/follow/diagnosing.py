@@ -1,4 +1,4 @@
-"""Diagnose a run's last failed attempt: the agent's diagnosis, else one from its log and the way in which it ended.
+"""Diagnose a run's last failed attempt: use the agent's diagnosis, else the attempt's log and the way it ended.
 
 The agent's judgement takes precedence, so the diagnosis never contradicts the run's own end. For an
 interrupted or stopped run that state is the diagnosis, instead of an unknown failure.
@@ -26,11 +26,11 @@ _KNOWN = BY_NAME.keys() - {"none", "unknown"}
 
 
 def diagnosis_of(local_copy: LocalCopy) -> Diagnosis | None:
-    """Return the diagnosis of the last failed attempt in the local copy, or the doubt about a run without one.
+    """Return the diagnosis of the last failed attempt in the local copy, or the agent's doubt about a run that succeeded.
 
-    None without a failure or doubt. For an interrupted run the diagnosis is the interruption; for a stopped
-    run it is the stop, unless one of its attempts failed for a known reason. For a run that a scheduler or
-    service ended, or could not start, it is the service's report. Raises RunError if a log cannot be read.
+    None without either. For an interrupted run the diagnosis is the interruption; for a stopped run it is the
+    stop, unless one of its attempts failed for a known reason. For a run that a scheduler or service ended,
+    or could not start, it is the service's report. Raises RunError if a log cannot be read.
     """
     state = local_copy.told or local_copy.state()
     if local_copy.told is not None and local_copy.told.state == State.INTERRUPTED:
@@ -176,7 +176,7 @@ def _as_reported(
 
 
 def _ended(evidence: Mapping[str, Any], previous: Mapping[str, Any]) -> ProcessEnd:
-    """Return the end of an attempt, as reported by its agent, else by the next folder, its keeper or its container."""
+    """Return the end of an attempt: from its agent, else from the next attempt's folder, its keeper or its container."""
     nested = (report.get(key) for report in (evidence, previous) for key in ("keeper", "container"))
     reports = [evidence, previous, *(report for report in nested if isinstance(report, dict))]
     numbers = {

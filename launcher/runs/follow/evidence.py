@@ -14,7 +14,7 @@ _GIVEN_UP = ("nan-divergence", "not-learning", "hang")
 """The failure classes for which the agent gives an attempt up, and then ends it with SIGKILL."""
 _DIAGNOSIS = ("line", "why", "mend")
 _LAST_LINE = "this is its last line"
-"""The end of an explanation that refers to the line shown with it."""
+"""The last words of an explanation that refers to the log's last line."""
 MAX_LINE_LENGTH = 160
 
 
@@ -61,7 +61,7 @@ def doubt(evidence: object) -> str | None:
 
 
 def lingered(evidence: object) -> str | None:
-    """Return the note that a script's process stayed after its end until it was killed; `None` if it did not."""
+    """Return the note that the process remained after its script had ended, and was ended; `None` if it did not."""
     words = evidence.get("lingered") if isinstance(evidence, dict) else None
     return words if isinstance(words, str) else None
 

@@ -66,9 +66,9 @@ def follow(
 ) -> RunState:
     """Fetch and show a run until it ends, waits or is interrupted; return its state.
 
-    With `pulls`, the run's files are pulled over the same link once it has ended, successful or not. Unless
-    the output `is_seen` by a user, it is shown again to the next one. `client` is an open host client, which
-    this function closes. A lost link is reopened by `opening`, without limit: silence never ends a run.
+    With `pulls`, the run's files are pulled over the same link once it has ended, successful or not. Unless a
+    user sees the output (`is_seen`), it is shown again at the next attach. `client` is an open host client,
+    which this function closes. A lost link is reopened by `opening`, without limit: silence never ends a run.
     Raises HostError only if the user must act (a key, a login) or the host does not have the run.
     """
     fetched = local_copy.sync.load(read_position.shown(local_copy) if is_seen else None)
@@ -153,7 +153,7 @@ def _board(local_copy: LocalCopy, view: View) -> Iterator[TensorBoard]:
 
 def _tell_problem(board: TensorBoard, view: View) -> None:
     if board.problem is not None:
-        view.note(f"no more for TensorBoard: {board.problem}")
+        view.note(f"TensorBoard files are no longer written: {board.problem}")
         board.problem = None
 
 
@@ -179,8 +179,8 @@ def _until_end(
 ) -> RunState:
     """Show a run until it ends or pauses; `answered` is called after each answer.
 
-    The first answer may take `wait_s`. With `None` it has what the run has sent so far, and proves that a
-    service is reachable.
+    The first answer waits up to `wait_s` for new output. With `None` it has the output so far, and proves
+    that a service is reachable.
     """
     is_shown = local_copy.record.began() is not None  # its parent, if any, was already shown
     while True:
@@ -220,7 +220,7 @@ def _download_files(
             raise
         view.note(f"not pulled: {str(error).splitlines()[0]}   {again}")
         return
-    keeper.finish(view)  # files that it still downloads are not only on the host
+    keeper.finish(view)  # without this, files that it still downloads would count as left on the host
     stays = not records.ends_with(local_copy.run)
     for text in (
         *what_stayed(pulled, client.host, local_copy, stays=stays),
@@ -279,7 +279,7 @@ def _listed(files: list[RunOutput]) -> str:
 
 
 def _correct(local_copy: LocalCopy, state: RunState, view: View) -> None:
-    """Note where the script's use of the plan differs from the expectation from its source."""
+    """Note where the script's use of the plan differs from the use that its source suggested."""
     expected, taken = local_copy.record.plan().takes, state.taken
     if expected is None or taken is None:
         return
@@ -294,7 +294,7 @@ def _correct(local_copy: LocalCopy, state: RunState, view: View) -> None:
 
 
 def _is_rehearsed(local_copy: LocalCopy, state: RunState) -> bool:
-    """Return whether a rehearsed run shows anything about its card.
+    """Return whether a rehearsed run is evidence for its card.
 
     For a script that takes no values from the plan, the hook imitates the card.
     """

@@ -70,7 +70,8 @@ class View:
     def started(self, run: str, job_id: str | None, *, is_asked: bool) -> None:
         """Show the id of a run that continues unattended, and the id of its job in Slurm, if it has one.
 
-        It `is_asked` for by --detach, or was interrupted as it began.
+        `is_asked`: the user asked for this with --detach; otherwise the launch was interrupted as the run
+        began.
         """
 
     def ahead(self, summary: Summary, plan: PlanSummary) -> None:
@@ -83,7 +84,7 @@ class View:
         """Show the parent of this run, and the step from which it continues."""
 
     def news(self, news: News) -> None:
-        """Show the content of an answer."""
+        """Show the new output, events and state of a run from one answer of its host."""
 
     def lost(self, error: HostError, tries: int, wait_s: float) -> None:
         """Report that the link is lost, which does not fail the run."""

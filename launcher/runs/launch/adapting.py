@@ -24,7 +24,7 @@ def suggestion(plan: Plan) -> tuple[Finding, ...]:
             level="note",
             code="not-adapted",
             message=message,
-            mend="--adapt     gives it that and leaves the file as it is",
+            mend="--adapt     applies this precision without a change to the file",
         ),
     )
 

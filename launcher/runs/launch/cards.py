@@ -50,7 +50,7 @@ class CardChoice(NamedTuple):
 def card_choice(asked: str | None, plan: Plan, facts: Facts) -> CardChoice:
     """Return the cards that a plan may use: those of its profile, limited to `--gpus` if given.
 
-    Empty if the cards are given or scheduled, and not leased.
+    Empty for cards that launcher does not lease: those given to the run, or assigned by a scheduler.
     """
     _, named = requested_gpus(asked, plan.profile.count)
     is_leased = plan.allocation.how not in ("given", "scheduled")
@@ -80,10 +80,13 @@ def findings(asked: str | None, plan: Plan, host: Host, facts: Facts | None) -> 
     found = []
     if missing := [gpu for gpu in named if gpu not in there]:
         message = f"--gpus {asked}: {plan.host} has no {plan.profile.of_cards(1).title} {', '.join(missing)}"
-        mend = f"which there are   launch probe --host {plan.host}"
+        mend = f"its cards   launch probe --host {plan.host}"
         found.append(Finding(level="refuse", code="no-such-card", message=message, mend=mend))
     if taken := [there[gpu] for gpu in named if gpu in there and is_unavailable(there[gpu], facts)]:
-        lines = [f"--gpus {asked}: {plan.host}: held", *(describe_holders(gpu, facts) for gpu in taken)]
+        lines = [
+            f"--gpus {asked}: {plan.host}: these cards are held",
+            *(describe_holders(gpu, facts) for gpu in taken),
+        ]
         mend = f"who holds it   launch probe --host {plan.host}"
         is_held = any(strangers_on(gpu) for gpu in taken)
         code = BUSY if is_held else "gpu-prohibited"
@@ -147,6 +150,6 @@ def leased(error: AgentError, plan: Plan, cards: CardChoice) -> CardBusyError:
 def _holder(card: BusyCard, cards: CardChoice) -> str:
     title = cards.titles.get(card.gpu, card.gpu)
     if card.state == "queued":
-        return f"{title} is next for a launch that came before"
-    by = f"run {card.run} ({card.state})" if card.run else "a run that just leaves"
+        return f"{title} is reserved for an earlier launch, which waits"
+    by = f"run {card.run} ({card.state})" if card.run else "a run that is just ending"
     return f"leased by {by} on {title}"

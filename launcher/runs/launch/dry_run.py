@@ -128,7 +128,7 @@ def preview(
 
 
 def _not_reached(error: HostError) -> Finding:
-    return Finding(level="note", code="not-reached", message=f"the gate saw no host: {error}")
+    return Finding(level="note", code="not-reached", message=f"not checked against the host: {error}")
 
 
 class Explanation(NamedTuple):

@@ -72,7 +72,7 @@ class Started(NamedTuple):
     local_copy: LocalCopy
     client: HostClient
     interrupts: Interrupts
-    """Held-back Ctrl-C and SIGTERM, for the caller to release: they do not end the run from here on."""
+    """Holds Ctrl-C and SIGTERM back until the caller releases them: from here on they do not end the run."""
     lease: Lease | None = None
     """The lease of the machine, if it is rented: the caller terminates the rental, or hands it over."""
     job_id: str | None = None
@@ -194,7 +194,8 @@ def _launch_on(
             shipments: list[Shipment] = []
             fill = functools.partial(_ship, client, loaded, before, shipments)
             started = begin(contact, runtime, plan, secrets, UploadStage("ship", fill), run_id, hold)
-        # On a full disk here, only an explanation, `rerun` and `recover --abandon` are lost.
+        # These records serve only `rerun`, `recover --abandon` and the list of excluded files: a full disk is
+        # no error.
         with contextlib.suppress(OSError):
             excluded_files.remember(started.local_copy.files, loaded.selection)
             remember(started.local_copy, request)
@@ -225,7 +226,7 @@ def _load(task: resolve.Task, env_files: Sequence[str], view: View, code: Frozen
     Raises RefusedError for a folder or script that cannot be sent.
     """
     with view.stage("files") as stage:
-        stage.text = None  # its line is that of the stage `ship`
+        stage.text = None  # the stage `ship` shows its result
         loaded = load(task, env_files)
         if code is not None and not loaded.selection.findings:
             loaded = code.of_batch(loaded, task.file)
@@ -284,7 +285,8 @@ def begin(
     with view.stage("start") as stage:
         if secrets:
             runtime.entrust(local_copy.run, secrets)
-        interrupts = hold()  # once the run is bound, its rental ends only if it provably never began
+        # On a failure from here on, a rental ends only if its run provably never began.
+        interrupts = hold()
         try:
             local_copy.bind(contact.host, runtime.client.root_id, plan, contact.batch)
             job_id = _start(runtime, local_copy)

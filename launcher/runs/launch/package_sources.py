@@ -376,7 +376,9 @@ def _of_folder(folder: Path, extras: Sequence[str], name: str) -> tuple[str, ...
 
 
 def _imported_from_folder(folder: Path, name: str) -> Finding:
-    message = f"{name}: the folder itself is not installed: it travels, and is imported from there"
+    message = (
+        f"{name}: the folder itself is not installed: it is sent with the code, and imported from its place"
+    )
     mend = "its packages are in src/   -e PYTHONPATH=src" if (folder / "src").is_dir() else ""
     return Finding(level="note", code="packages-adapted", message=message, mend=mend)
 

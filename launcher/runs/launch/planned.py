@@ -42,7 +42,7 @@ def plan_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> Plan:
 
 
 def plan_with(profile: Profile, resolved: Resolved, facts: Facts | None, script: ScriptUse) -> Plan:
-    """Return the plan of a job with this known script use, including plans for the other possible cards."""
+    """Return the plan of a job whose script uses these values of the plan, including plans for the other possible cards."""
 
     def plan_for(other: Profile, expected: Facts) -> Plan | None:
         try:
@@ -104,7 +104,7 @@ def _plan_for(profile: Profile, resolved: Resolved, facts: Facts | None, script:
 
 
 def _can_imitate(profile: Profile, job: Job) -> bool:
-    """Return whether the start-up hook can make the job's script run as on this card."""
+    """Return whether the start-up hook can make the job's script run as it would on this card."""
     return profile.kind == "cuda" and job.inject and starts_python(job.command)
 
 

@@ -1,6 +1,6 @@
-"""A contact is a connected host and a launch's knowledge of it.
+"""A launch's connected host, and the last checks before its start.
 
-Plans pass the gate and get cards against it.
+A plan passes the gate with the host's facts, and its cards are chosen from them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ConnectedHost(NamedTuple):
     batch: str | None = None
 
     def probed_again(self) -> ConnectedHost:
-        """Return the contact with new facts."""
+        """Return the connected host with new facts."""
         return self._replace(facts=backend_of(self.host).probing.probe(self.client, self.host, self.job))
 
 
@@ -67,7 +67,7 @@ def pass_gate(contact: ConnectedHost, plan: Plan) -> None:
 def _of_rented(finding: Finding, host: Host) -> Finding:
     """Return a card mismatch with advice that fits a rental.
 
-    To name the present machine's card does not help, because each launch rents a new machine.
+    The usual advice, to name the card that was found, does not help: each launch rents a new machine.
     """
     if finding.code != "card-mismatch":
         return finding
@@ -100,7 +100,7 @@ def refusal(findings: Iterable[Finding]) -> RefusedError | None:
 def pass_gate_when_free(contact: ConnectedHost, plan: Plan) -> ConnectedHost:
     """Pass the gate; while the cards are held, probe again until the deadline.
 
-    Return the contact that passed. Raises RefusedError.
+    Return the connected host with the facts that passed. Raises RefusedError.
     """
     first = [contact]
 

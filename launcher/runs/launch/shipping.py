@@ -22,7 +22,7 @@ from launcher.values.upload_selection import UploadSelection
 
 TRIES = 3
 LARGE = 10_000_000
-"""The size in bytes from which a sent file is named."""
+"""The minimum size of a sent file that the summary names, in bytes."""
 MAX_LARGEST = 3
 
 

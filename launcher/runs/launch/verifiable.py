@@ -12,7 +12,7 @@ def unverifiable(plan: Plan) -> tuple[Finding, ...]:
     if plan.hands_out("precision"):
         return ()
     message = "your script decides its own precision: no precision to verify"
-    mend = "--adapt     gives it the plan's, and leaves the file as it is"
+    mend = "--adapt     applies the plan's precision without a change to the file"
     return (Finding(level="refuse", code="not-verifiable", message=message, mend=mend),)
 
 

@@ -145,9 +145,8 @@ def _abandon(new: HostClient, errand: _AbandonErrand, view: View) -> Recovery:
     _refuse_ended(local_copy, target)
     sent = sent_from_here(local_copy, target)
     with view.stage("read") as stage:
-        home = newest_here(
-            local_copy, target
-        )  # first: for a run that was never followed, all other local facts come from it
+        # This comes first: a run that was never followed has no other local facts.
+        home = newest_here(local_copy, target)
         refuse_unresumable(
             resumes=checkpoints_here.resumes(local_copy), local_copy=local_copy, host=target.name
         )

@@ -1,6 +1,6 @@
-"""Prepare the new host of a moved run, with or without its old host.
+"""Prepare the new host of a moved run, whether or not the old host answers.
 
-All refusals come first, then the successor: its checkpoint, its code and data, its start.
+All refusals come first. Then the successor gets its checkpoint, its code and data, and is started.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def taken_up(
         return EarlierMove(given_up=moved.run)
     next_run, child = own_copy(moved.run), known_summary(new, moved.run)
     if child.parent is None or child.parent.run != local_copy.run:
-        words = f"{local_copy.host().name} says that {local_copy.run} was moved to {new.host} as {moved.run}, but that run does not continue it"
+        words = f"{local_copy.host().name} says that {local_copy.run} was moved to {new.host} as {moved.run}, but that run is not its successor"
         raise RunError(f"{words}\n  begin anew there   launch rerun {local_copy.short} --host {request.host}")
     next_run.bind_seen(target, new.root_id, child.time)
     if is_terminal(child.state):

@@ -328,4 +328,4 @@ def _spool(
                 digest.update(piece)
                 out.write(piece)
         if digest.hexdigest() != sha256:
-            raise RunError(f"{host} has a file of the run no longer as it was sent: {sha256[:12]}")
+            raise RunError(f"{host} no longer has a file of the run as it was sent: {sha256[:12]}")

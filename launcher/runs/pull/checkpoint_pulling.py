@@ -49,7 +49,7 @@ class LocalCheckpoint(NamedTuple):
     def words(self) -> str:
         """The fetched files in a few words."""
         size = decimal(sum(content.size for content in self.fetched))
-        came = f"{files_text(len(self.fetched))}, {size}" if self.fetched else "it was here"
+        came = f"{files_text(len(self.fetched))}, {size}" if self.fetched else "already here"
         return f"{self.checkpoint.name}, step {self.checkpoint.step}: {came}"
 
 
@@ -57,8 +57,8 @@ def pull_checkpoint(client: HostClient, local_copy: LocalCopy, which: str, stage
     """Pull the `best`, the `last`, a numbered or the newest `whole` checkpoint of a run to its place here.
 
     Its manifest is put in place last, so that a folder with a manifest is whole. A broken transfer continues
-    by file. One client at a time. Raises AgentError `no-checkpoint`, and RunError if it does not fit here or
-    this disk refuses.
+    with the missing bytes. One client at a time. Raises AgentError `no-checkpoint`, and RunError if it does
+    not fit here or this disk refuses.
     """
     with local_copy.alone("pull"), local_copy.disk_errors(local_copy.folder):
         copies = LocalCopies(local_copy)
@@ -201,7 +201,7 @@ class CheckpointKeeper:
         while wish and not self._wanted.empty():
             wish_after = self._wanted.get()
             if not wish_after:
-                self._wanted.put(False)  # after this one
+                self._wanted.put(False)  # end after this request
                 break
         return wish
 

@@ -123,7 +123,7 @@ def _put(local_copy: LocalCopy, content: Content, part: Path, places: dict[str, 
 
 
 def _copy_whole(local_copy: LocalCopy, source: Path, place: Path) -> None:
-    """Copy a file of a run atomically: its place has the whole old or new file at any moment."""
+    """Copy a file of a run atomically: at any moment its place has the whole old file or the whole new one."""
     place.parent.mkdir(parents=True, exist_ok=True)
     hidden = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:

@@ -156,7 +156,7 @@ class LocalCopies:
         return moved
 
     def _make_way(self, place: Path, path: str) -> Path | None:
-        """Rename the user's file if it is in the place of a file, or of one of its folders."""
+        """Rename a user's file that is in the way of a run's file or of one of that file's folders."""
         for folder in reversed(place.relative_to(self._local_copy.folder).parents[:-1]):
             if self._files.exists(str(folder)) and not self._files.is_folder(str(folder)):
                 return self._move_aside(self._local_copy.folder / folder)

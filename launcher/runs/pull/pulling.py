@@ -1,7 +1,7 @@
 """Pull a run's files, verified.
 
-The steps are the list, then the digests of the chosen files, then the missing bytes. No file is accepted that
-the digests do not announce. A broken transfer continues from the bytes that have arrived. Each file is put
+The steps are the list, then the digests of the chosen files, then the missing bytes. Only files with an
+announced digest are accepted. A broken transfer continues from the bytes that have arrived. Each file is put
 into its place once it is whole, verified and synced.
 """
 

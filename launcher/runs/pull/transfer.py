@@ -114,7 +114,7 @@ class Transfer:
         for content in sorted(contents, key=lambda one: one.size):
             needed = content.size - self._copies.bytes_of_part(content)
             if needed > free:
-                others[content.path] = f"no room here: {decimal(needed)} would come"
+                others[content.path] = f"no room here: {decimal(needed)} are needed"
                 continue
             free -= needed
             chosen.append(content)
@@ -126,7 +126,7 @@ class Transfer:
         free = shutil.disk_usage(folder).free
         if needed > free:
             raise RunError(
-                f"no room in {folder}: {decimal(needed)} would come, {decimal(free)} are free, "
+                f"no room in {folder}: {decimal(needed)} are needed, {decimal(free)} are free, "
                 f"{decimal(needed - free)} are missing\n"
                 f"  make room, then   launch pull {short}     or a part of it   launch pull {short} PATH"
             )

@@ -46,7 +46,7 @@ REMOVED = "its run was removed there"
 
 
 class RunOnMachine(NamedTuple):
-    """A run on its rented machine, as its lease needs it; the view shows the downloads."""
+    """The lease's view of its run: the local copy, the rented machine, and the view that shows the downloads."""
 
     local_copy: LocalCopy
     machine: Host
@@ -183,7 +183,7 @@ def download_files(
             path, why = min(failed.items())
             more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
             raise RunError(f"{local_copy.run}: {shown_path(path)} cannot be downloaded: {why}{more}")
-        shown.text = "; ".join([*words, "each as its machine has it"])
+        shown.text = "; ".join([*words, "each verified"])
     if older := checkpoints_left(pulled, local_copy):
         names = sorted({checkpoint_of(file.path) for file in older}, key=by_number)
         size = decimal(sum(file.size for file in older))

@@ -282,7 +282,7 @@ class _Renting:
         except HostKeyError as error:
             image = self._settings.image or "the image"
             words = (
-                f"{lease.host.name}: {image} did not take the host key that was given to it: who answers is not proven\n"
+                f"{lease.host.name}: {image} did not take the host key that was given to it, so the machine's identity is not proven\n"
                 f"  {str(error).splitlines()[0]}\n"
                 "  if you trust the network   the same command with --accept-new-host-key     or another   image = …"
             )
@@ -301,5 +301,5 @@ class _Renting:
 def _show_wait(stage: Stage, words: str, wait_s: float) -> None:
     """Show that a launch waits for the service's rate limit, and then that it no longer waits."""
     if wait_s > 0:
-        words += f": waits for its turn, {wait_s:.0f} s at least: all commands here share the service's pace of a launch in 12 s"
+        words += f": waits at least {wait_s:.0f} s: the service allows one launch in 12 s, for all commands here together"
     stage.progress(words)

@@ -85,9 +85,10 @@ def _confirm(choice: RentalChoice, view: View) -> None:
 
 
 def preview_rental(resolved: Resolved, *, is_sure: bool) -> tuple[RentalChoice | None, tuple[Finding, ...]]:
-    """Return the rental that a launch would make, and its findings; None if impossible for the one named profile.
+    """Return the rental that a launch would make, and its findings.
 
-    Raises HostError, and RefusedError if the profile depends on the account.
+    The rental is None if no machine fits the one profile that was named. Raises HostError, and
+    RefusedError if the profile depends on the account.
     """
     host = resolved.host
     try:

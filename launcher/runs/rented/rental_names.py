@@ -36,7 +36,7 @@ def name_findings(host: Host, settings: RentalSettings, offered: Iterable[Instan
     free = {region for offer in offered for region in offer.regions}
     odd_regions = [name for name in settings.region if name not in free]
     if host.identity_file and not settings.key:
-        words = "without key the machine has a key that launcher makes, and refuses this one"
+        words = "without key in the table, the machine accepts only a key that launcher makes, not this one"
         mend = 'in the same table   key = "…", its name in the account     or no identity_file     nothing was rented'
         return [_refusal(host, "identity_file", host.identity_file, "no-private-key", words, mend)]
     if not (odd_regions or settings.image or settings.file_system or settings.key or settings.firewall):

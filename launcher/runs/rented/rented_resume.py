@@ -156,7 +156,7 @@ def resume_on_kept(found: RentedMachine, parent: LocalCopy, start: Callable[[Lea
     if not found.record.keeps:
         raise RunError(
             f"{parent.run}: its rented machine is not kept: it is terminated after the last download\n"
-            f"  have it end   launch attach {parent.short}     then   launch resume {parent.short} --host {found.record.machine.name}"
+            f"  end it first   launch attach {parent.short}     then   launch resume {parent.short} --host {found.record.machine.name}"
         )
     _refuse_without_checkpoint(found, parent)
     lease = take_idle(found)

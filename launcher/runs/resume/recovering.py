@@ -92,7 +92,7 @@ def recover(word: str, host_name: str | None, request: RecoverRequest, view: Vie
 
 
 def _is_rented(host: str) -> bool:
-    """Return whether a host rents machines for its runs: once one is gone, only this client knows its runs."""
+    """Return whether a host rents machines for its runs: once a machine is gone, only this client knows the runs on it."""
     found = resolve.host(host)
     return backend_of(found).running.rental(found) is not None
 
@@ -203,7 +203,10 @@ def _recover(
 def _resume(
     client: HostClient, local_copy: LocalCopy, summary: Summary, request: RecoverRequest, view: View
 ) -> ResumedRun:
-    """Have the host continue a run. Slow steps, an image or the proof of a death, are shown as stages."""
+    """Have the host continue a run.
+
+    Slow steps are shown as stages: building an image, and proving that the old processes are dead.
+    """
 
     def plan() -> Plan:
         refresh(client, local_copy)
@@ -217,7 +220,7 @@ def _resume(
         nonlocal is_asked
         is_asked = True
         job = job_of(plan())
-        if not request.is_sure:  # consent covers all secrets, whichever the host says that it lacks
+        if not request.is_sure:  # consent covers all secrets, not only those that the host reports as missing
             check_consent(job.secrets, local_copy, client.host, view, "recover")
         values = secret_values.values(job, env_file.read_all(request.env_files))
         if records.rented_for(local_copy.run) is not None:

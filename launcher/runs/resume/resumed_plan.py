@@ -28,14 +28,14 @@ _KEPT = {
     "code": "its parent's code",
     "requirements": "its parent's packages",
     "image": "its parent's image",
-    "model": "the model that its checkpoint is of",
-    "teacher": "the teacher that its model learns from",
-    "method": "the weights that its checkpoint holds",
+    "model": "its checkpoint's model",
+    "teacher": "its model's teacher",
+    "method": "its checkpoint's weights",
     "attention": "its parent's ladder of precisions",
     "compile": "its parent's ladder of precisions",
     "data": "its parent's data",
     "seed": "the order of its data",
-    "batch.global": "the global batch, on which its data's order and its schedule hang",
+    "batch.global": "the global batch, which decides the order of its data and its schedule",
     "secrets": "its parent's secrets",
 }
 """The keys of a job that a resumed run always keeps from its parent, with their meaning."""
@@ -92,7 +92,7 @@ def _check_key(key: str, setting: str, host: Host) -> None:
     if kept_as is not None:
         raise UsageError(
             f"{FILE} {setting}: a resumed run keeps {kept_as}\n"
-            f"  another one is a new run   launch --host {host.name} {FILE} {setting} …"
+            f"  for another value, start a new run   launch --host {host.name} {FILE} {setting} …"
         )
 
 

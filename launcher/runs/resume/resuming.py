@@ -60,10 +60,10 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
     """
     target = None if host_name is None else resolve.host(host_name)
     if target is not None and backend_of(target).running.rental(target) is None:
-        target = None  # it is the host of the run itself
+        target = None  # a host that rents no machines: the run resumes on it
     if target is None and request.profile is not None:
         raise UsageError(
-            "--profile: a run is resumed on the card of its host; it is for a machine that is rented\n  e.g.   launch resume RUN --host lambda --profile a100_40gb"
+            "--profile is only for a machine to rent: on its own host, a run is resumed on that host's card\n  e.g.   launch resume RUN --host lambda --profile a100_40gb"
         )
     host, parent = locate(word, host_name if target is None else None)
     kept = rented_for(parent.run)
@@ -87,7 +87,7 @@ def _resume(
 ) -> Started:
     """Resume a run on its own host.
 
-    The `lease` of a kept machine passes to the new run before that exists.
+    The `lease` of a kept machine passes to the new run's id before that run is created.
     """
     check_settings(request.settings, host)
     name = None if request.name is None else resolve.checked_name(request.name)
@@ -103,9 +103,8 @@ def _resume(
         if lease is not None:
             from launcher.runs.rented.final_download import download_files  # few runs are on a rented machine
 
-            download_files(
-                client, parent, view
-            )  # the process that later ends the rental serves only the new run
+            # The process that later ends the rental serves only the new run.
+            download_files(client, parent, view)
         before = parent.whole_plan()
         refuse_verification(before, parent)
         plan = changed_plan(before, request.settings, name, host)
@@ -126,7 +125,7 @@ def _resume(
         contact = ConnectedHost(there, client, job_of(plan), facts, view, deadline=deadline)
         contact = pass_gate_when_free(contact, plan)
         build_options = build_settings.read(host, os.environ)
-        # The parent's own runtime: it has the image.
+        # Use the parent's runtime, which has the image.
         with open_for_run(client, summary, build_options, contact.facts) as runtime:
             keys = sorted({key for setting in request.settings for key in keys_of(setting)})
             inherit = functools.partial(_inherit, client, parent, host, view, keys)

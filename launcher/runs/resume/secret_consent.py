@@ -23,7 +23,7 @@ def check_consent(names: Sequence[str], local_copy: LocalCopy, host: str, view: 
     answer = view.agrees(words)
     if answer is None:
         raise RefusedError(
-            f"{words}\n  to send them   launch {verb} --yes {local_copy.short}     it is in   {local_copy.folder}/plan.json"
+            f"{words}\n  to send them   launch {verb} --yes {local_copy.short}     the plan is in   {local_copy.folder}/plan.json"
         )
     if not answer:
         raise RefusedError("nothing was sent: you answered no")

@@ -253,7 +253,7 @@ def test_what_does_not_fit_is_refused_before_a_byte_is_sent(ended, desk, small_d
     local_copy.bind_seen(Host(name="local"), "", None)
     ended.fill({"code/large": 6_000_000, "code/small": 10})
     desk.runs = counting = Counting(desk.runs)
-    with pytest.raises(RunError, match=r"6.0 MB would come.* are missing"):
+    with pytest.raises(RunError, match=r"6.0 MB are needed.* are missing"):
         pull(desk, local_copy, Choice(LIMIT), Quiet())
     assert counting.requested == []
     pull(desk, local_copy, Choice(LIMIT, ("small",)), Quiet())

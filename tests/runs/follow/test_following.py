@@ -229,11 +229,11 @@ def test_a_full_disk_here_ends_no_run_and_is_not_taken_for_a_lost_link(client, s
     assert process.returncode == 0, out + err
     (run,) = (path.name for path in small_disk.glob("[0-9]*"))
     assert "no room in" in err
-    assert "8.0 MB would come" in err
+    assert "8.0 MB are needed" in err
     assert f"launch pull {run[-6:]}" in err
     assert "no link" not in err
     done = client.run("pull", run, timeout=60)
-    assert (done.returncode, "8.0 MB would come" in done.stderr, "are missing" in done.stderr) == (
+    assert (done.returncode, "8.0 MB are needed" in done.stderr, "are missing" in done.stderr) == (
         1,
         True,
         True,
@@ -288,7 +288,10 @@ def test_what_tensorboard_could_not_write_only_at_its_end_is_told(client, full_d
         mounted(full_disk, board),
     ):  # so neither can be removed
         said = client.seen("attach", run)
-    assert f"no more for TensorBoard: {client.runs / run}/tensorboard: No space left on device" in said
+    assert (
+        f"TensorBoard files are no longer written: {client.runs / run}/tensorboard: No space left on device"
+        in said
+    )
     assert "succeeded" in said
 
 

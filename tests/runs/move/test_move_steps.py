@@ -123,7 +123,7 @@ def test_contents_that_are_not_those_of_the_list_go_nowhere(tmp_path, content):
     """Also if they are too few, or too many."""
     new = NewHost()
     tree = {"code/train.py": {"sha256": digest(CODE), "size": len(content)}}
-    with pytest.raises(RunError, match="no longer as it was sent"):
+    with pytest.raises(RunError, match="no longer has a file of the run as it was sent"):
         fill(tmp_path, OldHost(json.dumps(tree).encode(), content), new)
     assert "ship" not in new.asked
     assert not (tmp_path / RUN / ".moving").exists()

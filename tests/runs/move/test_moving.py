@@ -188,7 +188,7 @@ def test_a_host_that_names_another_run_as_the_successor_is_not_believed(two):
     (two.roots["A"] / "runs" / run / "control" / "moved.json").write_text(json.dumps(lie))
     done = client.run("recover", run, "--host", "local")
     assert done.returncode == 1
-    assert f"as {innocent}, but that run does not continue it" in done.stderr
+    assert f"as {innocent}, but that run is not its successor" in done.stderr
     assert two.runs_on("local") == {innocent: "succeeded"}
 
 
