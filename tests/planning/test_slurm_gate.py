@@ -22,11 +22,28 @@ CLUSTER = {
             "name": "batch",
             "is_default": True,
             "max_time_s": 7 * 86400,
-            "nodes": [{"count": 2, "idle": 2, "cpus": 4, "gres": [A100], "features": ["a100", "rack1"]}],
+            "nodes": [
+                {
+                    "count": 2,
+                    "idle": 2,
+                    "cpus": 4,
+                    "memory_mib": 4000,
+                    "gres": [A100],
+                    "features": ["a100", "rack1"],
+                }
+            ],
         },
         {"name": "short", "max_time_s": 600, "max_nodes": 1, "nodes": [{"count": 2, "gres": [A100]}]},
         {"name": "closed", "state": "down", "nodes": [{"count": 2, "down": 2, "gres": [A100]}]},
         {"name": "cpus", "nodes": [{"count": 8}]},
+        {
+            "name": "mixed",
+            "nodes": [
+                {"count": 1, "cpus": 64, "gres": [A100]},
+                {"count": 4, "cpus": 8},
+                {"count": 1, "cpus": 96},
+            ],
+        },
     ],
     "accounts": ["lab", "course"],
     "qos": ["normal", "high"],
@@ -38,9 +55,12 @@ FACTS = {
 }  # fmt: skip
 
 
-def found(named="a100_80gb", facts=None, cluster=None, gpus=None, environment=None, needs=(), **keys):
+def found(
+    named="a100_80gb", facts=None, cluster=None, gpus=None, environment=None, python=None, needs=(), **keys
+):
     """The findings of a job that asks Slurm for this, by their codes."""
-    host = SlurmHost(name="hive", address="hive", slurm=SlurmSettings(**keys), environment=environment)
+    slurm = SlurmSettings(**keys)
+    host = SlurmHost(name="hive", address="hive", slurm=slurm, environment=environment, python=python)
     job = Job(name="train", command=("python", "train.py"), batch={"global": 24}, requirements=needs)
     values = {**FACTS, **(facts or {}), "slurm": {**CLUSTER, **(cluster or {})}}
     there = Facts.model_validate(values)
@@ -72,7 +92,7 @@ def test_a_plan_that_can_start_passes():
 @pytest.mark.parametrize(
     ("keys", "code", "said", "mend"),
     [
-        ({"partition": "bach"}, "no-partition", "no partition 'bach': did you mean 'batch'?", "batch (default), short, closed, cpus"),
+        ({"partition": "bach"}, "no-partition", "no partition 'bach': did you mean 'batch'?", "batch (default), short, closed, cpus, mixed"),
         ({"partition": "batch,nope"}, "no-partition", "no partition 'nope'", "there are"),
         ({"time": "8-0"}, "time-over-limit", '"8-0" is 8 days, and partition batch allows 7 days', "slurm.time=10080"),
         ({"partition": "short", "time": "11"}, "time-over-limit", "short allows 10 min", "slurm.time=10 "),
@@ -156,6 +176,46 @@ def test_cards_whose_type_says_nothing_are_looked_at_in_the_job(kind):
     assert "wrong-card" in note["card-unknown"].mend
 
 
+@pytest.mark.parametrize(
+    ("keys", "said", "mend"),
+    [
+        ({"extra": ("--cpus-per-task=64",)}, "no node of partition batch with gpu:a100:1 has more than 4 CPUs", '["--cpus-per-task=4"]'),
+        ({"extra": ("--exclusive", "--mem=64G")}, "has more than 3.91 GiB", '["--exclusive", "--mem=4000M"]'),
+        ({"extra": ("--mem=4001",)}, "--mem=4001: no node", "--mem=4000M"),
+        ({"extra": ("--cpus-per-task=65",), "partition": "mixed"}, "more than 64 CPUs", "--cpus-per-task=64"),
+        ({"extra": ("--cpus-per-task=9",), "partition": "mixed", "nodes": 3, "named": "cpu"}, "no 3 nodes of partition mixed have more than 8 CPUs", "=8"),
+    ],
+)  # fmt: skip
+def test_flags_that_no_node_can_serve_are_refused(keys, said, mend):
+    """A node counts only if it has the job's cards too. The other flags of `extra` stay in the command."""
+    against = found(**keys)["nodes-too-small"]
+    assert (against.level, said in against.message) == ("refuse", True), against.message
+    assert mend in against.mend
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"extra": ("--cpus-per-task=4", "--mem=4000", "--mail-type=END")},
+        {"extra": ("--mem=0",)},  # all of a node's
+        {"extra": ("--mem=3G",)},
+        {"extra": ("--cpus-per-task=64",), "partition": "batch,mixed"},
+        {"extra": ("--cpus-per-task=99", "--mem=9T"), "partition": "short"},  # the cluster does not say
+    ],
+)
+def test_flags_that_a_node_can_serve_pass(keys):
+    assert found(**keys) == {}
+
+
+@pytest.mark.parametrize("key", ["environment", "python"])
+def test_a_python_that_compute_nodes_cannot_see_is_refused(key):
+    """Also under a root that all nodes see. A program's name is found on each node."""
+    against = found(**{key: "/tmp/venv/bin/python"})["python-not-shared"]
+    assert (against.level, f'{key} = "/tmp/venv/bin/python"' in against.message) == ("refuse", True)
+    assert f'{key} = "~/…"  for hive' in against.mend
+    assert found(**{key: "python3.11"}) == found(**{key: "~/tmp/venv"}) == found(**{key: "/tmpfs/venv"}) == {}
+
+
 def test_a_partition_that_starts_nothing_now_is_noted():
     """It may be opened again, and the job waits."""
     notes = found(partition="closed")
@@ -164,6 +224,20 @@ def test_a_partition_that_starts_nothing_now_is_noted():
         "nodes-down": "note",
     }
     assert "closed is down" in notes["partition-down"].message
+    assert (
+        notes["nodes-down"].message
+        == "hive: 2 of 2 nodes of partition closed are down: the job waits until 1 is up"
+    )
+
+
+def test_drained_nodes_are_called_drained():
+    nodes = [{"count": 3, "down": 2, "drained": 1, "gres": [A100]}]
+    partitions = [{"name": "batch", "is_default": True, "nodes": nodes}]
+    assert found(cluster={"partitions": partitions}) == {}
+    note = found(cluster={"partitions": partitions}, nodes=2)["nodes-down"]
+    assert (
+        "2 of 3 nodes of partition batch are down (1 drained): the job waits until 2 are up" in note.message
+    )
 
 
 def test_a_cluster_without_a_default_partition_must_be_told_one():

@@ -20,8 +20,8 @@ from ..record.strict_json import JsonObject
 from ..system import process
 from ..system.deadline import at_once
 
-NODES = ("sinfo", "--noheader", "--all", "--format=%P|%a|%l|%s|%D|%t|%c|%m|%G|%f")
-"""Lists the nodes of each partition, including hidden ones. Similar nodes in the same state share a line."""
+NODES = ("sinfo", "--noheader", "--all", "--exact", "--format=%P|%a|%l|%s|%D|%t|%c|%m|%G|%f")
+"""Lists the nodes of each partition, including hidden ones. Nodes with the same resources and state share a line."""
 QUEUE = ("squeue", "--me", "--noheader", "--format=%t")
 ACCOUNTS = ("sacctmgr", "--noheader", "--parsable2", "show", "associations", "format=Account,QOS", "where")
 """Lists the accounts of the user whose name follows, `user=NAME`."""

@@ -6,16 +6,21 @@ unknown account or QOS. Such a job waits for ever, so it is refused here. The me
 
 from __future__ import annotations
 
+import json
+import math
 import re
+import shlex
 from collections.abc import Iterable, Sequence
 
+from launcher.backends.slurm.slurm_host import SlurmHost
 from launcher.backends.slurm.slurm_job import gpus_of, gres_titles, is_of_type, parse_gres
 from launcher.backends.slurm.slurm_times import MAX_TOLD, told_s
 from launcher.values.facts import Facts
+from launcher.values.host import Host
 from launcher.values.parsing import nearest
 from launcher.values.plan import Finding, Plan, Submission
 from launcher.values.profile import Profile
-from launcher.values.reported.cluster import Cluster, Gres, Partition
+from launcher.values.reported.cluster import Cluster, Gres, NodeSet, Partition
 from launcher.values.slurm_settings import SlurmSettings
 
 _OWN_PLACES = ("/tmp", "/var/tmp", "/dev/shm", "/run")  # noqa: S108 - nothing is written there
@@ -41,10 +46,13 @@ _CARD = re.compile(
     r"(?<![a-z0-9])(nvidia|tesla|geforce|quadro|rtx|gtx|titan|[abghlpt][0-9]{1,4}s?|v100|mi[0-9]{2,3}x?)(?![a-z])"
 )
 """Words that mark a card type as a known kind, rather than as a name that the cluster made up."""
+_SIZE = re.compile(r"--(cpus-per-task|mem)=([0-9]{1,12})([KMGT]?)", re.IGNORECASE)
+"""The flags of `extra` whose values are compared with the nodes. `--mem` is in MiB without a unit."""
+_MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2}
 _WORD = re.compile(r"(\*?)([\w.:-]+)")
 
 
-def slurm_findings(plan: Plan, facts: Facts | None) -> list[Finding]:
+def slurm_findings(plan: Plan, facts: Facts | None, host: Host) -> list[Finding]:
     """Return the findings of a plan for a cluster.
 
     `facts` are those of its login node, with the cards expected on a compute node.
@@ -53,6 +61,7 @@ def slurm_findings(plan: Plan, facts: Facts | None) -> list[Finding]:
         return []
     found = [
         *_root(plan, facts),
+        *_pythons(plan, host),
         *_image(plan, plan.slurm),
         *limit_findings(plan.host, plan.slurm, facts.slurm),
     ]
@@ -90,6 +99,7 @@ def settings_findings(host: str, settings: SlurmSettings, cluster: Cluster | Non
         *_time(settings, partitions, host),
         *_nodes(settings, partitions, host),
         *_gres(settings, partitions, host),
+        *_too_large(settings, partitions, host),
         *_features(settings, partitions, host),
     ]
 
@@ -136,8 +146,7 @@ def _root(plan: Plan, facts: Facts) -> list[Finding]:
     if disk.is_shared or (facts.slurm is not None and facts.slurm.root_was_seen):
         return []
     mend = f'a folder that all nodes see, such as your home   root = "~/.launch"  for {plan.host}'
-    is_own = any(root == place or root.startswith(f"{place}/") for place in _OWN_PLACES)
-    if is_own or disk.kind in _IN_MEMORY:
+    if _is_own(root) or disk.kind in _IN_MEMORY:
         message = f"{plan.host}: {root} is {facts.hostname}'s own ({disk.kind or 'unknown file system'}): compute nodes cannot read files there"
         return [_refusal("root-not-shared", message, mend)]
     if disk.kind not in _OF_ONE_MACHINE:
@@ -147,6 +156,21 @@ def _root(plan: Plan, facts: Facts) -> list[Finding]:
         "unless the compute nodes see the same files at the same path, the job ends as soon as it begins"
     )
     return [Finding(level="note", code="root-maybe-not-shared", message=message, mend=mend)]
+
+
+def _is_own(path: str) -> bool:
+    """Whether each machine has this path on its own disk or in memory."""
+    return any(path == place or path.startswith(f"{place}/") for place in _OWN_PLACES)
+
+
+def _pythons(plan: Plan, host: Host) -> Iterable[Finding]:
+    """Yield the refusal of a Python that no compute node sees, for the job or for its agent."""
+    python = host.python if isinstance(host, SlurmHost) else None
+    for key, path in (("environment", plan.host_environment), ("python", python)):
+        if path is not None and _is_own(path):
+            message = f'{plan.host}: {key} = "{path}" is on the login node alone: compute nodes cannot read files there'
+            mend = f'one that all nodes see, such as in your home   {key} = "~/…"  for {plan.host}'
+            yield _refusal("python-not-shared", message, mend)
 
 
 def _image(plan: Plan, asked: Submission) -> list[Finding]:
@@ -231,11 +255,16 @@ def _nodes(settings: SlurmSettings, partitions: Sequence[Partition], host: str) 
             f"{host}: nodes = {count}, and partition {shown}: sbatch would take the job, and never start it"
         )
         return [_refusal("too-many-nodes", message, f"--set slurm.nodes={max(most.values())}")]
-    up = max(one.size - sum(alike.down for alike in one.nodes) for one in partitions)
-    if count <= up:
+    down = {one.name: sum(alike.down for alike in one.nodes) for one in partitions}
+    if any(one.size - down[one.name] >= count for one in partitions):
         return []
-    names = ", ".join(one.name for one in partitions)
-    message = f"{host}: nodes = {count}, and {up} of partition {names} are up: the job waits for the others"
+    drained = {one.name: sum(alike.drained for alike in one.nodes) for one in partitions}
+    shown = ", ".join(
+        f"{down[one.name]} of {one.size} nodes of partition {one.name} are down"
+        + (f" ({drained[one.name]} drained)" if drained[one.name] else "")
+        for one in partitions
+    )
+    message = f"{host}: {shown}: the job waits until {count} {'is' if count == 1 else 'are'} up"
     return [Finding(level="note", code="nodes-down", message=message)]
 
 
@@ -262,6 +291,46 @@ def _gres(settings: SlurmSettings, partitions: Sequence[Partition], host: str) -
         f"{host}: partition {names} has {short} {settings.gres}{f', not {settings.nodes}' if most else ''}"
     )
     return [_refusal("no-such-gres", message, f"its nodes have   {gres_titles(partitions)}")]
+
+
+def _too_large(settings: SlurmSettings, partitions: Sequence[Partition], host: str) -> Iterable[Finding]:
+    """Yield the refusals of CPUs or memory, in `extra`, that too few of the nodes with the gres have."""
+    wanted = parse_gres(settings.gres)
+    nodes = [
+        [alike for alike in one.nodes if all(_has(alike.gres, gres) for gres in wanted)] for one in partitions
+    ]
+    names = ", ".join(one.name for one in partitions)
+    for flag in settings.extra:
+        match = _SIZE.fullmatch(flag)
+        if match is None:
+            continue
+        is_memory = match[1].lower() == "mem"
+        size = int(match[2]) * (_MIB[match[3].upper()] if is_memory else 1)
+        largest = max(_for_nodes(settings.nodes, alike, is_memory=is_memory) for alike in nodes)
+        if size <= largest:
+            continue
+        most = f"{largest / 1024:.3g} GiB" if is_memory else f"{largest:.0f} CPUs"
+        has = "has" if settings.nodes == 1 else "have"
+        which = "no node" if settings.nodes == 1 else f"no {settings.nodes} nodes"
+        equipped = f" with {settings.gres}" if settings.gres else ""
+        message = f"{host}: {flag}: {which} of partition {names}{equipped} {has} more than {most}: sbatch may take the job, and never start it"
+        less = f"--{match[1]}={largest:.0f}{'M' * is_memory}"
+        extra = json.dumps([less if one == flag else one for one in settings.extra])
+        yield _refusal("nodes-too-small", message, f"--set {shlex.quote(f'slurm.extra={extra}')}")
+
+
+def _for_nodes(count: int, nodes: Iterable[NodeSet], *, is_memory: bool) -> float:
+    """Return the most CPUs, or MiB of memory, that `count` of the nodes have each.
+
+    It is infinite if it is unknown, and with too few nodes, which are refused elsewhere.
+    """
+    sizes = [(alike.memory_mib if is_memory else alike.cpus, alike.count) for alike in nodes]
+    found = 0
+    for size, alike in sorted(((size or math.inf, number) for size, number in sizes), reverse=True):
+        found += alike
+        if found >= count:
+            return size
+    return math.inf
 
 
 def _all_gres(partitions: Sequence[Partition]) -> list[Gres]:

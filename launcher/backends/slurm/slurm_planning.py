@@ -145,7 +145,7 @@ class SlurmPlanning(Planning):
     def own_checks(self, plan: Plan, facts: Facts | None, host: Host) -> HostChecks:
         """Return the cluster's checks for the gate."""
         is_in_image = plan.slurm is not None and bool(plan.slurm.container)
-        found = tuple(slurm_findings(plan, facts))
+        found = tuple(slurm_findings(plan, facts, host))
         return HostChecks(
             found,
             is_elsewhere=True,

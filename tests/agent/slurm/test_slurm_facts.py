@@ -63,6 +63,14 @@ def test_nodes_at_work_are_not_idle_and_drained_ones_are_down():
     assert (found["short"].state, found["batch"].state) == ("down", "up")
 
 
+def test_nodes_of_different_sizes_are_not_counted_as_the_smallest():
+    """Without `--exact`, sinfo prints the smallest number of CPUs of a group of nodes, as `4+`."""
+    assert "--exact" in slurm_facts.NODES
+    listed = "batch*|up|infinite|1-infinite|2|idle|4|4000|(null)|(null)\nbatch*|up|infinite|1-infinite|1|idle|64|4000|(null)|(null)"
+    nodes = slurm_facts.parse_nodes(listed)[0]["nodes"]
+    assert [(alike["count"], alike["cpus"]) for alike in nodes] == [(2, 4), (1, 64)]
+
+
 def test_jobs_of_the_user_are_counted_by_whether_they_wait():
     assert slurm_facts.parse_queue(recorded("at-work")["squeue"][0]) == {"queued": 1, "running": 1}
     assert slurm_facts.parse_queue(recorded("at-rest")["squeue"][0]) == {"queued": 0, "running": 0}
