@@ -191,3 +191,14 @@ def test_an_interrupted_run_is_diagnosed_by_what_its_host_says(tmp_path):
     state = {"state": "interrupted", "attempt": 1}
     local_copy.sync.apply(AgentReply({"state": state, "parts": []}, b""))
     assert diagnosis_of(local_copy).name == "interrupted"
+
+
+def test_a_run_that_was_stopped_on_a_full_disk_says_what_is_lost(tmp_path):
+    """It did not fail, but its record ends when the disk was full."""
+    local_copy = LocalCopy("0101-toy-w8q2", tmp_path)
+    evidence = {"disk": "full: its later output and metrics, and its end, were not recorded"}
+    state = {"state": "stopped", "reason": "by-user", "evidence": evidence}
+    local_copy.sync.apply(AgentReply({"state": state, "parts": []}, b""))
+    found = diagnosis_of(local_copy)
+    assert (found.name, "disk was full: its later output" in found.why) == ("stopped", True)
+    assert "launch gc --host" in found.mend

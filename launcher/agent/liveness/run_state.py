@@ -13,6 +13,14 @@ from . import liveness
 if TYPE_CHECKING:
     from ..record.run_records import RecordedRuntime, StateRecord
 
+_LOST = "its later output and metrics, and its end, were not recorded"
+_REFUSED = {
+    "disk-full": "full: %s" % _LOST,
+    "quota": "over its quota: %s" % _LOST,
+    "read-only": "read-only: %s" % _LOST,
+}
+"""The evidence of an agent that left while the disk refused its records, by its last report."""
+
 
 def runtime_of(run: Run) -> RecordedRuntime:
     """Return the runtime that the run was prepared with: its kind, its interpreter or engine, its cards."""
@@ -151,6 +159,9 @@ def _judged(unheld: _Unheld, verdict: liveness.RunLiveness) -> StateRecord | Non
         shown = verdict.state or ("resuming" if sees_lock else "")
         derived: StateRecord = {"state": shown} if shown else {}
         return {**state, **derived, "fate": verdict.fate, **more}
+    refused = _REFUSED.get(last.read_heartbeat().get("refused") or "")
+    if refused is not None:
+        more = {"evidence": {**(evidence or {}), "disk": refused}}
     step, loss, took_s = progress_of(run, is_live=False)
     progress: StateRecord = {"step": step, "loss": loss, "took_s": took_s}
     gone: StateRecord = {**state, **progress, "fate": liveness.GONE, **more}

@@ -207,7 +207,8 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
             return refusal
         if judged["state"] in ("interrupted", "waiting") or run_state.is_unwritten(judged):
             evidence = judged.get("evidence") or {}
-            said = {"evidence": {"service": evidence["service"]}} if "service" in evidence else {}
+            kept = {key: evidence[key] for key in ("service", "disk") if key in evidence}
+            said = {"evidence": kept} if kept else {}
             return _settle_if_possible(run, "stopped", str(WISHES[wish]), **said) or refusal
         if wish == "cancel" and run_state.is_silent(judged) and run_fate.sees_lock:
             evidence = judged.get("evidence")

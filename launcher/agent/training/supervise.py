@@ -547,6 +547,7 @@ class Supervisor:
         with self.run_time.paused():  # the run has ended, though its disk may be full
             while not (self.account.flush() and self._is_recorded(state, reason, evidence, **more)):
                 if self.run.read_wish() != "run":
+                    self.beat()  # a full disk takes it, and it has the time of the end
                     self._erase_secrets()
                     self.has_left = True
                     return 0

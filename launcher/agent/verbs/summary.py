@@ -105,7 +105,7 @@ def summary(run: Run, state: StateRecord) -> RunLine:
         **_kind_and_engine(runtime),
         "evidence": evidence
         if state["state"] in (*IN_DOUBT, "waiting")
-        or {"class", "doubt", "lingered", "service"} & (evidence or {}).keys()
+        or {"class", "doubt", "lingered", "service", "disk"} & (evidence or {}).keys()
         else None,
         "remedy": _last_remedy(run),
         "trouble": trouble_of(run, state, asks=True),

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from launcher.backends.registry import backend_of
 from launcher.copy.local_copy import LocalCopy
-from launcher.runs.follow.evidence import of_service, words
+from launcher.runs.follow.evidence import disk_refused, of_service, words
 from launcher.transport.log_diagnosis import BY_NAME, Diagnosis, LogFile, ProcessEnd, diagnose
 from launcher.upload.excluded_files import explained
 from launcher.values.record import Reason, RunState, State, in_todays_words
@@ -47,11 +47,19 @@ def diagnosis_of(local_copy: LocalCopy) -> Diagnosis | None:
         return _as_reported(local_copy, None, _mapping(state.evidence), {"reason": state.reason})
     if known is not None:
         return known
+    if state is not None and state.state in _STOPPED and (disk := disk_refused(state.evidence)) is not None:
+        why = f"it was stopped while its host's disk was {disk}"
+        return Diagnosis("stopped", None, None, why, _room(local_copy))
     if state is not None and state.state in _STOPPED:
         return Diagnosis("stopped", None, None, "it was stopped, and did not fail", "nothing to do")
     if unknown is not None and state is not None and state.state == State.INTERRUPTED:
         return _interrupted(local_copy, state)
     return unknown or _of_success(local_copy)
+
+
+def _room(local_copy: LocalCopy) -> str:
+    host = local_copy.record.plan().host or "HOST"
+    return f"make room   launch gc --host {host}     or   launch rm RUN"
 
 
 def _interrupted(local_copy: LocalCopy, state: RunState) -> Diagnosis:

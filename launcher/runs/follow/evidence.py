@@ -72,6 +72,12 @@ def of_service(evidence: object) -> str | None:
     return said if isinstance(said, str) else None
 
 
+def disk_refused(evidence: object) -> str | None:
+    """Return why a host's disk refused the record of a run's end, and the consequence; `None` if it did not."""
+    said = evidence.get("disk") if isinstance(evidence, dict) else None
+    return said if isinstance(said, str) else None
+
+
 def why_waiting(run: Summary | RunState) -> str | None:
     """Return why the start of a run waits in a queue; `None` for any other run."""
     return of_service(run.evidence) if run.state in (State.RESERVED, State.RESUMING) else None

@@ -13,6 +13,7 @@ from launcher.agent.liveness.run_state import state_of
 from launcher.agent.liveness.trouble import trouble_of
 from launcher.agent.record.files import write_durably, write_over
 from launcher.agent.record.rundir import HEARTBEAT_S, Run
+from launcher.agent.serving import contact
 from launcher.agent.system import process
 from launcher.agent.verbs.summary import summary
 from launcher.values.record import RunState, Trouble
@@ -248,16 +249,20 @@ def test_the_time_of_a_run_is_the_time_in_which_it_ran(tmp_path):
 
 @pytest.mark.testbed
 def test_a_run_that_a_full_disk_let_end_without_a_record_has_its_time(small_disk):
-    """Its last state is that of its start; when it ended is not known."""
+    """Its last state is that of its start; when it ended is not known. What the disk refused is, as its agent has said."""
     run, folder = held(small_disk)
     run.write_wish("run")
     folder.write_state("running", took_s=1.0)
-    write_over(folder.heartbeat, json.dumps({"took_s": 400.0, "step": 7}))
+    write_over(folder.heartbeat, json.dumps({"took_s": 400.0, "step": 7, "refused": "disk-full"}))
     fill(small_disk / "filler")
     run.write_wish("stop")
     folder.release()
     line = summary(run, state_of(run))
     assert (line["state"], line["step"], line["took_s"], line["ended"]) == ("stopped", 7, 400.0, None)
+    assert line["evidence"] == {"disk": "full: its later output and metrics, and its end, were not recorded"}
+    (small_disk / "filler").unlink()
+    contact.stop(run, "stop")
+    assert json.loads(Path(run.last().state).read_text())["evidence"] == line["evidence"]
 
 
 def test_the_last_step_of_a_dead_agent_is_that_of_its_events(tmp_path):
