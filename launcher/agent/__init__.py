@@ -30,4 +30,4 @@ FRONT_DOOR = (
     "system.core_limit",
     "system.process",
 )
-"""The modules that other rooms may import."""
+"""The modules that other packages may import."""

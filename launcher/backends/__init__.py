@@ -15,4 +15,4 @@ FRONT_DOOR = (
     "registry",
     "runtimes",
 )
-"""The modules that other rooms may import."""
+"""The modules that other packages may import."""

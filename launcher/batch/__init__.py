@@ -20,4 +20,4 @@ FRONT_DOOR = (
     "item_view",
     "queued_item",
 )
-"""The modules that other rooms may import."""
+"""The modules that other packages may import."""

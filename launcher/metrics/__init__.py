@@ -16,4 +16,4 @@ FRONT_DOOR = (
     "picture",
     "tensorboard",
 )
-"""The modules that other rooms may import."""
+"""The modules that other packages may import."""

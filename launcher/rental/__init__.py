@@ -27,4 +27,4 @@ FRONT_DOOR = (
     "settle_account",
     "verdict",
 )
-"""The modules that other rooms may import."""
+"""The modules that other packages may import."""

@@ -125,7 +125,9 @@ def fitting(
         pairs = [(offer, profile) for offer in listed for profile in profiles if fits(offer, profile)]
     else:
         sized = [offer for offer in listed if wish.cards in (None, offer.cards)]
-        sized = sized if wish.types else [offer for offer in sized if not is_arm(offer)]  # Arm only by name
+        sized = (
+            sized if wish.types else [offer for offer in sized if not is_arm(offer)]
+        )  # an Arm type must be named
         found = [(offer, profile_of(offer, wish.known)) for offer in sized]
         pairs = [(offer, profile) for offer, profile in found if profile is not None]
     if pairs:
@@ -158,13 +160,13 @@ def _unfit(host: str, listed: Sequence[InstanceOffer], wish: OfferFilter) -> Ref
         return RefusedError(f"{host}: {words}\n  {mend}{_arm_words(listed, wish)}")
     if wish.types and wish.cards is not None:
         return RefusedError(
-            f"{host}: {shown} has not {wish.cards} cards\n  leave out --gpus, or name another type"
+            f"{host}: {shown} does not have {wish.cards} cards\n  leave out --gpus, or name another type"
         )
     if wish.types:
         card = listed[0].card or listed[0].title
         return RefusedError(
             f"{host}: {shown} has a card that no profile names\n"
-            f'  write profiles/NAME.toml with probe_names = ["NVIDIA {card}"], which begins as   launch profile show l40s --toml{_arm_words(listed, wish)}'
+            f'  write profiles/NAME.toml with probe_names = ["NVIDIA {card}"], on the model of   launch profile show l40s --toml{_arm_words(listed, wish)}'
         )
     cards = "cards" if wish.cards is None else f"{wish.cards} cards"
     return RefusedError(

@@ -84,9 +84,9 @@ class OpenRental(NamedTuple):
         if self.is_past:
             return f"is past its limit, and may still be billed   {RECONCILE}"
         if self.is_held and self.is_refused:
-            return f"the process here that looks after it has a key that is refused; with a good one   {RECONCILE}"
+            return f"the API key of the process here that manages it is refused; with an accepted key   {RECONCILE}"
         if self.is_stopped:
-            return f"the process here that looks after it is stopped; another takes over   {RECONCILE}"
+            return f"the process here that manages it is stopped; to take over   {RECONCILE}"
         if not self.is_held and self.is_kept:
             return f"is kept until its limit; to end it   {RECONCILE} --adopt {self.rental.instance}"
         if not self.is_held:

@@ -44,7 +44,7 @@ class Cost(NamedTuple):
         if self.largest <= round(self.confirm_above * 100, 6):
             return None
         more = f"which is more than confirm_above = {self.confirm_above:g}{self.about}"
-        mend = f"{self.command} agrees, as y does at a terminal; {self.lower}"
+        mend = f"{self.command} accepts the cost, and so does y at a terminal; {self.lower}"
         message = f"{self.of} may cost {dollars(self.largest)}, {more}"
         return Finding(level="refuse", code="costs-much", message=message, mend=mend)
 
@@ -150,7 +150,7 @@ class RentalChoice(NamedTuple):
         return next(one.profile for one in self.found if one.offer.type == type_name)
 
     def renewed(self, offered: Iterable[InstanceOffer]) -> RentalChoice:
-        """Return a copy with the regions of new offers. A type whose price has risen is free nowhere."""
+        """Return a copy with the regions of new offers; a type whose price has risen gets none."""
         now = {offer.type: offer for offer in offered}
         return self._replace(found=tuple(one._replace(offer=_renewed(one.offer, now)) for one in self.found))
 

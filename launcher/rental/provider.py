@@ -24,7 +24,7 @@ PROVIDERS = {
 The ledger's intents use these names.
 """
 FIRST = "lambda"
-"""The provider of records and address files that name no provider, from when only one existed."""
+"""The provider of records and address files that name none: a version that knew only one provider wrote them."""
 
 
 class ProviderReason(StrEnum):

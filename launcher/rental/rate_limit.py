@@ -1,9 +1,9 @@
 """The rate limit for calls to a service, shared by all clients of this user on this machine.
 
 The limit is kept in two files. A client holds a file's lock from before its call until after the answer. So
-calls are at least the spacing apart, whenever the service counts them. The files store the time of the last
-call. If a client is killed during a call, its mark remains, and the next client waits as if that call were
-made now.
+the service sees calls at least the spacing apart, whether it counts a call when it arrives or when it is
+answered. The files store the time of the last call. If a client is killed during a call, its mark remains,
+and the next client waits as if that call were made now.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from launcher.base.clock import Clock, look_again_after
 MAX_WAIT_S = 600.0
 """The longest wait that a mark can cause."""
 STUCK_S = MAX_WAIT_S + 300.0
-"""A lock's holder may wait this long and still make its call."""
+"""A client stops waiting for a lock whose file is unchanged for this long, in seconds. A working holder waits less."""
 LOOK_S = 0.01
 Waits = Callable[[float], None]
 """Called with the minimum number of seconds that a call must wait, and with 0 when the wait ends."""

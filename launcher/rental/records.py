@@ -36,7 +36,7 @@ ENDING_S = 120.0
 """The seconds after that time during which the termination may still be in progress."""
 ENDED_WITH_RUN = "the run has ended: "
 """The start of the reason text for a rental terminated because its run had ended."""
-NO_CHECKPOINT = "launcher has no checkpoint of it to continue from; it starts again"
+NO_CHECKPOINT = "launcher has no checkpoint to continue from; start the run again"
 
 
 class RentalRecord(Record):
@@ -292,7 +292,7 @@ def is_gone(run: str) -> bool:
 
 
 def gone_machines() -> dict[str, GoneMachine]:
-    """Return why each machine that is no longer rented ended, by run."""
+    """Return why and when each ended rental ended, by run."""
     newest, rentals = {run: one for one in rented() for run in one.runs}, ledger().rentals()
     return {
         run: GoneMachine(one.why_gone(rentals), one.rental.ended)

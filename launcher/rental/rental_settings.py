@@ -65,8 +65,8 @@ class RentalSettings(Written):
     ssh-agent. By default launcher makes one, and removes it after the last rental.
     """
     api: str
-    """The address of the service, which gets your API key. A project's `launch.toml` may name only the
-    service's or this computer.
+    """The address of the service, which gets your API key. A project's `launch.toml` may name only an
+    address of the service itself or of this computer.
     """
     max_hours: Annotated[float, Field(gt=0, le=LONGEST_HOURS)] | None = None
     """The limit of one rental, in hours. A launch needs this or `max_cost`."""

@@ -27,7 +27,7 @@ from launcher.errors import ServiceError
 from launcher.rental.provider import FIRST
 
 MAX_AHEAD_S = 30 * 86_400.0
-"""A `Date` further ahead of the known time than this, in seconds, is the sender's error."""
+"""A `Date` that is more than these seconds ahead of the known time counts as the sender's error."""
 ASK_AGAIN_S = 60.0
 """The seconds between two requests to a service that does not answer."""
 

@@ -266,9 +266,13 @@ def _agree_to_end(renter: ProviderAccount, adopted: Sequence[str], view: Interac
     answer = view.agrees(words)
     if answer is None:
         ids = " ".join(f"--adopt {one.id}" for one in others)
-        raise RefusedError(f"nothing was ended: {words}\n  if that is meant   launch reconcile {ids} --yes")
+        raise RefusedError(
+            f"nothing was ended: {words}\n  to terminate them all the same   launch reconcile {ids} --yes"
+        )
     if not answer:
-        raise RefusedError("nothing was ended: you answered no\n  what there is   launch reconcile --dry-run")
+        raise RefusedError(
+            "nothing was ended: you answered no\n  list the machines   launch reconcile --dry-run"
+        )
 
 
 @contextlib.contextmanager
@@ -288,7 +292,7 @@ def _bring_named_home(found: RentedMachine, run_of: RunOf, view: RentalView, *, 
     if run is None:
         return  # it never started
     with view.stage("adopt") as stage:
-        stage.progress(f"asking for the machine of {record.short}, if a process here looks after it")
+        stage.progress(f"asking for the machine of {record.short}, if a process here manages it")
         lease = take_idle(found)
         stage.text = None
     if lease is not None:
@@ -296,7 +300,7 @@ def _bring_named_home(found: RentedMachine, run_of: RunOf, view: RentalView, *, 
     elif not is_due:
         raise RunError(
             f"{record.run}: its machine is not terminated: a process on this computer manages it, and terminates it after the last download\n"
-            f"  have the run end   launch stop {record.short}\n  {lose_words(found.rental.instance)}"
+            f"  end the run   launch stop {record.short}\n  {lose_words(found.rental.instance)}"
         )
 
 
@@ -323,7 +327,7 @@ def _downloading(
                 words = "files that it had not downloaded by then may be lost"
                 records.note_lost(nonce, words)
                 view.note(
-                    f"{rental.intent.run}: the process here that looks after its machine does nothing, and its time is up; {words}"
+                    f"{rental.intent.run}: the process here that manages its machine does nothing, and the time of the rental is up; {words}"
                 )
                 break
             look_again_after(LOOK_S)
@@ -347,7 +351,7 @@ def _still_listed(renter: ProviderAccount, ending: Termination) -> str:
 
 
 def _with_its_boot(renter: ProviderAccount, found: RentedMachine, run_of: RunOf) -> RentedMachine:
-    """Return a machine. Restore the record that it has booted, if that was cut off.
+    """Return a machine. If the record of its boot was cut off, restore the record.
 
     Without the record, the machine would be terminated with all results of its run.
     """

@@ -34,7 +34,7 @@ _FURTHER = (
     InstanceState.PREEMPTED,
     InstanceState.ENDING,
 )
-"""States in order of progress, the most advanced first. The last ones lead nowhere."""
+"""States in order of progress, the most advanced first. From the last ones an instance never becomes usable."""
 
 
 class RentalVerdict(StrEnum):
@@ -50,7 +50,7 @@ class RentalVerdict(StrEnum):
     ELSEWHERE = "elsewhere"
 
 
-UNMARKED = "the answer to a launch request of this computer named it, but it has no mark of launcher"
+UNMARKED = "it is the answer to a launch of this computer, but its name and tags have no mark of launcher"
 """Why an instance is left alone although the ledger has its id."""
 LOST_THERE = f"{NAMED}; this computer has no record of a run, so files that are only on it are lost"
 """The same reason, for an instance that was not rented here."""
@@ -199,16 +199,16 @@ def _ours(instance: Instance, rental: Rental, is_held: bool, is_wanted: bool, is
     if is_past:
         return JudgedRental(RentalVerdict.DUE, "its time is up", instance, rental)
     if is_held:
-        return JudgedRental(RentalVerdict.WANTED, "a process here looks after it", instance, rental)
+        return JudgedRental(RentalVerdict.WANTED, "a process here manages it", instance, rental)
     if rental.state is RentalState.ENDING:
-        return JudgedRental(RentalVerdict.ORPHAN, "its end was begun", instance, rental)
+        return JudgedRental(RentalVerdict.ORPHAN, "its termination was begun", instance, rental)
     if is_wanted and rental.state is RentalState.READY:
         return JudgedRental(RentalVerdict.WANTED, f"run {rental.intent.run} needs it", instance, rental)
     if rental.state is RentalState.DISMISSED:
         return JudgedRental(
             RentalVerdict.STRANGER, "dismissed by you, until its time is up", instance, rental
         )
-    return JudgedRental(RentalVerdict.ORPHAN, "no process here looks after it", instance, rental)
+    return JudgedRental(RentalVerdict.ORPHAN, "no process here manages it", instance, rental)
 
 
 def _missing(rental: Rental, account: str, now: float, is_held: bool) -> JudgedRental:
@@ -216,7 +216,7 @@ def _missing(rental: Rental, account: str, now: float, is_held: bool) -> JudgedR
     if rental.state not in OPEN:
         return JudgedRental(RentalVerdict.GONE, "the provider does not list its other instance", None, rental)
     if is_held:
-        return JudgedRental(RentalVerdict.WANTED, "a process here looks after it", None, rental)
+        return JudgedRental(RentalVerdict.WANTED, "a process here manages it", None, rental)
     if rental.intent.account != account:
         return JudgedRental(RentalVerdict.ELSEWHERE, "it was rented with another key", None, rental)
     has_appeared = rental.state in (RentalState.READY, RentalState.ENDING)

@@ -22,4 +22,4 @@ FRONT_DOOR = (
     "ssh.ssh_files",
     "ssh.ssh_keys",
 )
-"""The modules that other rooms may import."""
+"""The modules that other packages may import."""

@@ -16,4 +16,4 @@ FRONT_DOOR = (
     "upload_history",
     "upload_record",
 )
-"""The modules that other rooms may import."""
+"""The modules that other packages may import."""

@@ -239,7 +239,7 @@ def test_nothing_free_is_no_refusal_for_ever():
         (wish("a100_80gb"), "no type has A100 80 GB\n  it has 8 of them   --gpus 8"),
         (wish("a100_40gb", cards=2), "no type has 2 x A100 40 GB\n  it has 1 of them   --gpus 1"),
         (wish(types=["gpu_1x_x900"]), 'a card that no profile names\n  write .*"NVIDIA X900"'),
-        (wish(types=["gpu_1x_a100"], cards=2), "has not 2 cards"),
+        (wish(types=["gpu_1x_a100"], cards=2), "does not have 2 cards"),
         (wish(cards=3), "no type has 3 cards that a profile names"),
     ],
     ids=str,

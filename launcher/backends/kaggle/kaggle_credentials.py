@@ -43,7 +43,9 @@ class KaggleLogin:
     ) -> None:
         """Raises BadFileError if the secret is not valid in a header, or the user not in a path."""
         if not secret.isascii() or not secret.isprintable() or " " in secret:
-            raise BadFileError(f"kaggle: what {origin} holds is not a token or key: it has other characters")
+            raise BadFileError(
+                f"kaggle: the content of {origin} is not a token or key: it has characters that they never have"
+            )
         if user and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", user):
             raise BadFileError(f"kaggle: {origin}: '{printable(user[:64])}' is not an account name")
         self.kind, self.origin, self.user, self.needs_renewal = kind, origin, user, needs_renewal

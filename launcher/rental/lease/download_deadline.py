@@ -41,7 +41,7 @@ class DownloadDeadline:
     """
 
     def __init__(self, limits: Callable[[], Limits], clock: Clock, note: Callable[[float], None]) -> None:
-        """Start once the run is due. `note` is called with the deadline, which may be beyond the limit."""
+        """Begin when the run must stop (`due`). `note` is called with the deadline, which may be beyond the limit."""
         self._limits, self._clock, self._note = limits, clock, note
         self._until: float | None = None
         self._extended = 0.0

@@ -23,7 +23,7 @@ def cost_with(found: RentedMachine, seconds: float) -> Cost:
         )
     if not ledger().reads_limits(rental.nonce):
         raise UsageError(
-            f"{record.run}: the process that looks after its machine is of an older launcher, and ends it at the limit that it knows\n"
+            f"{record.run}: its machine is managed by a process of an older launcher, which does not notice a later limit\n"
             "  end that process, then   launch reconcile     and again   launch extend"
         )
     return Cost(

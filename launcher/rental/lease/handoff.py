@@ -42,7 +42,7 @@ def hand_over(lease: Lease) -> Keeper:
         if not isinstance(error, (OSError, BadFileError)):
             why = f"{type(error).__name__}: {why}"
         words = (
-            f"{lease.still_rented}\n  no process could be left that ends it: {why}\n"
+            f"{lease.still_rented}\n  no process could be started to end the rental: {why}\n"
             f"  discard the run's files   launch reconcile --adopt {lease.rental.instance} --force"
         )
         raise ServiceError(lease.host.name, RentalReason.STILL_BILLED, words) from error
@@ -143,6 +143,6 @@ def _check_is_of(account: ProviderAccount, found: RentedMachine) -> None:
     raise ServiceAuthError(
         name,
         OTHER_KEY,
-        f"{name}: the machine of {found.record.run} was rented with another API key, whose account this one's is not\n"
-        f"  set {found.record.settings.variable} to that key     or, if it is lost, and you have looked at {account.page}   launch reconcile --dismiss {found.record.short}",
+        f"{name}: the machine of {found.record.run} was rented with another API key, and the present key is of another account\n"
+        f"  set {found.record.settings.variable} to that key     or, if that key is lost, and you have checked {account.page}   launch reconcile --dismiss {found.record.short}",
     )

@@ -1,8 +1,8 @@
 """The keys of a rented machine: the user's login key, and a host key for the first contact.
 
 The host key in `user_data` identifies the machine at first contact. It can be read on the machine and by
-anyone with the account's API key, so it serves for that contact only. During it the machine generates a new
-one.
+anyone with the account's API key, so it is used for that contact only: the machine then generates a new one
+at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOGIN_KEY = "login_key"
 KEYS_LOCK = "keys.lock"
 """A lock shared by launches, which need the login key in the account.
 
-Removing the key takes it exclusively.
+The removal of the key takes the lock exclusively.
 """
 
 
@@ -154,6 +154,6 @@ def _public_of(file: Path) -> str:
     except (ValueError, UnsupportedAlgorithm) as error:
         raise BadFileError(
             f"{file}: launcher's key for rented machines is damaged\n"
-            "  if nothing is rented, which   launch hosts   shows, remove the file: another one is made"
+            "  if   launch hosts   shows no rented machine, remove the file: launcher makes another key"
         ) from error
     return key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()

@@ -1,8 +1,8 @@
 """The end of a rental: download the run's files, verify their hashes, terminate the machine.
 
 The termination is complete once the provider no longer lists the machine. Foreground commands, the background
-keeper, `launch reconcile` and batches share this module. Of the run, a lease knows only whether it has ended
-and how to download its files.
+keeper, `launch reconcile` and batches share this module. A lease uses its run for two things: to ask whether
+the run has ended, and to download its files.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def end_rent(
     except ServiceError:
         raise  # the rental is over
     except (HostError, RunError) as error:
-        words = f"{lease.host.name}: its machine is not ended, since not all is here: {str(error).splitlines()[0]}"
+        words = f"{lease.host.name}: its machine is not terminated, because files are missing here: {str(error).splitlines()[0]}"
         if lease.is_keeper:
             raise RunError(words) from error  # the keeper tries again
         view.note(f"{words}   to lose the rest   launch reconcile --adopt {lease.rental.instance} --force")
@@ -139,8 +139,8 @@ def _end_at_limit(lease: Lease, run: RentedRun, view: RentalView) -> None:
 def _keep(lease: Lease, view: RentalView) -> bool:
     """Leave a kept machine to a background process until its limit. In that process, wait and return True.
 
-    False means that this process must not terminate the machine: the background process manages it, it is
-    gone, or another run uses it.
+    False means that this process must not terminate the machine: the background process manages the machine,
+    the machine is gone, or another run uses it.
     """
     if lease.is_keeper:
         while not lease.is_due:
@@ -151,7 +151,7 @@ def _keep(lease: Lease, view: RentalView) -> bool:
     words = f"{lease.host.name}: its machine is kept, as its table says: {lease.cost} so far, {lease.price}, until its limit at {lease.until}"
     ends, cron = f"end it   launch reconcile --adopt {lease.rental.instance}", lease.cron_note
     keeper = hand_over(lease)
-    view.note(f"{words}   {ends}; process {keeper.pid} does then   {keeper.log}")
+    view.note(f"{words}; process {keeper.pid} terminates it then   {keeper.log}   {ends}")
     view.note(cron)
     return False
 
@@ -160,11 +160,13 @@ def _leave_to_keeper(lease: Lease) -> str:
     """Leave a rental to a background process. Return the message about that. Raises ServiceError."""
     cost, price, until = lease.cost, lease.price, lease.until
     what = (
-        "to end its machine" if lease.is_home else "to download the missing files and terminate the machine"
+        "to terminate its machine"
+        if lease.is_home
+        else "to download the missing files and terminate the machine"
     )
     keeper = hand_over(lease)
     return (
-        f"process {keeper.pid} keeps trying {what}, at the latest after {until}: "
+        f"process {keeper.pid} keeps trying {what}, and after {until} terminates it in any case: "
         f"{cost} so far, {price}   {keeper.log}"
     )
 
@@ -235,7 +237,7 @@ def end_named(lease: Lease, run: RentedRun, view: RentalView, *, is_due: bool) -
     except NoRunError:
         return  # no files to download
     except (HostError, LaunchError) as error:
-        words = f"{name}: {'not all is here' if is_due else 'its machine is not ended'}: {str(error).splitlines()[0]}"
+        words = f"{name}: {'files are missing here' if is_due else 'its machine is not terminated'}: {str(error).splitlines()[0]}"
         if is_due:
             view.note(words)
             return

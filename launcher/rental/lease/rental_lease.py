@@ -1,6 +1,6 @@
 """A lease: this process manages a rented machine and ends the rental.
 
-For taking and passing it on see handoff.py.
+handoff.py takes a lease, and passes it to another process.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Lease:
     ) -> None:
         """Manage a rental whose lock this process has.
 
-        `is_keeper`: it was started for that, in the background.
+        `is_keeper`: this is the background process that was started for the rental.
         """
         self.renter, self.lock = account, held.lock
         self.is_keeper = is_keeper
@@ -119,7 +119,7 @@ class Lease:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether half of that time has passed.
+        """Whether half of the time reserved for downloads has passed.
 
         A run that has not stopped by then is left alone, and its files up to now are downloaded.
         """
@@ -132,7 +132,7 @@ class Lease:
 
     @property
     def left_s(self) -> float:
-        """The seconds left until then."""
+        """The seconds left until the machine must be terminated."""
         return self._limits().ends - self.renter.clock.now()
 
     @property
@@ -214,7 +214,7 @@ class Lease:
         if self.lock.is_valid:
             return
         self._close()
-        words = f"{self.record.run}: while this process was stopped another command began to look after its machine"
+        words = f"{self.record.run}: while this process was stopped another command took over its machine"
         raise ServiceError(
             self.host.name, TAKEN, f"{words}\n  to follow it   launch attach {self.record.short}"
         )
@@ -286,7 +286,7 @@ class Lease:
         return True
 
     def is_left_alone_for(self, seconds: float) -> bool:
-        """Wait this many seconds, under the same conditions."""
+        """Wait this many seconds; like `is_left_alone_until`, return False once the machine is not managed here."""
         clock = self.renter.clock
         until = clock.now() + seconds
         return self.is_left_alone_until(lambda: clock.now() >= until)
@@ -330,8 +330,8 @@ class Lease:
         """Terminate the machine after the failure being handled, report the cost, and release the lease.
 
         If that fails too, only report it, since the first failure is raised. Raises ServiceError if the first
-        failure was an interrupt, or a second interrupt comes, so that the user does not believe that nothing
-        is left.
+        failure was an interrupt, or a second interrupt comes, so that the user learns that the machine may
+        still be rented.
         """
         try:
             if self.rental.is_open:

@@ -46,7 +46,7 @@ class RentalLock(Lock):
 
     @property
     def is_valid(self) -> bool:
-        """Whether no other process has taken the rental, as is possible while this process is stopped.
+        """Whether this process still has the rental: another process can take it while this one is stopped.
 
         A process that takes it creates the lock file anew.
         """

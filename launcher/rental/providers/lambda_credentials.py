@@ -29,7 +29,9 @@ class LambdaKey:
     def __init__(self, secret: str, origin: str) -> None:
         """Use this key. Raises BadFileError if it is not valid in an HTTP header."""
         if not secret.isascii() or not secret.isprintable() or " " in secret:
-            raise BadFileError(f"lambda: what {origin} holds is not a key: it has other characters")
+            raise BadFileError(
+                f"lambda: the content of {origin} is not a key: it has characters that a key never has"
+            )
         self._secret, self.origin = secret, origin
 
     def header(self) -> str:

@@ -22,5 +22,5 @@ class LambdaSettings(RentalSettings):
 
     @property
     def is_lambdas_own(self) -> bool:
-        """Whether the user's key goes to Lambda itself, or stays on this machine."""
+        """Whether `api` is an address of Lambda or of this machine, so that no third party gets the user's key."""
         return self.api in (API, SECOND_API) or urlsplit(self.api).hostname in OWN_MACHINE

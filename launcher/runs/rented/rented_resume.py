@@ -161,7 +161,7 @@ def resume_on_kept(found: RentedMachine, parent: LocalCopy, start: Callable[[Lea
     _refuse_without_checkpoint(found, parent)
     lease = take_idle(found)
     if lease is None:
-        raise UsageError(f"{parent.run}: another process here looks after its rented machine\n  {again}")
+        raise UsageError(f"{parent.run}: another process here manages its rented machine\n  {again}")
     former = lease.record.run
     try:
         started = start(lease)

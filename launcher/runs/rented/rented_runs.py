@@ -98,7 +98,7 @@ def leave(lease: Lease, view: View) -> None:
 
     keeper = hand_over(lease)
     view.note(
-        f"{lease.record.run} may have begun: process {keeper.pid} looks after it, and ends the rent   {keeper.log}"
+        f"{lease.record.run} may have begun: process {keeper.pid} follows it, and ends the rental   {keeper.log}"
     )
 
 

@@ -117,7 +117,7 @@ def test_what_a_killed_worker_rented_for_nothing_is_ended_before_more_is_rented(
     (left,) = lambda_cloud.ours()
     done = made.client.run("batch", "resume", timeout=90)
     assert done.returncode == 0, done.stderr + done.stdout
-    assert f"{left}: no process here looks after it, so it was ended" in done.stdout + done.stderr
+    assert f"{left}: no process here manages it, so it was ended" in done.stdout + done.stderr
     assert results(made) == ["i1"]
     calls = [(line["call"], (line["body"] or {}).get("instance_ids")) for line in service.calls]
     launches = [number for number, (call, _) in enumerate(calls) if call == "launch"]

@@ -133,7 +133,7 @@ def test_files_that_cannot_come_home_are_tried_again_until_the_limit(project):
         'open("out/no/no", "w").write("x"); os.chmod("out/no", 0)\n'
     )
     done = project.client.run(*ON_RENTED, "--", "python3", "train.py")
-    assert "not all is here" in done.stderr, done.stderr
+    assert "files are missing here" in done.stderr, done.stderr
     assert "keeps trying" in done.stderr
     assert len(project.ours()) == 1
     project.clock.sleep(1800)

@@ -189,7 +189,7 @@ def in_the_way(project):
     """A detached run of whose files one cannot be read on its machine. Return once its keeper has said so."""
     done = project.client.run("--detach", *ON_RENTED, "--", "python3", "train.py", "locked")
     assert done.returncode == 0, done.stderr
-    until(lambda: "its machine is not ended" in log_of(project), "a try to bring the files home")
+    until(lambda: "its machine is not terminated" in log_of(project), "a try to bring the files home")
     assert len(project.ours()) == 1
 
 
@@ -215,7 +215,7 @@ def test_a_limit_ends_a_rent_although_files_are_not_home(project):
     project.clock.sleep(5 * 3600)
     project.until_gone()
     assert project.rentals()[0].why == "limit"
-    assert "not all is here" in log_of(project)
+    assert "files are missing here" in log_of(project)
     project.until_left()
 
 
@@ -318,7 +318,7 @@ def test_a_bug_while_a_person_follows_leaves_the_rent_to_a_process_or_says_that_
     project.client.program = type(project.client).program
     if is_alone:
         assert re.search(r"still rented: \$0\.\d\d so far, \$1\.99/h   launch reconcile", said), said
-        assert "no process could be left that ends it: RuntimeError" in said
+        assert "no process could be started to end the rental: RuntimeError" in said
         assert not is_held(project)
         assert project.client.run("reconcile").returncode == 0
     else:

@@ -78,7 +78,7 @@ def test_a_follower_that_is_stopped_looks_after_nothing(project):
         hosts = project.client.run("hosts")
         (row,) = [line for line in hosts.stdout.splitlines() if line.startswith(rental.intent.run)]
         assert "stopped" in row
-        assert "is stopped; another takes over" in hosts.stdout + hosts.stderr
+        assert "is stopped; to take over" in hosts.stdout + hosts.stderr
         assert "no process here ends it" in project.client.run("ps").stderr
         seen = project.client.run("attach", rental.intent.run)
         assert seen.returncode == 0, seen
