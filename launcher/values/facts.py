@@ -34,7 +34,7 @@ class Holder(Record):
 
     @property
     def is_stranger(self) -> bool:
-        """Whether the process is not proven to belong to a launcher run, or its run has handed it over."""
+        """Whether nothing proves that a launcher run owns the process, or its run has handed it over."""
         return not self.ownership.startswith("ours-")
 
     @property
@@ -216,7 +216,7 @@ class Facts(Record):
 
     @property
     def for_precision(self) -> Platform:
-        """The platform that precisions depend on, besides the card; text that is not a version is dropped."""
+        """The software and processor that precisions depend on. A version that is not a number counts as unknown."""
         torch = self.interpreter.packages.get("torch") if self.interpreter else None
         versions = {"torch": torch, "macos": self.macos}
         valid = {key: value for key, value in versions.items() if numbers(value)}

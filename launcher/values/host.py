@@ -1,4 +1,4 @@
-"""Hosts: the address of a machine, and how to run jobs on it. A kind of host has its `[hosts.NAME]` table."""
+"""Hosts: the address of a machine, and how to run jobs on it. Each kind of host has its own keys in `[hosts.NAME]`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _address(written: str) -> str:
 
 
 Address = Annotated[str, AfterValidator(_address)]
-"""A machine's name or address. It reaches the shell of a ProxyCommand, and that of a `Match exec`."""
+"""A machine's name or address. ssh passes it to the shell of a ProxyCommand and of a `Match exec`."""
 
 
 def _user(written: str) -> str:
@@ -113,7 +113,7 @@ class Host(MachineKeys):
     """A machine.
 
     A subclass is another kind of host, defined by its backend, with the kind's settings in one field.
-    `address` None means this machine, if the kind is a machine. Validating values as a `Host` returns an
+    For the kind `machine`, an `address` of None means this machine. Validating values as a `Host` returns an
     instance of their kind.
     """
 
@@ -153,7 +153,7 @@ class Host(MachineKeys):
         if cls is not Host or kind in (None, "machine"):
             return read(_without_unset(values))
         if not isinstance(kind, str) or kind not in PACKAGES:
-            raise ValueError(f"kind {kind!r} is of no backend of this version")
+            raise ValueError(f"unknown kind {kind!r}: this version of launcher has no such backend")
         return cast("Self", host_kind(kind).host.model_validate(values))
 
     @model_validator(mode="after")
@@ -164,7 +164,7 @@ class Host(MachineKeys):
 
     @model_serializer(mode="wrap")
     def _without_defaults_of_later_keys(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write a host without keys at their defaults that older versions would refuse in a run's record."""
+        """Leave out keys with default values that older versions do not know: they would refuse the run's record."""
         values: dict[str, Any] = write(self)
         if self.kind == "machine":
             del values["kind"]
@@ -239,7 +239,7 @@ class HostKind:
     implicit: ClassVar[Host | None] = None
     """The host of this kind that needs no table."""
     offering: ClassVar[Host | None] = None
-    """The account whose offers are listed if no table has one; None for a kind that rents no machines."""
+    """The account whose offers are listed if no table defines an account; None for a kind that rents no machines."""
 
     @property
     def setting_keys(self) -> Collection[str]:
@@ -267,6 +267,6 @@ class HostKind:
         return None
 
     def without_table(self, name: str, user_folder: str) -> str | None:
-        """Return the table to write for a host of this name that has none; None if the name has no special meaning."""
+        """Return the table to write for this name if no table has it; None if the name has no special meaning."""
         del name, user_folder
         return None

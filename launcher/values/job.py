@@ -91,7 +91,7 @@ def _checked(words: tuple[str, ...]) -> tuple[str, ...]:
 OnEnd = Annotated[
     tuple[Annotated[str, Field(max_length=4000)], ...], BeforeValidator(_words), AfterValidator(_checked)
 ]
-"""The words of a command, or the one word of a webhook: its address, in which `$NAME` stands for a secret."""
+"""The words of a command, or one word: the address of a webhook, in which `$NAME` stands for a secret."""
 
 
 def is_webhook(words: Sequence[str]) -> bool:
@@ -198,7 +198,7 @@ class Job(Written):
     data: Data = Data()
     """The data."""
     settings: dict[str, Scalar] = {}
-    """Settings of the script, passed unchanged. With `optim = "auto"` it takes the plan's optimizer."""
+    """Settings of the script, passed unchanged. With `optim = "auto"` the script takes the plan's optimizer."""
     verify: dict[str, Scalar] = {}
     """Settings that replace those above while `launch verify` tries the job."""
     writable: tuple[Pattern, ...] = ()

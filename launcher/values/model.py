@@ -13,7 +13,7 @@ from launcher.values.precision import Dtype
 
 Size = Annotated[int, Field(ge=1, le=2**40)]
 Mlp = Literal["gated", "plain", "gelu_new"]
-"""The kind of MLP: with a gate, without one, or without one and with a GELU that is composed of many operations."""
+"""The kind of MLP: `gated`; `plain`, without a gate; `gelu_new`, without a gate, its GELU composed of many operations."""
 
 
 OptionalSize = Annotated[Size | None, Field(exclude_if=lambda value: value is None)]
@@ -24,13 +24,14 @@ QUANT_METHOD = r"^[a-z0-9_-]{1,32}$"
 class Model(Written):
     """A model: the dtype that it was saved in, its number of parameters, and its shape.
 
-    The parameters are computed from the shape of a decoder, which may be wrong by a tenth. `weight_bits` are
-    the bits of a weight in the linear layers of a base that was saved quantized, including its share of the
-    scales. `query_size`, `key_value_size` and `mlp_size` are the elements per token of the queries, of the
-    keys (the values have as many), and inside an MLP (of all experts that the token passes); `None` in older
-    plans, which do not have them. `expert_parameters` are those of all routed experts, and `layer_embeddings`
-    those of embeddings that belong to single layers (Gemma 3n). `quant_method` is the method by which the
-    base was saved quantized. Each of these three is None in a model without such parts.
+    The number of parameters is computed from the shape, as for a decoder; it may be wrong by a tenth.
+    `weight_bits` are the bits of a weight in the linear layers of a base that was saved quantized, including
+    its share of the scales. `query_size`, `key_value_size` and `mlp_size` are the elements per token of the
+    queries, of the keys (the values have as many), and inside an MLP (of all experts that the token passes);
+    `None` in older plans, which do not have them. `expert_parameters` are those of all routed experts, and
+    `layer_embeddings` those of embeddings that belong to single layers (Gemma 3n). `quant_method` is the
+    method by which the base was saved quantized. `expert_parameters`, `layer_embeddings` and `quant_method`
+    are None in a model without them.
     """
 
     dtype: Dtype | None = None
@@ -186,7 +187,7 @@ BITSANDBYTES = "bitsandbytes"
 NF4_BITS = 4 + 8 / 64 + 32 / (64 * 256)
 """The bits of a weight in bitsandbytes' NF4 with double quantization.
 
-A block of 64 weights has a scale of 8 bits; 256 scales have one of 32 bits.
+Each block of 64 weights has a scale of 8 bits. Every 256 of these scales share a second scale of 32 bits.
 """
 _NF4_PLAIN_BITS = 4 + 32 / 64
 """The bits without double quantization: the scale of a block has 32 bits."""

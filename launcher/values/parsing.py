@@ -15,7 +15,7 @@ from launcher.errors import BadFileError, UnknownNameError
 
 Model = TypeVar("Model", bound=BaseModel)
 Advice = Callable[[str, str], str]
-"""A function of an unknown key and the guess at the meant one, which returns the text after the key."""
+"""Takes an unknown key and the usual suggestion for it. Returns the text to show after the key."""
 
 MAX_MEANT = 3
 """The maximum number of suggestions for an unknown name."""
@@ -47,9 +47,9 @@ def build(
 ) -> Model:
     """Build a value from the tables of `file`; `prefix` is the table that contains it, e.g. `hosts.lambda.`.
 
-    The error for an unknown key does not suggest the `unoffered` keys, because they would be refused; with
-    `advise`, it has more about a key of no table. Types are strict: text is not accepted as a number.
-    Raises BadFileError that names every wrong key.
+    The error for an unknown key does not suggest the `unoffered` keys, because they would be refused.
+    `advise` makes the suggestion for an unknown key outside all tables. Types are strict: text is not
+    accepted as a number. Raises BadFileError that names every wrong key.
     """
     try:
         return model.model_validate_json(json.dumps(data, default=str), strict=True)

@@ -149,10 +149,10 @@ class Source(Written):
 
 
 class Verification(Written):
-    """A plan whose attempts are trials of `launch verify`: the number of steps of each, and of those with held weights.
+    """A plan whose attempts are trials of `launch verify`. Each trial has `steps` steps; the first `held` leave the weights unchanged.
 
-    The first `held` steps keep the weights. `workload` is the digest of everything that speed and memory
-    depend on, other than card, software and precision.
+    `workload` is the digest of everything that speed and memory depend on, other than card, software and
+    precision.
     """
 
     steps: Count

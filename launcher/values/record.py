@@ -45,9 +45,9 @@ class JudgedState(Record):
 
 
 class FolderStart(Record):
-    """The folder's facts in `attempt.json`: when it was made, by the host's clock, and for which attempt.
+    """The start of a numbered folder, from its `attempt.json`: the time by the host's clock, and the attempt.
 
-    `parent` is the run that this one continues, `job_id` the id of its job in Slurm.
+    `parent` is the run that the recorded run continues, `job_id` the id of the recorded run's job in Slurm.
     """
 
     time: Moment | None = None
@@ -100,7 +100,7 @@ class Trouble(Record):
     kind: str | None = None
 
     def on(self, host: str) -> Self:
-        """Return the trouble with the host's name in its words, if the host's disk is the cause."""
+        """Return the trouble; if the host's disk is the cause, its words name the host."""
         disk = DISK_WORDS.get(self.kind or "")
         return self.model_copy(update={"what": f"{disk} on {host}, the run waits"}) if disk else self
 
@@ -191,9 +191,9 @@ class Summary(JudgedState):
 class Event:
     """One line of `events.jsonl`. `time` is the host's clock, for display only.
 
-    `source` is the reporter, unless it is the script: `log` for values read from printed lines, or `hook`.
-    Like a Record, but a dataclass: a run may have millions of events, and a dataclass is built in half the
-    time.
+    `source` is `log` for values read from printed lines, `hook` for the start-up hook, None for the script
+    itself. Like a Record, but a dataclass: a run may have millions of events, and a dataclass is built in
+    half the time.
     """
 
     version: Whole

@@ -43,26 +43,26 @@ _REFUSED = {
     **dict.fromkeys(("ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-core", "tasks-per-node"), _ONE_A_NODE),
     **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), _CARDS),
     **dict.fromkeys(("help", "usage", "version", "test-only"), _OTHER_ANSWER),
-    **dict.fromkeys(("quiet", "verbose"), "launcher reads what sbatch answers"),
-    "no-kill": "Slurm would keep the job with fewer nodes when one dies, and no attempt could begin there",
+    **dict.fromkeys(("quiet", "verbose"), "launcher reads the output of sbatch"),
+    "no-kill": "after the loss of a node, Slurm would keep the job on the other nodes, too few for another attempt",
     "wait": "sbatch would wait for the end of the job",
     "clusters": "define another cluster as a separate host",
     "cluster": "define another cluster as a separate host",
-    "uid": "a run is that of the user who logs in",
-    "gid": "a run is that of the user who logs in",
+    "uid": "a run belongs to the user who logs in",
+    "gid": "a run belongs to the user who logs in",
 }  # fmt: skip
 """The flags of sbatch that `extra` may not contain, and the reasons."""
 
 
 def _names(written: str) -> str:
     if not re.fullmatch(rf"{_NAME}(,{_NAME})*", written):
-        raise ValueError("expected Slurm's name of it, or several with commas between")
+        raise ValueError("expected a name that Slurm knows, or several, separated by commas")
     return written
 
 
 def _name(written: str) -> str:
     if not re.fullmatch(_NAME, written):
-        raise ValueError("expected Slurm's name of it")
+        raise ValueError("expected a name that Slurm knows")
     return written
 
 
@@ -139,14 +139,14 @@ class SlurmSettings(Written):
     """The request to Slurm for one job; a key that is None is not sent, and the cluster's default holds."""
 
     partition: Annotated[str, AfterValidator(_names)] | None = None
-    """One, or several with commas, of which Slurm takes the first that is free; by default the cluster's."""
+    """One partition, or several separated by commas: Slurm takes the first that is free. By default the cluster's."""
     account: Annotated[str, AfterValidator(_name)] | None = None
     """As in `sbatch`."""
     qos: Annotated[str, AfterValidator(_name)] | None = None
     """As in `sbatch`."""
     time: Annotated[str, BeforeValidator(_minutes), AfterValidator(_time)] | None = None
-    """The limit of one start of the job, which is started again until the run has ended: `90` or `"90"`
-    (minutes), `"1:30:00"`, `"2-12"` (2 days and 12 hours). By default the partition's.
+    """The time limit of one start of the job: `90` or `"90"` (minutes), `"1:30:00"`, `"2-12"` (2 days and 12
+    hours). By default the partition's. The job is started again until the run has ended.
     """
     nodes: Annotated[int, Field(ge=1, le=MAX_NODES)] = 1
     """The number of nodes, fixed."""
@@ -187,7 +187,7 @@ class SlurmSettings(Written):
         return cls(**values, extra=tuple(extra))
 
     def changed_by(self, changes: SlurmSettings | None) -> SlurmSettings:
-        """Return the settings with the keys that the changes set, as a job's table or --set does."""
+        """Return the settings with changes. Only keys that a job's table or --set gives replace a value."""
         if changes is None:
             return self
         named = {key: getattr(changes, key) for key in changes.model_fields_set}

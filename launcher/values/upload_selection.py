@@ -73,9 +73,9 @@ class Size(NamedTuple):
 
 
 class ExcludedPath(NamedTuple):
-    """A path that is not sent, below the code folder, or below the folder of the job's `key`; a folder ends with `/`.
+    """A path that is not sent, relative to the code folder or to the folder under the job's `key`. A folder ends with `/`.
 
-    `link` is a link's target. `size` is None for a path without one.
+    `link` is a link's target. `size` is None for a path without a size.
     """
 
     path: str

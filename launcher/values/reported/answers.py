@@ -23,7 +23,7 @@ class ResumedRun(Record):
     """A run after `resume`.
 
     `place` is set if the client has to start the run; `gpus` are the cards that it leased. `silence_left_s`
-    is set if its last agent does not count as dead yet: the remaining seconds of silence until it does.
+    is set if the run's last agent is silent but does not count as dead yet: the seconds until it does.
     `secrets` lists missing secrets. `is_new` says that the run needs a new container. If `is_ours` is false,
     another client was faster: `by` names it.
     """
@@ -47,7 +47,7 @@ class BusyCard(Record):
 
 
 class MovedTo(Record):
-    """The new place of a moved run: the new run, its host by a client's name for it, and the id of its root."""
+    """The new place of a moved run: the new run, its host as a client names it, and the id of the host's root."""
 
     run: Annotated[str, Field(max_length=100)]
     host: Annotated[str, Field(max_length=300)] = ""

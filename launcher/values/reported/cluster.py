@@ -10,7 +10,7 @@ from launcher.values.base import Record
 class Gres(Record):
     """A generic resource of a node, such as two cards: Slurm's `gpu:a100:2`.
 
-    `type` is None where the cluster names none.
+    `type` is None if the cluster names no type.
     """
 
     name: str
@@ -24,9 +24,9 @@ class Gres(Record):
 
 
 class NodeSet(Record):
-    """Identical nodes of a partition: the number of all, of idle and of down ones, and the equipment of each.
+    """Identical nodes of a partition: how many there are, how many are idle or down, and the equipment of each node.
 
-    `drained` are those of the down nodes that an administrator has taken out.
+    `drained` counts those of the down nodes that an administrator has taken out of service.
     """
 
     count: int

@@ -21,7 +21,7 @@ class EngineAccess(Record):
 
 
 class AgentCode(Record):
-    """The folder to which an image's Python compiles a host's agent: the agent's file, the folder and its owner.
+    """The compiled code of a host's agent for an image's Python: the agent's file, the folder of the code, and its owner.
 
     `there`: the compiled files already exist.
     """

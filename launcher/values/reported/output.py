@@ -27,7 +27,7 @@ def _inside(path: str) -> str:
     if len(parts) > MAX_DEPTH:
         raise ValueError(f"{path[:200]!r} is more than {MAX_DEPTH} folders deep")
     if len(parts) < 2 or parts[0] not in TOPS or "\0" in path or {"", ".", ".."} & {*parts}:
-        raise ValueError(f"{path[:200]!r} is not a path of something that a run writes")
+        raise ValueError(f"{path[:200]!r} is not the path of a file that a run may write")
     return path
 
 
@@ -73,7 +73,7 @@ class Manifest(NamedTuple):
 class LastCopies(Record):
     """The files of a run that only its host has: some of them as (path, kind, bytes), and the total number and bytes.
 
-    `unseen` could not be read, with the reasons.
+    `unseen` lists the paths that could not be read, with the reasons.
     """
 
     files: list[tuple[Path, Kind, Size]] = []

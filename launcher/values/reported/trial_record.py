@@ -55,7 +55,7 @@ class Product(Record):
 class CardMeasured(Record):
     """A card's compute measurements.
 
-    `kernels` is the architecture whose code it runs; None if this torch has none for it.
+    `kernels` is the architecture whose code the card runs; None if this torch has no code for the card.
     """
 
     device: str | None = None
@@ -70,7 +70,7 @@ class CardMeasured(Record):
 
 
 class JobMeasured(Record):
-    """The measurements of a job's steps. Losses are texts where they are not finite.
+    """The measurements of a job's steps. A loss that is not finite is a text.
 
     `cosine` is the smallest cosine of a step's gradient to that of the same step in fp32, over `compared`
     steps. `peak_gb` is the memory of tensors on a card, or of the whole process on a CPU (`memory_of`).

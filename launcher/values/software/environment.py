@@ -26,9 +26,9 @@ class Environment(Written):
 class EnvironmentBuilder(NamedTuple):
     """The program that makes an environment on a host: an interpreter's venv module, or uv; `program` is the path.
 
-    `python` is the minor version of the environment. `interpreter` is the one that uv uses: a path, or a
-    version that it installs. `uv` is the path of the uv that makes and fills it; None if pip does, because of
-    pip's settings or because uv is missing.
+    `python` is the minor version of the environment. `interpreter` is the environment's Python: a path, or a
+    version that uv installs. `uv` is the path of uv if uv makes and fills the environment; None if pip fills
+    it, because uv is missing, too old, or without one of pip's settings.
     """
 
     kind: Literal["venv", "uv"]

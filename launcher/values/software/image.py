@@ -30,7 +30,7 @@ def _reference(written: str) -> str:
 
 def _index(written: str) -> str:
     if kind := credential_in(written):
-        raise PydanticCustomError("credential", f"holds {kind}, which an image's history would keep: that is for pip_conf")  # fmt: skip
+        raise PydanticCustomError("credential", f"holds {kind}, which an image's history would keep: write it into the file of pip_conf")  # fmt: skip
     if written and not re.fullmatch(r"https?://[A-Za-z0-9._~:/?#\[\]@!&()*+,;=%-]+", written):
         raise ValueError('expected the URL of a package index, or "" for none')
     return written

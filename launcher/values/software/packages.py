@@ -22,7 +22,7 @@ class InstalledPackages(Record):
 
 
 class KnownImage(Record):
-    """A host's facts about an image: its packages, once recorded, and where it compiles the agent to, if it can."""
+    """A host's facts about an image: its packages, once they are recorded, and the folder of its compiled agent, if any."""
 
     packages: InstalledPackages | None = None
     code: AgentCode | None = None

@@ -23,7 +23,7 @@ def requirement_text(written: str) -> str:
 
     if kind := credential_in(written):
         raise PydanticCustomError(
-            "credential", f"holds {kind}, which a plan would record: that is for pip_conf"
+            "credential", f"holds {kind}, which a plan would record: write it into the file of pip_conf"
         )
     if found := _READ_OTHERWISE.search(written):
         raise ValueError(f"a requirement may not hold {found[0]!r}")
