@@ -49,7 +49,10 @@ A distance is the absolute difference from the loss of the first run at the same
 For each run that succeeded, the [start-up hook](precision.md#precision-used-by-a-run) confirmed the precision of its row. No run may fall to a lower rung.
 """
 REQUESTED = """\
-A precision on request is never chosen automatically. If it fails, the command still succeeds.
+A precision *on request* is one that `--precision` names and that is never chosen automatically. If it fails, the command still succeeds.
+"""
+REFUSED = """\
+`fp16-native` could be requested when this was measured. launch now [refuses](precision.md#why-pure-float16-is-refused) it.
 """
 REHEARSED = """\
 A rehearsal has the card's plan: its dtypes, autocast, scaler and split. It does not have the card's kernels, their order of addition, tensor
@@ -208,6 +211,7 @@ def section(measurement: Measurement) -> str:
         LEGEND,
         f"Did not train to the end: {'; '.join(missed)}.\n" if missed else "",
         REQUESTED if any(not curve.counts for curve in one.curves) else "",
+        REFUSED if any(curve.mode == "fp16-native" for curve in one.curves) else "",
         REHEARSED if one.is_rehearsed else "",
     ]
     return "\n".join(filter(None, parts))
