@@ -55,12 +55,9 @@ FACTS = {
 }  # fmt: skip
 
 
-def found(
-    named="a100_80gb", facts=None, cluster=None, gpus=None, environment=None, python=None, needs=(), **keys
-):
+def found(named="a100_80gb", facts=None, cluster=None, gpus=None, needs=(), host_keys=None, **keys):
     """The findings of a job that asks Slurm for this, by their codes."""
-    slurm = SlurmSettings(**keys)
-    host = SlurmHost(name="hive", address="hive", slurm=slurm, environment=environment, python=python)
+    host = SlurmHost(name="hive", address="hive", slurm=SlurmSettings(**keys), **(host_keys or {}))
     job = Job(name="train", command=("python", "train.py"), batch={"global": 24}, requirements=needs)
     values = {**FACTS, **(facts or {}), "slurm": {**CLUSTER, **(cluster or {})}}
     there = Facts.model_validate(values)
@@ -165,7 +162,7 @@ def test_what_does_not_reach_into_an_image_is_refused():
         "nothing is installed: the job requires torch>=2.4, numpy" in against["image-lacks-packages"].message
     )
     assert against["image-lacks-packages"].mend.endswith("--set 'requirements=[]'")
-    assert found(image=image, environment="~/venv")["image-and-environment"].level == "refuse"
+    assert found(image=image, host_keys={"environment": "~/venv"})["image-and-environment"].level == "refuse"
 
 
 @pytest.mark.parametrize("kind", [None, "fast"])
@@ -210,10 +207,11 @@ def test_flags_that_a_node_can_serve_pass(keys):
 @pytest.mark.parametrize("key", ["environment", "python"])
 def test_a_python_that_compute_nodes_cannot_see_is_refused(key):
     """Also under a root that all nodes see. A program's name is found on each node."""
-    against = found(**{key: "/tmp/venv/bin/python"})["python-not-shared"]
+    against = found(host_keys={key: "/tmp/venv/bin/python"})["python-not-shared"]
     assert (against.level, f'{key} = "/tmp/venv/bin/python"' in against.message) == ("refuse", True)
     assert f'{key} = "~/…"  for hive' in against.mend
-    assert found(**{key: "python3.11"}) == found(**{key: "~/tmp/venv"}) == found(**{key: "/tmpfs/venv"}) == {}
+    for path in ("python3.11", "~/tmp/venv", "/tmpfs/venv"):
+        assert found(host_keys={key: path}) == {}
 
 
 def test_a_partition_that_starts_nothing_now_is_noted():
@@ -277,6 +275,13 @@ def test_a_root_that_compute_nodes_cannot_see_is_refused(root, kind, code, level
     facts = {"root": root, "file_system": {"kind": kind}}
     assert [(one.code, one.level) for one in found(facts=facts).values()] == ([(code, level)] if code else [])
     assert found(facts=facts, cluster={"root_was_seen": True}) == {}
+
+
+@pytest.mark.parametrize(("root", "is_advised"), [("~/.launch", False), ("/data/u", True)])
+def test_a_root_in_the_home_is_not_advised_to_be_in_the_home(root, is_advised):
+    facts = {"file_system": {"kind": "xfs"}}
+    note = found(facts=facts, host_keys={"root": root})["root-maybe-not-shared"]
+    assert ("such as your home" in note.mend) == is_advised
 
 
 @pytest.mark.parametrize(

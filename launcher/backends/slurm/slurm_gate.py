@@ -60,7 +60,7 @@ def slurm_findings(plan: Plan, facts: Facts | None, host: Host) -> list[Finding]
     if plan.slurm is None or facts is None:
         return []
     found = [
-        *_root(plan, facts),
+        *_root(plan, facts, host.root),
         *_pythons(plan, host),
         *_image(plan, plan.slurm),
         *limit_findings(plan.host, plan.slurm, facts.slurm),
@@ -133,10 +133,11 @@ def _refusal(code: str, message: str, mend: str) -> Finding:
     return Finding(level="refuse", code=code, message=message, mend=mend)
 
 
-def _root(plan: Plan, facts: Facts) -> list[Finding]:
+def _root(plan: Plan, facts: Facts, written: str) -> list[Finding]:
     """Refuse a root that `sbatch` or no compute node can use.
 
-    Note one on a disk that may be the login node's only.
+    Note one on a disk that may be the login node's only. A root that is `written` below the home gets no
+    advice to use the home.
     """
     disk, root = facts.file_system, facts.root
     if "\\" in root:
@@ -155,7 +156,10 @@ def _root(plan: Plan, facts: Facts) -> list[Finding]:
         f"{plan.host}: {root} is on a disk of {facts.hostname} ({disk.kind}): "
         "unless the compute nodes see the same files at the same path, the job ends as soon as it begins"
     )
-    return [Finding(level="note", code="root-maybe-not-shared", message=message, mend=mend)]
+    is_in_home = written.startswith("~")
+    return [
+        Finding(level="note", code="root-maybe-not-shared", message=message, mend="" if is_in_home else mend)
+    ]
 
 
 def _is_own(path: str) -> bool:
