@@ -19,13 +19,13 @@ from launcher.compare.code_differences import (
     tree_digests,
 )
 from launcher.compare.compared_curves import ComparedLine, Curves, check_free, curves_of, draw_curves
-from launcher.compare.plan_differences import Difference, plan_differences
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.record_sync import PLAN
 from launcher.copy.run_files import RunFiles
 from launcher.errors import BadFileError, RunError
 from launcher.metrics.ancestry import joined
 from launcher.metrics.metric_results import NO_GOALS, Goal, MetricResult, results
+from launcher.planning.plan_differences import Difference, plan_differences
 from launcher.runs.follow.precision_report import known_precision
 from launcher.upload import upload_record
 from launcher.values.record import is_terminal

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, NamedTuple
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from launcher.base.json_file import flat
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.request import Request, recall
+from launcher.planning.plan_differences import plan_differences
 from launcher.runs.follow.view import View
 from launcher.runs.launch.dry_run import Preview, preview
 from launcher.runs.launch.launching import Started, launch
@@ -74,16 +75,19 @@ def _changed(parent: LocalCopy, changes: Changes) -> Request:
 
 def differences(before: Plan, now: Plan) -> list[str]:
     """Return the values that differ between two plans: `steps 10 → 20`. The code is not compared."""
-    old, new = (dict(flat(plan.model_dump(mode="json"))) for plan in (before, now))
     changed = [
-        f"{key} {_shown(old.get(key))} → {_shown(new.get(key))}"
-        for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key)
+        f"{one.key} {' → '.join(_shown(one.words))}"
+        for one in plan_differences([plan.model_dump(mode="json") for plan in (before, now)])
     ]
     left = len(changed) - MAX_DIFFERENCES
     return [*changed[:MAX_DIFFERENCES], *([f"and {left} more"] if left > 0 else [])]
 
 
-def _shown(value: Any) -> str:
-    text = "-" if value is None else value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= MAX_CELLS else f"{text[: MAX_CELLS - 1]}…"
+def _shown(values: Sequence[str]) -> list[str]:
+    """Return values cut to fit. If they begin with the same long part, that is left out."""
+    shared = sum(
+        1 for _ in itertools.takewhile(lambda letters: len({*letters}) == 1, zip(*values, strict=False))
+    )
+    left_out = shared - MAX_CELLS // 2
+    pieces = [value if left_out <= 0 else f"…{value[left_out:]}" for value in values]
+    return [piece if len(piece) <= MAX_CELLS else f"{piece[: MAX_CELLS - 1]}…" for piece in pieces]

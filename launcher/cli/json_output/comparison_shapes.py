@@ -9,8 +9,8 @@ from pydantic import BeforeValidator
 
 from launcher.cli.json_output.json_shape import Part, Shape
 from launcher.compare.code_differences import TreeDifference
-from launcher.compare.plan_differences import Difference
 from launcher.metrics.metric_results import MetricResult
+from launcher.planning.plan_differences import Difference
 
 
 def _values(found: object) -> object:

@@ -10,8 +10,8 @@ from launcher.cli.output.figures import duration_text, value_text
 from launcher.cli.text.metrics_table import rank_of
 from launcher.compare.code_differences import shortened
 from launcher.compare.comparing import ComparedRun, Comparison
-from launcher.compare.plan_differences import NONE, UNKNOWN, Difference
 from launcher.metrics.metric_results import MetricResult
+from launcher.planning.plan_differences import NONE, UNKNOWN, Difference
 
 MAX_BESIDE = 6
 """The most runs that are shown as columns. More runs get a row each."""

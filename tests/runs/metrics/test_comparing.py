@@ -13,13 +13,13 @@ from testbed.client import REPOSITORY
 
 from launcher.compare.compared_curves import MADE_BY, MAX_POINTS, ComparedLine, Curves, curves_of, figure_of
 from launcher.compare.comparing import compare, draw, lines_to_draw, picture_of
-from launcher.compare.plan_differences import plan_differences
 from launcher.copy import index
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.run_files import RunFiles
 from launcher.errors import RunError
 from launcher.metrics.curves import Point
 from launcher.metrics.metric_results import goal_of
+from launcher.planning.plan_differences import plan_differences
 from launcher.values.host import Host
 
 CASES = {

@@ -6,6 +6,7 @@ import pytest
 
 from launcher.copy.local_copy import LocalCopy
 from launcher.runs.rerunning import differences
+from launcher.values.plan import Submission
 
 SCRIPT = """
 import json, os, sys
@@ -70,7 +71,7 @@ def test_what_is_changed_is_said_and_the_rest_stays(client, told):
     client.ok(*FIRST)
     (first,) = ids(client)
     said = client.seen("rerun", first, "--set", "steps=20", "--set", "seed=7")
-    assert f"differs from {first.rpartition('-')[2]}: seed 0 → 7, steps 10 → 20" in said
+    assert f"differs from {first.rpartition('-')[2]}: steps 10 → 20, seed 0 → 7" in said
     client.ok("rerun", "last", "--set", "steps=30")
     assert [row[3:5] for row in told()] == [[10, 0], [20, 7], [30, 7]]
     assert {row[1] for row in told()} == {"red"}
@@ -125,5 +126,21 @@ def test_long_values_and_many_differences_are_cut(client, told):
     settings = {f"key_{number}": "x" * 99 for number in range(10)}
     found = differences(plan, plan.model_copy(update={"settings": settings, "steps": 11}))
     assert len(found) == 9
-    assert found[0] == f"settings.key_0 - → {'x' * 39}…"
+    assert found[:2] == ["steps 10 → 11", f"settings.key_0 - → {'x' * 39}…"]
     assert found[-1] == "and 3 more"
+
+
+def test_of_long_values_only_the_part_that_differs_is_shown(client, told):
+    """The flags of a cluster are many: the changed one is not the first. Paths begin alike."""
+    client.ok(*FIRST)
+    (run,) = ids(client)
+    plan = LocalCopy(run, client.runs).whole_plan()
+    flags = ["--partition=batch", "--time=10", "--nodes=1", "--gres=gpu:a100:1"]
+    first, second = (
+        plan.model_copy(update={"slurm": Submission(flags=(*flags, more))}) for more in ("--qos=a", "--qos=b")
+    )
+    assert differences(first, second) == ["slurm.flags --qos=a → --qos=b"]
+    paths = [plan.model_copy(update={"settings": {"data": f"/{'long/' * 20}{end}"}}) for end in ("a", "b")]
+    (shown,) = differences(*paths)
+    assert [one[-1] for one in shown.split(" → ")] == ["a", "b"]
+    assert len(shown) < 90
