@@ -12,7 +12,7 @@ from launcher.backends.registry import backend_of
 from launcher.batch.batch_queue import BatchQueue
 from launcher.batch.batch_usage import rentals_for
 from launcher.batch.queued_item import ON_THE_WAY
-from launcher.config import resolve
+from launcher.config.lookup import Lookup
 from launcher.copy.request import Request
 from launcher.errors import CardBusyError, RefusedError, UsageError
 from launcher.rental.price import Cost
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def _rentals(names: Iterable[str]) -> Iterator[tuple[Host, RentalSettings]]:
     """Yield those of the named hosts that rent machines, with their settings. Unknown names are left out."""
-    known = resolve.hosts()
+    known = Lookup().hosts
     for name in dict.fromkeys(names):
         if name in known and (settings := _rental(known[name])) is not None:
             yield known[name], settings
@@ -78,7 +78,7 @@ class Budget:
         killed worker, which would be billed and counted until their limit. Raises CardBusyError if the budget
         is too small now, RefusedError if it always will be, and ServiceError.
         """
-        host = resolve.host(request.host)
+        host = Lookup().host(request.host)
         if (settings := _rental(host)) is None:
             yield None
             return

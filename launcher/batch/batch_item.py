@@ -17,7 +17,8 @@ from launcher.batch.batch_budget import Budget
 from launcher.batch.batch_queue import BatchQueue
 from launcher.batch.item_view import ItemView
 from launcher.batch.queued_item import REFUSED, Item, ItemState
-from launcher.config import resolve, secret_values
+from launcher.config import secret_values
+from launcher.config.lookup import Lookup
 from launcher.copy import index
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.request import Request
@@ -146,7 +147,7 @@ def settle(lane: ItemContext, item: Item, view: ItemView, tries: int = 0) -> Att
     removes the preparation, which may take a moment. After some `tries` a prepared run counts as present.
     Raises HostError if the user must act.
     """
-    host = resolve.host(item.host)
+    host = Lookup().host(item.host)
     local_copy = LocalCopy(run_of(item), runs_folder())
     try:
         if lane.is_rented:
@@ -208,7 +209,7 @@ def _bind_again(lane: ItemContext, item: Item, local_copy: LocalCopy) -> None:
 
     Raises RunError if the run is not on the host.
     """
-    host = resolve.host(item.host)
+    host = Lookup().host(item.host)
     if not lane.is_rented and not _is_there(host, local_copy, lane.opening, awaits=False):
         raise RunError(
             f"{local_copy.run} is neither here nor on {host.name}: it was removed\n"

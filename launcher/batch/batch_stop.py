@@ -13,7 +13,7 @@ from launcher.batch.batch_item import why_ended
 from launcher.batch.batch_queue import BatchQueue, BatchRequest, Work, take_work, worker_of, worker_words
 from launcher.batch.batch_status import launches, state_of
 from launcher.batch.queued_item import DROPPED, NEVER_BEGAN, UNENDED, Item, ItemState
-from launcher.config import resolve
+from launcher.config.lookup import Lookup
 from launcher.copy import index
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.runs_folder import runs_folder
@@ -178,7 +178,9 @@ def _stop(batch: str, item: Item, *, now: bool) -> Stopped:
         return Stopped(item, State.FAILED, words.splitlines()[0])
     # A run missing in the index is still on the host where it began.
     with (
-        open_client(local_copy.host(), local_copy) if is_bound else connect(resolve.host(item.host)) as client
+        open_client(local_copy.host(), local_copy)
+        if is_bound
+        else connect(Lookup().host(item.host)) as client
     ):
         if not runs_of(client, [item.run]):
             give_up_machine(item.run, NullView())

@@ -33,7 +33,7 @@ from launcher.batch.batch_queue import BatchQueue, BatchRequest
 from launcher.batch.batch_status import launches
 from launcher.batch.item_view import ItemView
 from launcher.batch.queued_item import DROPPED, REFUSED, Item, ItemState
-from launcher.config import resolve
+from launcher.config.lookup import Lookup
 from launcher.copy import move_records
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.runs_folder import runs_folder
@@ -92,7 +92,7 @@ class _Host:
         """The reason why no settings of this host exist, or None. Its runs are followed anyway."""
         host = None
         try:
-            host = resolve.host(name)
+            host = Lookup().host(name)
         except UnknownNameError as error:
             self.unknown = str(error).splitlines()[0]
         backend = Backend() if host is None else backend_of(host)

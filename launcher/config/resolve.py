@@ -13,7 +13,7 @@ from launcher.base.toml import TomlTable, parse_toml, read_text, read_toml
 from launcher.config import local_paths, trust
 from launcher.config.catalogue import file as catalogued
 from launcher.config.catalogue import user_folder_text
-from launcher.config.lookup import Lookup, Project, check_runtime
+from launcher.config.lookup import Lookup, check_runtime
 from launcher.errors import BadFileError, UsageError
 from launcher.values.host import Host
 from launcher.values.job import Job
@@ -60,58 +60,9 @@ class Task(NamedTuple):
         return self.folder_of(key) / os.path.expanduser(written)
 
 
-def project() -> Project:
-    """Return the defaults of `launch.toml`. Raises BadFileError for keys that it may not contain."""
-    return Lookup().project
-
-
-def hosts() -> dict[str, Host]:
-    """Return every usable host of the files, and `local`; not `kaggle`, a host that needs no file."""
-    return Lookup().hosts
-
-
-def host(name: str | None) -> Host:
-    """Return the host of this name, or the default one for None.
-
-    Raises UnknownNameError with the nearest name, BadFileError for a host that is not trusted.
-    """
-    return Lookup().host(name)
-
-
-def file_of(name: str) -> str:
-    """Return the file that contains a host's table, as messages name it."""
-    return Lookup().file_of(name)
-
-
-def aliases() -> list[str]:
-    """Return the plain names of ssh's configuration, each of which is a host."""
-    return Lookup().aliases
-
-
-def profiles() -> dict[str, Profile]:
-    """Return all profiles by name; the user's replace the installed ones."""
-    return Lookup().profiles
-
-
 def cards() -> Iterator[Profile]:
     """Yield all profiles; the files are read when the first profile is requested."""
-    yield from profiles().values()
-
-
-def profiles_meant(name: str) -> tuple[Profile, ...]:
-    """Return the profile of this name, or all of its family.
-
-    Raises UnknownNameError with the nearest name.
-    """
-    return Lookup().profiles_meant(name)
-
-
-def profile(name: str) -> Profile:
-    """Return the profile of this name or family.
-
-    Raises UnknownNameError with the nearest name, or with all profiles that the name stands for.
-    """
-    return Lookup().profile(name)
+    yield from Lookup().profiles.values()
 
 
 def with_runtime(host: Host, name: str) -> Host:

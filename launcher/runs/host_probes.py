@@ -15,7 +15,6 @@ from launcher.backends.registry import backend_of
 from launcher.base import untrusted_json
 from launcher.base.bounded_read import read_bounded
 from launcher.base.toml import MAX_BYTES
-from launcher.config import resolve
 from launcher.config.lookup import Lookup, implicit_host, implicit_names
 from launcher.copy import index
 from launcher.errors import BadFileError, LaunchError, ServiceAuthError, UnreachableError
@@ -54,7 +53,7 @@ def saved_probe(path: Path) -> Facts:
 
 def aliases_in_use(configured: Container[str]) -> dict[str, Host]:
     """Return the ssh aliases that this client's runs are on, without the configured hosts."""
-    known = {*resolve.aliases()}
+    known = {*Lookup().aliases}
     found: dict[str, Host] = {}
     for entry in index.entries():
         if entry.host.name in known and entry.host.name not in configured:
@@ -64,7 +63,7 @@ def aliases_in_use(configured: Container[str]) -> dict[str, Host]:
 
 def accounts_in_use(configured: Mapping[str, Host]) -> dict[str, Host]:
     """Return the hosts that need no table and have credentials, except those with a configured host's name or kind."""
-    taken, kinds = {*configured, *resolve.aliases()}, {host.kind for host in configured.values()}
+    taken, kinds = {*configured, *Lookup().aliases}, {host.kind for host in configured.values()}
     hosts = (implicit_host(name) for name in implicit_names() if name not in {*taken, *kinds})
     return {host.name: host for host in hosts if host is not None and backend_of(host).probing.is_usable()}
 

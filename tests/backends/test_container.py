@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from launcher.agent import compiled_code
 from launcher.backends.machine.docker.container import CODE, STOP_SLACK_S, EngineFacts, compiling, container
 from launcher.config import resolve
+from launcher.config.lookup import Lookup
 from launcher.errors import RefusedError
 from launcher.planning.assembly import plan
 from launcher.values.host import Host
@@ -25,7 +26,7 @@ PLAIN = EngineFacts()
 
 
 def configured(engine=PLAIN, gpus=(), place=PLACE, code=None, **job):
-    card = resolve.profile("l40s" if gpus else "cpu")
+    card = Lookup().profile("l40s" if gpus else "cpu")
     one = plan(
         card,
         Host(name="lab", address="lab"),

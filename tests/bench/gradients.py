@@ -25,7 +25,7 @@ import torch
 import transformers
 from peft import LoraConfig, get_peft_model
 
-from launcher.config.resolve import profiles
+from launcher.config.lookup import Lookup
 from launcher.errors import RefusedError
 from launcher.planning.precision.ladder import MODES, LadderInputs, Method, ladder
 from launcher.planning.precision.workload import Workload
@@ -136,7 +136,7 @@ def _inputs(method: Method) -> Iterator[LadderInputs]:
         for dtype in ("float32", "float16", "bfloat16")
         for parameters, layers, hidden in ((10**9, 16, 2048), (7 * 10**9, 32, 4096), (13 * 10**9, 40, 5120))
     ]
-    for profile, model in itertools.product(profiles().values(), (None, *shapes)):
+    for profile, model in itertools.product(Lookup().profiles.values(), (None, *shapes)):
         yield LadderInputs(
             profile,
             method,

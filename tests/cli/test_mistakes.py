@@ -228,10 +228,10 @@ def test_there_are_sixty_of_them():
 
 ENDS_EARLY = """
 from launcher.cli import main
-from launcher.config import resolve
-def aliases():
+from launcher.config.lookup import Lookup
+def aliases(lookup):
     raise EOFError("of something else")
-resolve.aliases = aliases
+Lookup.aliases = property(aliases)
 main()
 """
 

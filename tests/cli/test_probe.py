@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from testbed.cards import uuid_of
+from testbed.profiles import profiles
 
 from launcher.backends.base.probing import Probing, choose_profile
 from launcher.backends.slurm.slurm_probing import SlurmProbing
 from launcher.cli.commands.hosts.probe import rows
-from launcher.config.resolve import profiles
 from launcher.errors import BadFileError, HostError, LaunchError, UnknownNameError
 from launcher.runs.host_probes import saved_probe
 from launcher.transport.channel import AgentReply

@@ -1,10 +1,10 @@
 """The table of `launch verify`: what it says of a rung is what its trial has shown."""
 
 import pytest
+from testbed.profiles import profile
 
 from launcher.cli.output.live_region import headline
 from launcher.cli.text.verification_text import conclusions, make_view, report_json, show_report, trial_line
-from launcher.config.resolve import profile
 from launcher.copy.request import Request
 from launcher.planning.assembly import plan
 from launcher.planning.verification_plan import verification

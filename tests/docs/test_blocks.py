@@ -40,6 +40,7 @@ from testbed.lambda_cloud import LambdaCloud
 
 from launcher.batch.input.batch_file import read_batch
 from launcher.config import resolve
+from launcher.config.lookup import Lookup
 
 DESK = Path(__file__).parent / "desk"
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
@@ -221,10 +222,9 @@ class Desk:
             patch.chdir(self.client.project)
             patch.setenv("HOME", str(self.client.home))
             if path.name == "launch.toml":
-                resolve.project()
-                resolve.hosts()
+                _ = Lookup().project, Lookup().hosts
             elif path.parent.name == "profiles":
-                resolve.profile(path.stem)
+                Lookup().profile(path.stem)
             elif path.name == "torch.toml":
                 resolve.wheels()
             elif path.name == "sweep.toml":

@@ -19,8 +19,8 @@ from gpu.ledger import Ledger, losses, read_ledger
 from gpu.materials import ON_A_CARD, ON_A_CPU, WITHOUT_BF16, Shape, Sizes, save_llama, write_rows
 from gpu.parts import NOT_ON_A_CPU
 from testbed.client import REPOSITORY, Client, kill_all_of
+from testbed.profiles import profiles
 
-from launcher.config.resolve import profiles
 from launcher.planning.precision.memory import Training, needed_gb
 from launcher.planning.precision.workload import read_workload
 from launcher.values.plan import Plan

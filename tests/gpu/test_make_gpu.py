@@ -20,9 +20,9 @@ from gpu.parts import NOT_ON_A_CPU, PARTS, chosen
 from gpu.station import FailedTrainingError, Station, Trained, how_ended, settings_by_hand
 from gpu.trainings import ways
 from testbed.client import REPOSITORY, is_gone, processes_of, until
+from testbed.profiles import profile
 from testbed.wheels import make_wheel
 
-from launcher.config.resolve import profile
 from launcher.planning.assembly import plan as planned
 from launcher.values.host import Host
 from launcher.values.job import Job

@@ -6,8 +6,8 @@ import pytest
 from bench import curves, curves_page
 from bench.curves import Card, Way
 from bench.curves_page import Curve, Measurement
+from testbed.profiles import profile
 
-from launcher.config.resolve import profile
 from launcher.planning.precision.ladder import LadderInputs, ladder
 
 STEPS = 5

@@ -10,6 +10,7 @@ from lookup.fields import Key, docstrings, keys, table, values
 from lookup.variables import GIVEN, READ_HERE, READ_THERE
 from pydantic import BaseModel
 from testbed.client import REPOSITORY
+from testbed.profiles import profiles
 
 from launcher import errors
 from launcher.agent.diagnosis.failures import FAILURES
@@ -18,7 +19,7 @@ from launcher.backends.kinds import PACKAGES, host_kind
 from launcher.batch.input.batch_definition import BatchFile, BatchRun
 from launcher.cli.signals import Terminated
 from launcher.config.lookup import Project
-from launcher.config.resolve import profiles, wheels
+from launcher.config.resolve import wheels
 from launcher.config.trust import host_values
 from launcher.planning.precision.ladder import LadderInputs, ladder
 from launcher.planning.software.wheel_choice import TorchTarget, choose

@@ -2,8 +2,9 @@
 
 import pytest
 from planning.test_plan import facts
+from testbed.profiles import profile
 
-from launcher.config.resolve import cards, profile
+from launcher.config.resolve import cards
 from launcher.errors import RefusedError
 from launcher.planning.alternatives import what_fits
 from launcher.planning.assembly import plan

@@ -3,6 +3,7 @@
 import pytest
 
 from launcher.config import resolve
+from launcher.config.lookup import Lookup
 from launcher.planning.assembly import changed, job_of, ladder_inputs, plan
 from launcher.planning.gate import check
 from launcher.planning.precision.ladder import MEASURED
@@ -24,7 +25,7 @@ SHAPES = {
 CARDS = {
     "A10, L4": Profile(name="a", title="A 24 GB", kind="cuda", capability="8.6", memory_gb=24, memory_mib=23028),
     "RTX 4090": Profile(name="b", title="B 24 GB", kind="cuda", capability="8.9", memory_gb=24, memory_mib=24564),
-    "TITAN RTX": resolve.profile("titan_rtx"),
+    "TITAN RTX": Lookup().profile("titan_rtx"),
 }  # fmt: skip
 
 
@@ -84,7 +85,7 @@ def test_a_person_decides_and_a_script_that_does_not_take_it_is_not_counted_on()
 def test_a_larger_micro_batch_fits_with_it():
     """It is what the split is made for, also in a run that goes on with it."""
     asked = job(batch={"global": 64})
-    big = resolve.profile("a100_80gb")
+    big = Lookup().profile("a100_80gb")
     plain = plan(big, LOCAL, asked, model=model(), script=ScriptUse(TAKES))
     again = plan(
         big, LOCAL, asked.model_copy(update={"checkpointing": True}), model=model(), script=ScriptUse(TAKES)

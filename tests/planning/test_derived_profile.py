@@ -4,10 +4,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from testbed.profiles import profile, profiles
 
 from launcher.backends.base.probing import NO_JOB, CardRequest, Probing
 from launcher.config.lookup import Lookup
-from launcher.config.resolve import profile, profiles
 from launcher.copy.request import Request
 from launcher.planning.derived_profile import derived, profile_name
 from launcher.planning.gate import check

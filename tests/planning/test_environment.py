@@ -3,8 +3,9 @@
 import json
 
 import pytest
+from testbed.profiles import profile
 
-from launcher.config.resolve import profile, wheels
+from launcher.config.resolve import wheels
 from launcher.errors import RefusedError
 from launcher.planning.assembly import changed, job_of
 from launcher.planning.assembly import plan as make_plan

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.requirements import Requirement
+from testbed.profiles import profile
 
 from launcher.base.resources import data_folder
-from launcher.config.resolve import profile, wheels
+from launcher.config.resolve import wheels
 from launcher.errors import BadFileError, RefusedError
 from launcher.planning.assembly import plan
 from launcher.planning.software.image_plan import Sources, context, image, pinned, torch_for

@@ -1,13 +1,14 @@
 """What speaks against a plan for Kaggle: secrets, files of a host, packages without the internet; and what its user must know."""
 
 import pytest
+from testbed.profiles import profiles
 
 from launcher.backends.kaggle.kaggle_host import KAGGLE, KaggleHost, KaggleSettings
 from launcher.backends.kaggle.kaggle_machines import choose_machine, expected_facts, planned_machine
 from launcher.backends.kaggle.kaggle_planning import SESSION
 from launcher.backends.kaggle.kaggle_session import session
 from launcher.backends.registry import backend_of
-from launcher.config.resolve import profiles, wheels
+from launcher.config.resolve import wheels
 from launcher.planning.assembly import plan
 from launcher.values.job import Job
 

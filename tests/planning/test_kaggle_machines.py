@@ -1,6 +1,7 @@
 """What Kaggle gives for a name: its table, what is refused with the next command, and what a plan expects there."""
 
 import pytest
+from testbed.profiles import profiles
 
 from launcher.backends.kaggle.kaggle_host import KAGGLE, KaggleSettings
 from launcher.backends.kaggle.kaggle_machines import (
@@ -14,7 +15,7 @@ from launcher.backends.kaggle.kaggle_machines import (
 )
 from launcher.backends.kaggle.kaggle_planning import SESSION
 from launcher.backends.registry import backend_of
-from launcher.config.resolve import profiles, wheels
+from launcher.config.resolve import wheels
 from launcher.errors import LaunchError, RefusedError, UnknownNameError
 from launcher.planning.assembly import plan
 from launcher.planning.placement import choose_gpus, runtime

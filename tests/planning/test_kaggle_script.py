@@ -13,6 +13,7 @@ import time
 
 import pytest
 from testbed.client import REPOSITORY
+from testbed.profiles import profiles
 
 from launcher.backends.kaggle.kaggle_host import KaggleSettings
 from launcher.backends.kaggle.kaggle_machines import choose_machine
@@ -32,7 +33,7 @@ from launcher.backends.kaggle.kaggle_script import (
 )
 from launcher.backends.kaggle.kaggle_session import segment_cards, session
 from launcher.backends.spool.segment_settings import SegmentSettings, SegmentTree
-from launcher.config.resolve import profiles, wheels
+from launcher.config.resolve import wheels
 from launcher.errors import BadFileError
 from launcher.transport.agent_file import agent_file
 from launcher.values.plan import Plan, SegmentCards, TorchWheel

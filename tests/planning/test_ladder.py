@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
+from testbed.profiles import profile, profiles
 
-from launcher.config.resolve import profile, profiles
 from launcher.copy.request import Request
 from launcher.errors import RefusedError
 from launcher.planning.assembly import plan

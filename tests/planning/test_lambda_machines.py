@@ -1,11 +1,12 @@
 """What is expected of a rented machine: its cards, its image, and that the gate passes a sane plan for it."""
 
 import pytest
+from testbed.profiles import profiles
 
 from launcher.backends.lambda_cloud.lambda_cloud_host import LambdaCloudHost
 from launcher.backends.lambda_cloud.lambda_machines import DATE, expected_facts
 from launcher.backends.registry import backend_of
-from launcher.config.resolve import image_sources, profiles, wheels
+from launcher.config.resolve import image_sources, wheels
 from launcher.planning.assembly import plan
 from launcher.planning.placement import runtime
 from launcher.planning.software.environment_plan import environment

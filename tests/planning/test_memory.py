@@ -1,8 +1,8 @@
 """The estimate of memory: what adds to it, and by how much. `tests/worker/test_memory.py` compares it with measured peaks."""
 
 import pytest
+from testbed.profiles import profile
 
-from launcher.config.resolve import profile
 from launcher.planning.precision.ladder import LadderInputs, ladder
 from launcher.planning.precision.memory import GB, Training, estimate, needed_gb
 from launcher.planning.precision.workload import Workload, read_workload

@@ -3,8 +3,8 @@
 import pytest
 from planning.test_ladder import LLAMA_7B, QWEN_05B
 from planning.test_plan import facts
+from testbed.profiles import profile
 
-from launcher.config.resolve import profile
 from launcher.planning.assembly import plan
 from launcher.planning.gate import check
 from launcher.planning.model_size_findings import unknown_model

@@ -5,12 +5,13 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from testbed.profiles import profile, profiles
 
 from launcher.backends.kaggle.kaggle_host import KAGGLE
 from launcher.backends.kaggle.kaggle_machines import choose_machine
 from launcher.backends.kaggle.kaggle_planning import SESSION
 from launcher.backends.kaggle.kaggle_session import session
-from launcher.config.resolve import image_sources, profile, profiles, wheels
+from launcher.config.resolve import image_sources, wheels
 from launcher.errors import BadFileError, RefusedError, UnknownNameError
 from launcher.planning.assembly import changed, job_of, plan
 from launcher.planning.gate import check

@@ -1,8 +1,8 @@
 """What failed here before does not go first: pure, from the facts of a probe."""
 
 import pytest
+from testbed.profiles import profile
 
-from launcher.config.resolve import profile
 from launcher.planning.precision.ladder import LadderInputs, ladder
 from launcher.planning.precision.precision_history import failed_before
 from launcher.values.facts import PrecisionEvidence

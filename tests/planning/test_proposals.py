@@ -4,8 +4,9 @@ import re
 
 import pytest
 from planning.test_what_fits import MODELS
+from testbed.profiles import profile
 
-from launcher.config.resolve import cards, profile
+from launcher.config.resolve import cards
 from launcher.planning.assembly import plan
 from launcher.planning.gate import check
 from launcher.planning.precision.ladder import ASKED_FOR

@@ -3,13 +3,13 @@
 import ast
 
 import pytest
+from testbed.profiles import profile
 
 from launcher.agent.training.variables import is_one_rank
 from launcher.backends.registry import backend_of
 from launcher.backends.slurm.slurm_host import SlurmHost
 from launcher.backends.slurm.slurm_job import submission
 from launcher.backends.slurm.slurm_planning import resources_of
-from launcher.config.resolve import profile
 from launcher.config.script_reading import script_use
 from launcher.planning.assembly import plan
 from launcher.planning.host_resources import MACHINE

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from planning.test_second_ladder import llama
+from testbed.profiles import profile
 
-from launcher.config.resolve import profile
 from launcher.planning.precision.ladder import LadderInputs, ladder
 from launcher.values.model import read_model
 from launcher.values.precision import SHORT

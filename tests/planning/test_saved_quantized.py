@@ -2,8 +2,8 @@
 
 import pytest
 from planning.test_memory import LLAMA_7B
+from testbed.profiles import profile
 
-from launcher.config.resolve import profile
 from launcher.planning.assembly import plan
 from launcher.planning.gate import check
 from launcher.values.host import LOCAL

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from planning.second_ladder import second_ladder
 from testbed.client import REPOSITORY
+from testbed.profiles import profile
 
-from launcher.config.resolve import profile
 from launcher.errors import RefusedError
 from launcher.planning.precision.ladder import LadderInputs, ladder
 from launcher.values.model import read_model

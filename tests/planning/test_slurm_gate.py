@@ -1,13 +1,13 @@
 """The gate of a cluster: what sbatch would accept and never start, and what it would refuse, said with what there is."""
 
 import pytest
+from testbed.profiles import profile, profiles
 
 from launcher.backends.registry import backend_of
 from launcher.backends.slurm.slurm_gate import duration_text
 from launcher.backends.slurm.slurm_host import SlurmHost
 from launcher.backends.slurm.slurm_job import possible_profiles, settings_of, submission, with_expected_cards
 from launcher.backends.slurm.slurm_planning import resources_of
-from launcher.config.resolve import profile, profiles
 from launcher.planning.assembly import plan
 from launcher.values.facts import Facts
 from launcher.values.job import Job

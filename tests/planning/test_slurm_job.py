@@ -2,6 +2,7 @@
 
 import pytest
 from planning.test_what_fits import MODELS
+from testbed.profiles import profile, profiles
 
 from launcher.backends.registry import backend_of
 from launcher.backends.slurm.apptainer import host_paths
@@ -17,7 +18,6 @@ from launcher.backends.slurm.slurm_job import (
     with_others,
 )
 from launcher.backends.slurm.slurm_planning import resources_of
-from launcher.config.resolve import profile, profiles
 from launcher.errors import RefusedError, UnequalSharesError, UsageError
 from launcher.planning.assembly import changed, job_of, plan
 from launcher.values.facts import Facts

@@ -1,8 +1,9 @@
 """What `launch verify` has measured on a host, read by later plans there: pure."""
 
 import pytest
+from testbed.profiles import profile
 
-from launcher.config.resolve import profile, task
+from launcher.config.resolve import task
 from launcher.errors import BadFileError, RefusedError
 from launcher.planning.assembly import ladder_inputs, plan
 from launcher.planning.verification_plan import verification

@@ -2,8 +2,9 @@
 
 import pytest
 from testbed.client import REPOSITORY
+from testbed.profiles import profile
 
-from launcher.config.resolve import cards, profile
+from launcher.config.resolve import cards
 from launcher.errors import RefusedError
 from launcher.planning.alternatives import METHODS
 from launcher.planning.assembly import ladder_inputs

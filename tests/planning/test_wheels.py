@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
+from testbed.profiles import profile, profiles
 
 from launcher.base.resources import data_folder
-from launcher.config.resolve import profile, profiles, wheels
+from launcher.config.resolve import wheels
 from launcher.errors import BadFileError, RefusedError
 from launcher.planning.software.wheel_choice import TorchTarget, choose, objection, unfit, unimported_torch
 from launcher.planning.software.wheels import WheelTable

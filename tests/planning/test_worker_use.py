@@ -4,9 +4,9 @@ import sys
 import threading
 
 import pytest
+from testbed.profiles import profile
 
 from launcher.cli.text.plan_text import headline
-from launcher.config.resolve import profile
 from launcher.planning.assembly import plan
 from launcher.planning.script.worker_use import values_taken
 from launcher.values.host import Host

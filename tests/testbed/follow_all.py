@@ -6,7 +6,7 @@ import concurrent.futures
 import json
 import sys
 
-from launcher.config import resolve
+from launcher.config.lookup import Lookup
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.runs_folder import runs_folder
 from launcher.runs.follow.null_view import NullView
@@ -17,7 +17,7 @@ from launcher.transport.connecting import open_shared_connection
 
 def main() -> None:
     """Follow them; return once all have ended."""
-    host, runs = resolve.host(sys.argv[1]), sys.argv[2:]
+    host, runs = Lookup().host(sys.argv[1]), sys.argv[2:]
     with open_shared_connection(host) as line, concurrent.futures.ThreadPoolExecutor(len(runs)) as threads:
         followed = [
             threads.submit(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launcher.base.delayed_interrupts import NoInterrupts
-from launcher.config import resolve
+from launcher.config.lookup import Lookup
 from launcher.copy.request import Request
 from launcher.runs.follow.following import follow
 from launcher.runs.follow.null_view import NullView
@@ -67,7 +67,7 @@ class Seen(NullView):
 
 def main() -> None:
     """Launch, follow, and print what was seen in a while in which all runs talk."""
-    host, count, seconds = resolve.host(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    host, count, seconds = Lookup().host(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     stop = Path(tempfile.mkdtemp(prefix="launch-many-"), "stop")
     stop.parent.chmod(0o755)  # runs of other users look for it
     views = [Seen() for _ in range(count)]

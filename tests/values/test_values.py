@@ -2,10 +2,10 @@
 
 import pytest
 from pydantic import ValidationError
+from testbed.profiles import profile, profiles
 
 from launcher.agent.record import rundir
 from launcher.base.text import hours_text
-from launcher.config.resolve import profile, profiles
 from launcher.values.plan import Split
 from launcher.values.record import TERMINAL
 

@@ -15,7 +15,7 @@ import pytest
 from testbed.llama import save_small_llama
 from testbed.warm_python import WarmPython
 
-from launcher.config import resolve
+from launcher.config.lookup import Lookup
 from launcher.planning.precision.ladder import LadderInputs, ladder
 
 pytestmark = pytest.mark.training
@@ -62,7 +62,7 @@ def environment(folder):
 
 def describe(folder, card, method="full", *, split=False, halvings=0, rung=0, **more):
     """Write the attempt of a card's rung."""
-    profile = resolve.profile(card)
+    profile = Lookup().profile(card)
     precision = ladder(LadderInputs(profile, method)).rungs[rung]
     names = ("artifacts", "checkpoints", "cache")
     values = {

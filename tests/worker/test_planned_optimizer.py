@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from launcher.config import resolve
+from launcher.config.lookup import Lookup
 from launcher.planning.precision.ladder import LadderInputs, ladder
 from launcher.planning.precision.memory import Training, needed_gb
 from launcher.planning.precision.workload import read_workload
@@ -20,7 +20,7 @@ CARD = {"device": "cuda", "capability": "8.0", "base_dtype": "float32"}
 
 def rungs():
     """Every precision that a plan can have on a profile of ours."""
-    for card in resolve.profiles().values():
+    for card in Lookup().profiles.values():
         for method in ("lora", "full"):
             inputs = LadderInputs(card, method)
             modes = {"auto", *(one.mode for one in ladder(inputs).excluded if one.on_request)}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from launcher.backends.kinds import PACKAGES, host_kind
 from launcher.backends.registry import backend_of
-from launcher.config import resolve
+from launcher.config.lookup import Lookup
 from launcher.copy.local_copy import LocalCopy, local_copies
 from launcher.errors import RefusedError, UsageError
 from launcher.planning.placement import requested_gpus
@@ -43,7 +43,7 @@ def check_limited(host: Host) -> None:
     if settings.max_hours is None and settings.max_cents is None:
         raise RefusedError(
             f"{host.name}: a rented machine costs money until it is ended, so max_hours or max_cost is needed\n"
-            f"  in {resolve.file_of(host.name)}   [hosts.{host.name}]   max_hours = {PROPOSED_HOURS}     prices   launch offers"
+            f"  in {Lookup().file_of(host.name)}   [hosts.{host.name}]   max_hours = {PROPOSED_HOURS}     prices   launch offers"
         )
 
 
@@ -64,11 +64,12 @@ def offering_host(name: str | None) -> Host:
     """
     accounts = {one.name: one for kind in PACKAGES if (one := host_kind(kind).offering) is not None}
     if name is not None and name not in accounts:
-        host = resolve.host(name)
+        host = Lookup().host(name)
         settings_of(host)
         return host
-    known = resolve.hosts()
-    first = [known[one] for one in (name, resolve.project().host) if one in known]
+    lookup = Lookup()
+    known = lookup.hosts
+    first = [known[one] for one in (name, lookup.project.host) if one in known]
     for host in [*first, *known.values()]:
         if backend_of(host).running.rental(host) is not None:
             return host
@@ -84,7 +85,7 @@ def choose(
     """
     check_limited(host)
     settings = settings_of(host)
-    known = tuple(resolve.profiles().values())
+    known = tuple(Lookup().profiles.values())
     wish = OfferFilter(profiles, known, settings.type, _number_of(gpus, host))
     return priced(
         host.name,

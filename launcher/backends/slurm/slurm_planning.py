@@ -17,7 +17,7 @@ from launcher.backends.slurm.slurm_job import (
     with_expected_cards,
     with_others,
 )
-from launcher.config import resolve
+from launcher.config.lookup import Lookup
 from launcher.config.script_reading import seems_to_resume
 from launcher.errors import UsageError
 from launcher.planning.host_resources import MACHINE, HostChecks, Resources
@@ -172,7 +172,7 @@ def _possible(profile: Profile, request: Resolved, facts: Facts | None) -> tuple
         return (profile,)
     cluster = facts.slurm if facts is not None else None
     named = request.profiles or (() if cluster is not None else (profile,))
-    found = possible_profiles(request.host.name, settings, named, request.gpus, cluster, resolve.profiles())
+    found = possible_profiles(request.host.name, settings, named, request.gpus, cluster, Lookup().profiles)
     if profile.name not in [one.name for one in found]:  # a rehearsal, planned for the CPU
         return (profile,)
     return tuple(sorted(found, key=lambda one: one.name != profile.name))

@@ -10,10 +10,9 @@ from launcher.errors import LaunchError
 
 
 def _host_names() -> list[str]:
-    from launcher.config import resolve
     from launcher.config.lookup import Lookup, implicit_names
 
-    return [*dict.fromkeys([*Lookup().written_hosts, *resolve.aliases(), *implicit_names()])]
+    return [*dict.fromkeys([*Lookup().names, *implicit_names()])]
 
 
 def _profile_names() -> list[str]:

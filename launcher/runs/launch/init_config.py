@@ -10,7 +10,6 @@ from typing import NamedTuple
 from launcher.backends.base.probing import NO_JOB
 from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import load as load_runtime
-from launcher.config import resolve
 from launcher.config.catalogue import user_folder_text
 from launcher.config.lookup import Lookup
 from launcher.errors import RefusedError, UnknownNameError, UsageError
@@ -54,7 +53,7 @@ def propose(host: Host, environment: str | None, facts: Facts) -> Proposal:
         raise UsageError(
             f"{host.name} is in {user_folder_text()}/hosts.toml\n  set there   environment = {json.dumps(environment)}"
         )
-    name = host.name if is_written or host.name in ("local", *resolve.aliases()) else _short(host)
+    name = host.name if is_written or host.name in ("local", *Lookup().aliases) else _short(host)
     probing = backend_of(host).probing
     try:
         best = probing.best_cards(host, A_JOB, facts, Lookup())
@@ -70,7 +69,7 @@ def propose(host: Host, environment: str | None, facts: Facts) -> Proposal:
         raise UsageError(
             f"--environment {environment}: {why}\n  the host's facts   launch probe --host {host.name}"
         )
-    runtime = choose_runtime(found or resolve.profile("cpu"), given, A_JOB, facts)
+    runtime = choose_runtime(found or Lookup().profile("cpu"), given, A_JOB, facts)
     text = f"host = {json.dumps(name)}\n" + ("" if is_written else _table(name, host, profile, environment))
     lines = (
         ("host", name),

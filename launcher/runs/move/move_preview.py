@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from launcher.backends.base.rental_choice import check_limited
 from launcher.backends.registry import backend_of
-from launcher.config import resolve
+from launcher.config.lookup import Lookup
 from launcher.copy import move_records
 from launcher.errors import UsageError
 from launcher.runs.move.move_target import MoveRequest, Successor, arrival, connected, consented, wanted_like
@@ -29,7 +29,7 @@ def preview_move(local_copy: LocalCopy, request: MoveRequest, view: View) -> Rec
     No run is stopped, and no machine is rented or sent files. Raises the errors of the move up to its stop or
     rental: UsageError, RefusedError, RunError and HostError.
     """
-    target, request = resolve.host(request.host), request._replace(is_sure=True, wait_s=0.0)
+    target, request = Lookup().host(request.host), request._replace(is_sure=True, wait_s=0.0)
     move_records.check_readable(local_copy)
     if (earlier := move_records.intention_of(local_copy)) is not None:
         if (elsewhere := move_records.elsewhere(local_copy)) is not None:

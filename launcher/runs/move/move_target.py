@@ -18,6 +18,7 @@ from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import open_for_plan
 from launcher.base.meter import Meter
 from launcher.config import build_settings, env_file, resolve, secret_values
+from launcher.config.lookup import Lookup
 from launcher.config.resolved import Resolved
 from launcher.copy import move_records
 from launcher.copy.local_copy import LocalCopy
@@ -180,7 +181,7 @@ def _is_known(local_copy: LocalCopy, moved: MovedTo) -> bool:
     Never connect to one that only an old host named.
     """
     own = move_records.intention_of(local_copy)
-    return moved.host in resolve.hosts() or (own is not None and own.to == moved)
+    return moved.host in Lookup().hosts or (own is not None and own.to == moved)
 
 
 def _is_given_up(moved: MovedTo, view: View) -> bool:
@@ -192,7 +193,7 @@ def _is_given_up(moved: MovedTo, view: View) -> bool:
     if rented is not None and not look_for(rented).rental.is_open:
         return _is_lost(moved, view)
     try:
-        host = resolve.host(moved.host) if rented is None else rented.record.machine
+        host = Lookup().host(moved.host) if rented is None else rented.record.machine
         with connected(view, functools.partial(connect, host)) as other:
             is_given_up = other.root_id == moved.root and _give_up(other, moved, view)
     except (UsageError, HostError):
@@ -272,7 +273,7 @@ def resolved_there(before: Plan, target: Host, profile_name: str | None) -> Reso
     """Return the request to launch the same run on another host; its micro-batch is chosen anew."""
     job = job_of(before)
     job = job.model_copy(update={"batch": job.batch.model_copy(update={"micro": None})})
-    named = () if profile_name is None else resolve.profiles_meant(profile_name)
+    named = () if profile_name is None else Lookup().profiles_meant(profile_name)
     here = Path.cwd()
     task = resolve.Task(job, here, here, frozenset(), None, packages_from=before.packages_from)
     return Resolved(target, named, task, "auto", before.model_facts, None, None, teacher=before.teacher_facts)

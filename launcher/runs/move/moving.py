@@ -18,7 +18,7 @@ from rich.filesize import decimal
 
 from launcher.backends.base.rental_choice import check_limited
 from launcher.backends.registry import backend_of
-from launcher.config import resolve
+from launcher.config.lookup import Lookup
 from launcher.copy import move_records
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.run_files import RunFiles
@@ -73,7 +73,7 @@ def move(local_copy: LocalCopy, request: MoveRequest, view: View) -> Recovery:
     All refusals come before the run is stopped, and before a machine is rented. Raises UsageError,
     RefusedError, RunError and HostError.
     """
-    target = resolve.host(request.host)
+    target = Lookup().host(request.host)
     move_records.check_readable(local_copy)
     if backend_of(target).running.rental(target) is None:
         return move_to(local_copy, target, request, Successor(), view)

@@ -13,7 +13,7 @@ from pathlib import Path
 from launcher.backends.base.rental_choice import settings_of
 from launcher.backends.runtimes import load
 from launcher.base.whole_file import write_durably
-from launcher.config.resolve import file_of
+from launcher.config.lookup import Lookup
 from launcher.copy.run_id import new_run_id
 from launcher.copy.runs_folder import make_runs_folder, runs_folder
 from launcher.errors import (
@@ -103,7 +103,7 @@ class _Renting:
         host, key = self._host, self._settings.key
         mend = f"again, on another machine   launch --host {host.name} …"
         if isinstance(failure.__cause__, AuthRefusedError) and key is not None:
-            mend = f'in {file_of(host.name)}   identity_file = "…", the private half of key = "{key}"     or no key: launcher makes one'
+            mend = f'in {Lookup().file_of(host.name)}   identity_file = "…", the private half of key = "{key}"     or no key: launcher makes one'
         words = f"{failure}; it was ended, and cost at most {lease.cost}\n  {mend}"
         return ServiceError(failure.host, failure.reason, words)
 

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from launcher.config.resolve import file_of
+from launcher.config.lookup import Lookup
 from launcher.errors import ServiceError
 from launcher.rental.lease.renter import open_account
 from launcher.rental.renting import InstanceOffer
@@ -92,5 +92,5 @@ def _unknown(host: Host, key: str, name: str | None, known: Iterable[str]) -> It
 
 
 def _refusal(host: Host, key: str, name: str, code: str, words: str, mend: str) -> Finding:
-    message = f'{file_of(host.name)}: hosts.{host.name}.{key} = "{name}": {words}'
+    message = f'{Lookup().file_of(host.name)}: hosts.{host.name}.{key} = "{name}": {words}'
     return Finding(level="refuse", code=code, message=message, mend=mend)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcher.backends.base.runtime import ResumeInputs
 from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import open_for_run
-from launcher.config import build_settings, env_file, resolve, secret_values
+from launcher.config import build_settings, env_file, secret_values
+from launcher.config.lookup import Lookup
 from launcher.copy import move_records
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.runs_folder import runs_folder
@@ -93,7 +94,7 @@ def recover(word: str, host_name: str | None, request: RecoverRequest, view: Vie
 
 def _is_rented(host: str) -> bool:
     """Return whether a host rents machines for its runs: once a machine is gone, only this client knows the runs on it."""
-    found = resolve.host(host)
+    found = Lookup().host(host)
     return backend_of(found).running.rental(found) is not None
 
 

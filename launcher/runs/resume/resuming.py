@@ -13,6 +13,7 @@ from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import open_for_run
 from launcher.config import build_settings, env_file, job_variables, resolve, secret_values
 from launcher.config.job_check import on_end_findings, undeclared
+from launcher.config.lookup import Lookup
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.request import new_launch
 from launcher.copy.run_id import new_run_id
@@ -58,7 +59,7 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
     Raises UsageError for a key that a resumed run cannot have, RunError or InterruptedRunError for a run that
     cannot be resumed, RefusedError by the gate. If it raises, no data is left on the host, as for a launch.
     """
-    target = None if host_name is None else resolve.host(host_name)
+    target = None if host_name is None else Lookup().host(host_name)
     if target is not None and backend_of(target).running.rental(target) is None:
         target = None  # a host that rents no machines: the run resumes on it
     if target is None and request.profile is not None:

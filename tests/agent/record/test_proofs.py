@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 
 import pytest
+from testbed.profiles import profile
 
 from launcher.agent.record import precision_evidence
-from launcher.config.resolve import profile
 from launcher.planning.precision.ladder import LadderInputs, ladder
 from launcher.values.facts import PrecisionEvidence
 

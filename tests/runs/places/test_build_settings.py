@@ -3,6 +3,7 @@
 import pytest
 
 from launcher.config import build_settings, resolve
+from launcher.config.lookup import Lookup
 from launcher.errors import BadFileError
 from launcher.planning.software.image_plan import image
 from launcher.planning.software.recipe import classic
@@ -58,7 +59,7 @@ def test_pips_settings_are_kept_and_the_certificates_named_in_them(place):
 def test_what_was_read_reaches_the_classic_builder(place):
     """A list of links on lines of its own is one argument."""
     settings = place(pip_conf="[install]\nfind-links =\n  https://a\n  https://b\n", ca_bundle=CERTIFICATE)
-    one = image(resolve.profile("cpu"), Job(name="x", command=("a",)), Build(), resolve.image_sources())
+    one = image(Lookup().profile("cpu"), Job(name="x", command=("a",)), Build(), resolve.image_sources())
     assert classic(one, settings).arguments == {
         "PIP_FIND_LINKS": "https://a https://b",
         "PIP_CERT": CA_BUNDLE_AT,

@@ -8,6 +8,7 @@ import pytest
 
 from launcher.base.resources import data_folder
 from launcher.config import resolve
+from launcher.config.lookup import Lookup
 from launcher.errors import BadFileError, LaunchError, UnknownNameError, UsageError
 from launcher.values.software.image import Build
 
@@ -40,8 +41,8 @@ def complaint(kind, ask, *words):
 
 def test_without_a_file_the_host_is_this_machine(person):
     """`launch` alone needs no configuration."""
-    assert resolve.host(None).is_local
-    assert resolve.host("local").is_local
+    assert Lookup().host(None).is_local
+    assert Lookup().host("local").is_local
 
 
 def test_a_host_of_the_project_beats_one_of_the_person(person):
@@ -50,8 +51,8 @@ def test_a_host_of_the_project_beats_one_of_the_person(person):
         "~/.config/launch/hosts.toml", '[hosts.lab]\naddress = "old"\nport = 7\n[hosts.mine]\naddress = "m"\n'
     )
     person("launch.toml", '[hosts.lab]\naddress = "new"\n')
-    assert (resolve.host("lab").address, resolve.host("lab").port) == ("new", None)
-    assert resolve.host("mine").address == "m"
+    assert (Lookup().host("lab").address, Lookup().host("lab").port) == ("new", None)
+    assert Lookup().host("mine").address == "m"
 
 
 def test_xdg_config_home_moves_the_users_folder(person, tmp_path, monkeypatch):
@@ -60,29 +61,33 @@ def test_xdg_config_home_moves_the_users_folder(person, tmp_path, monkeypatch):
     hosts_file = tmp_path / "settings" / "launch" / "hosts.toml"
     hosts_file.parent.mkdir(parents=True)
     hosts_file.write_text('[hosts.lab]\naddress = "l"\n')
-    assert set(resolve.hosts()) == {"lab", "local"}
+    assert set(Lookup().hosts) == {"lab", "local"}
     with pytest.raises(UnknownNameError, match=re.escape(f"launch.toml, {hosts_file}, ~/.ssh/config")):
-        resolve.host("lamda")
+        Lookup().host("lamda")
 
 
 def test_the_projects_default_host_is_meant_where_none_is_named(person):
     """`host` in launch.toml names it; a name on the command line beats it."""
     person("launch.toml", 'host = "lab"\n[hosts.lab]\naddress = "x"\n')
-    assert resolve.host(None).name == "lab"
-    assert resolve.host("local").name == "local"
+    assert Lookup().host(None).name == "lab"
+    assert Lookup().host("local").name == "local"
 
 
 def test_an_alias_of_the_ssh_config_needs_no_table(person):
     """Every plain name behind `Host` is a host; patterns are not."""
     person("~/.ssh/config", "Host box big-box\n  HostName 10.0.0.1\nhost other\nHost *\nHost !no we?rd\n")
-    assert [resolve.host(name).address for name in ("box", "big-box", "other")] == ["box", "big-box", "other"]
-    complaint(UnknownNameError, resolve.host, "we?rd")
+    assert [Lookup().host(name).address for name in ("box", "big-box", "other")] == [
+        "box",
+        "big-box",
+        "other",
+    ]
+    complaint(UnknownNameError, Lookup().host, "we?rd")
 
 
 def test_a_table_without_an_address_is_an_alias_with_keys(person):
     """`[hosts.box]` adds our keys to what ssh knows of `box`."""
     person("launch.toml", '[hosts.box]\nroot = "/big"\n')
-    assert (resolve.host("box").address, resolve.host("box").root) == ("box", "/big")
+    assert (Lookup().host("box").address, Lookup().host("box").root) == ("box", "/big")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +101,7 @@ def test_a_table_without_an_address_is_an_alias_with_keys(person):
 )
 def test_an_address_needs_no_file_at_all(person, word, user, address):
     """`user@machine`, a name with dots or an IP is gone to as it stands."""
-    host = resolve.host(word)
+    host = Lookup().host(word)
     assert (host.name, host.user, host.address) == (word, user, address)
 
 
@@ -110,7 +115,7 @@ def test_an_address_needs_no_file_at_all(person, word, user, address):
 )
 def test_an_address_may_have_a_port(person, word, user, address, port):
     """As rsync and scp write it."""
-    host = resolve.host(word)
+    host = Lookup().host(word)
     assert (host.name, host.user, host.address, host.port) == (word, user, address, port)
 
 
@@ -119,7 +124,7 @@ def test_an_unknown_host_is_named_with_the_nearest_and_all_known(person, word):
     """What was looked in, a guess, and the list; nothing that ssh could take for an option passes."""
     person("launch.toml", '[hosts.lambda]\naddress = "x"\n')
     person("~/.ssh/config", "Host box\n")
-    said = complaint(UnknownNameError, resolve.host, word)
+    said = complaint(UnknownNameError, Lookup().host, word)
     assert f"unknown host '{word}'" in said
     assert "known: box, kaggle, lambda, local" in said
     assert ("did you mean 'lambda'?" in said) == (word == "lbmda")
@@ -145,23 +150,23 @@ def test_an_unknown_host_is_named_with_the_nearest_and_all_known(person, word):
 def test_a_mistake_in_the_project_file_is_named(person, text, parts):
     """File, key, value, and what is allowed."""
     person("launch.toml", text)
-    said = complaint(BadFileError, resolve.host, None)
+    said = complaint(BadFileError, Lookup().host, None)
     assert [part for part in parts if part not in said] == []
 
 
 def test_a_project_file_that_cannot_be_one_is_not_passed_over(person):
     """A job that is meant for another host must not run here because its table was not read."""
     Path("launch.toml").mkdir()
-    assert "launch.toml: is not a regular file" in complaint(BadFileError, resolve.project)
+    assert "launch.toml: is not a regular file" in complaint(BadFileError, lambda: Lookup().project)
     Path("launch.toml").rmdir()
     Path("launch.toml").symlink_to("nowhere")
-    assert "launch.toml: is not a regular file" in complaint(BadFileError, resolve.host, None)
+    assert "launch.toml: is not a regular file" in complaint(BadFileError, Lookup().host, None)
 
 
 def test_a_mistake_in_the_persons_file_names_that_file(person):
     """Two files may hold hosts; the message says which."""
     path = person("~/.config/launch/hosts.toml", "host = 'x'\n")
-    assert str(path) in complaint(BadFileError, resolve.host, None)
+    assert str(path) in complaint(BadFileError, Lookup().host, None)
 
 
 def job_file(steps):
@@ -307,7 +312,7 @@ def test_code_that_is_no_folder_is_named(person, code):
 
 def test_an_unknown_profile_is_named_with_the_nearest(person):
     """Cards are known by their file's name."""
-    assert "did you mean 'titan_rtx'?" in complaint(UnknownNameError, resolve.profile, "titan_rx")
+    assert "did you mean 'titan_rtx'?" in complaint(UnknownNameError, Lookup().profile, "titan_rx")
 
 
 @pytest.mark.parametrize(
@@ -322,7 +327,7 @@ def test_an_unknown_profile_is_named_with_the_nearest(person):
 )
 def test_an_unknown_profile_is_matched_by_a_part_of_a_cards_name_or_title(person, word, name):
     """Before the nearest by letters; the advice holds for every command."""
-    said = complaint(UnknownNameError, resolve.profile, word)
+    said = complaint(UnknownNameError, Lookup().profile, word)
     assert f"did you mean '{name}'?" in said
     assert "--gpus" not in said
 
@@ -338,9 +343,9 @@ def test_another_word_for_checkpointing_is_answered_in_one_line(person, value):
 def test_a_profile_of_ones_own_replaces_ours_and_must_be_called_as_its_file(person):
     """profiles/ of the working directory come first."""
     person("profiles/cpu.toml", 'name = "cpu"\ntitle = "Mine"\nkind = "cpu"\n')
-    assert resolve.profile("cpu").title == "Mine"
+    assert Lookup().profile("cpu").title == "Mine"
     person("profiles/other.toml", 'name = "cpu"\ntitle = "Mine"\nkind = "cpu"\n')
-    assert "other" in complaint(LaunchError, resolve.profile, "cpu")
+    assert "other" in complaint(LaunchError, Lookup().profile, "cpu")
 
 
 @pytest.mark.parametrize("setting", ["code=other", "code='other'", "code=./other"])
@@ -367,13 +372,13 @@ def test_an_environment_here_is_relative_to_the_file_that_says_it(person, enviro
     """The agent stands elsewhere; a link to an interpreter is left a link, for it is how a venv is found."""
     folder = person(".venv/bin/python", "").parent.parent.parent
     person("launch.toml", f'[hosts.local]\nenvironment = "{environment}"\n')
-    assert resolve.host("local").environment == str(folder / environment)
+    assert Lookup().host("local").environment == str(folder / environment)
 
 
 def test_an_environment_of_the_persons_file_is_relative_to_that(person):
     """Wherever one stands."""
     path = person("~/.config/launch/hosts.toml", '[hosts.local]\nenvironment = "./venv"\n')
-    assert resolve.host("local").environment == str(path.parent / "venv")
+    assert Lookup().host("local").environment == str(path.parent / "venv")
 
 
 @pytest.mark.parametrize("environment", ["python3.12", "~/venv", "~other/venv", "/opt/venv"])
@@ -383,15 +388,15 @@ def test_an_environment_that_is_a_program_or_a_whole_path_stays(person, environm
         "launch.toml",
         f'[hosts.local]\nenvironment = "{environment}"\n[hosts.lab]\nenvironment = "{environment}"\n',
     )
-    assert resolve.host("local").environment == resolve.host("lab").environment == environment
+    assert Lookup().host("local").environment == Lookup().host("lab").environment == environment
 
 
 def test_the_old_name_of_a_hosts_environment_is_still_read(person):
     """`env` was its name; a file that gives both names is a mistake, whose message says which to remove."""
     person("launch.toml", '[hosts.lab]\nenv = "/opt/venv"\n')
-    assert resolve.host("lab").environment == "/opt/venv"
+    assert Lookup().host("lab").environment == "/opt/venv"
     person("launch.toml", '[hosts.lab]\nenv = "/opt/old"\nenvironment = "/opt/venv"\n')
-    said = complaint(BadFileError, resolve.host, "lab")
+    said = complaint(BadFileError, Lookup().host, "lab")
     assert said == "launch.toml: hosts.lab: `env` is the old name of `environment`: remove `env`   (line 1)"
 
 
@@ -399,7 +404,7 @@ def test_the_old_name_of_a_hosts_environment_is_still_read(person):
 def test_a_relative_environment_elsewhere_is_a_mistake(person, environment):
     """It could be relative to nothing that one sees."""
     person("launch.toml", f'[hosts.lab]\nenvironment = "{environment}"\n')
-    said = complaint(BadFileError, resolve.host, "lab")
+    said = complaint(BadFileError, Lookup().host, "lab")
     assert f'launch.toml: hosts.lab.environment = "{environment}": expected an absolute path, ~/…' in said
 
 
@@ -411,10 +416,10 @@ def test_the_files_of_a_build_are_relative_to_the_file_that_names_them(person, t
     person(
         "launch.toml", '[hosts.lab.build]\nbase = "python:3"\npip_conf = "pip.conf"\nca_bundle = "/ca.pem"\n'
     )
-    assert resolve.host("lab").build == Build(
+    assert Lookup().host("lab").build == Build(
         base="python:3", pip_conf=str(tmp_path / "project" / "pip.conf"), ca_bundle="/ca.pem"
     )
-    mine = resolve.host("mine").build
+    mine = Lookup().host("mine").build
     assert mine.pip_conf == str(tmp_path / "home" / ".config" / "launch" / "pip.conf")
     assert mine.ca_bundle == str(tmp_path / "home" / "ca.pem")
 
@@ -448,7 +453,7 @@ def test_the_files_of_a_build_are_relative_to_the_file_that_names_them(person, t
 def test_a_mistake_about_containers_is_told_by_file_and_key(person, table, said):
     """A credential is not repeated."""
     person("launch.toml", table)
-    message = complaint(BadFileError, resolve.host, "lab")
+    message = complaint(BadFileError, Lookup().host, "lab")
     assert f"launch.toml: {said}" in message or said in message
     assert "hunter2" not in message
 
@@ -464,24 +469,24 @@ def test_a_users_own_template_comes_first(person):
 
 def test_kaggle_needs_no_table(person):
     """The account is that of the credentials; nothing is asked of it here."""
-    host = resolve.host("kaggle")
+    host = Lookup().host("kaggle")
     assert host.kaggle is not None
     assert not host.is_local
-    assert "kaggle" not in resolve.hosts()
+    assert "kaggle" not in Lookup().hosts
 
 
 def test_an_alias_or_a_table_that_is_called_kaggle_stays_what_it_is(person):
     person("~/.ssh/config", "Host kaggle\n  HostName gpu.example.org\n")
-    assert resolve.host("kaggle").address == "kaggle"
+    assert Lookup().host("kaggle").address == "kaggle"
     person("launch.toml", '[hosts.kaggle]\nkind = "kaggle"\naccount = "alice"\n')
-    assert resolve.host("kaggle").kaggle.account == "alice"
+    assert Lookup().host("kaggle").kaggle.account == "alice"
     person("launch.toml", '[hosts.kaggle]\naddress = "elsewhere"\n')
-    assert resolve.host("kaggle").address == "elsewhere"
+    assert Lookup().host("kaggle").address == "elsewhere"
 
 
 def test_a_runtime_of_machines_is_not_for_kaggle(person):
     """It is the same mistake in a file and on a command line."""
-    said = complaint(BadFileError, resolve.with_runtime, resolve.host("kaggle"), "docker")
+    said = complaint(BadFileError, resolve.with_runtime, Lookup().host("kaggle"), "docker")
     assert "--runtime docker" in said
     assert "auto or kaggle" in said
 
@@ -490,34 +495,34 @@ def test_a_projects_file_sends_nobodys_credentials_to_another_service(person):
     """A launch.toml may come from someone else; this machine's own ports are a stand-in's."""
     table = '[hosts.k]\nkind = "kaggle"\napi = "https://example.org/v1"\n'
     person("launch.toml", table)
-    said = complaint(BadFileError, resolve.hosts)
+    said = complaint(BadFileError, lambda: Lookup().hosts)
     assert "hosts.k.api" in said
     assert "~/.config/launch/hosts.toml" in said
     person("launch.toml", table.replace("https://example.org", "http://127.0.0.1:8080"))
-    assert resolve.host("k").kaggle.api == "http://127.0.0.1:8080/v1"
+    assert Lookup().host("k").kaggle.api == "http://127.0.0.1:8080/v1"
     person("launch.toml", "")
     person("~/.config/launch/hosts.toml", table)
-    assert resolve.host("k").kaggle.api == "https://example.org/v1"
+    assert Lookup().host("k").kaggle.api == "https://example.org/v1"
 
 
 def test_lambda_needs_a_table_because_it_costs_money(person):
     """The error has the lines to write; with them it is a host."""
-    said = complaint(UnknownNameError, resolve.host, "lambda")
+    said = complaint(UnknownNameError, Lookup().host, "lambda")
     lines = [line.strip() for line in said.splitlines()]
     table = "\n".join(lines[lines.index("[hosts.lambda]") :][:3])
     assert "~/.config/launch/hosts.toml" in said
     person("~/.config/launch/hosts.toml", table)
-    host = resolve.host("lambda")
+    host = Lookup().host("lambda")
     assert (host.kind, host.lambda_cloud.max_hours) == ("lambda-cloud", 4)
 
 
 def test_an_alias_or_a_table_that_is_called_lambda_stays_what_it_is(person):
     person("~/.ssh/config", "Host lambda\n  HostName gpu.example.org\n")
-    assert resolve.host("lambda").address == "lambda"
+    assert Lookup().host("lambda").address == "lambda"
     person("launch.toml", '[hosts.lambda]\nkind = "lambda-cloud"\nmax_cost = 20\n')
-    assert resolve.host("lambda").lambda_cloud.max_cents == 2000
+    assert Lookup().host("lambda").lambda_cloud.max_cents == 2000
     person("launch.toml", '[hosts.lambda]\naddress = "elsewhere"\n')
-    assert resolve.host("lambda").address == "elsewhere"
+    assert Lookup().host("lambda").address == "elsewhere"
 
 
 @pytest.mark.parametrize(
@@ -527,12 +532,12 @@ def test_a_projects_file_says_neither_where_the_key_goes_nor_what_is_spent_unask
     """It may come from someone else; in one's own file both are fine."""
     table = f'[hosts.r]\nkind = "lambda-cloud"\n{line}\n'
     person("launch.toml", table)
-    said = complaint(BadFileError, resolve.host, "r")
+    said = complaint(BadFileError, Lookup().host, "r")
     assert f"launch.toml: hosts.r.{key}" in said
     assert "~/.config/launch/hosts.toml" in said
     person("launch.toml", "")
     person("~/.config/launch/hosts.toml", table)
-    assert resolve.host("r").lambda_cloud is not None
+    assert Lookup().host("r").lambda_cloud is not None
 
 
 def test_a_table_in_a_folder_above_is_pointed_to(tmp_path, monkeypatch):
@@ -542,7 +547,7 @@ def test_a_table_in_a_folder_above_is_pointed_to(tmp_path, monkeypatch):
     (below.parent / "launch.toml").write_text('[hosts.lab]\naddress = "10.0.0.1"\n')
     monkeypatch.chdir(below)
     with pytest.raises(UnknownNameError) as error:
-        resolve.host("lab")
+        Lookup().host("lab")
     assert f"cd '{below.parent}'" in str(error.value)
 
 
@@ -550,11 +555,11 @@ def test_a_host_that_resembles_none_is_told_how_to_be_made(monkeypatch, tmp_path
     """Half the letters of `local` resemble nothing. If a name is close, also in the other case, it is suggested instead."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnknownNameError, match="--host USER@MACHINE") as error:
-        resolve.host("lab")
+        Lookup().host("lab")
     assert "did you mean" not in str(error.value)
     (tmp_path / "launch.toml").write_text('[hosts.LAB]\naddress = "10.0.0.1"\n')
     with pytest.raises(UnknownNameError, match=r"\[hosts\.qqqqq\]"):
-        resolve.host("qqqqq")
+        Lookup().host("qqqqq")
     with pytest.raises(UnknownNameError, match="did you mean 'LAB'") as error:
-        resolve.host("lab")
+        Lookup().host("lab")
     assert "a new one" not in str(error.value)

@@ -5,11 +5,11 @@ import socket
 
 import pytest
 from testbed.lambda_service import LambdaService as StandIn
+from testbed.profiles import profile
 from testbed.sim_clock import WallClock
 
 from launcher.backends.base.rental_choice import choose, earlier_run, offering_host, offers
 from launcher.backends.lambda_cloud.lambda_cloud_host import LambdaCloudHost
-from launcher.config.resolve import profile
 from launcher.copy.request import Request
 from launcher.errors import CardBusyError, RefusedError, ServiceAuthError, ServiceUnreachableError, UsageError
 from launcher.rental import price

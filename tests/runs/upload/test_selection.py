@@ -9,6 +9,7 @@ import pytest
 
 from launcher.base.client_files import open_regular
 from launcher.config import resolve
+from launcher.config.lookup import Lookup
 from launcher.errors import BadFileError, UsageError
 from launcher.upload import loading, refused_folders, tree
 from launcher.upload.default_exclusions import holds_private_key, of_name
@@ -579,7 +580,7 @@ def test_the_names_of_keys():
 
 def test_a_large_folder_that_was_shipped_is_not_new_however_young_its_files_are(folder):
     """A digest of a file that was written just now is not kept: it is read again, not asked about again."""
-    host = resolve.host("local")
+    host = Lookup().host("local")
     put(folder, **{"train.py": "x"})
     (folder / "weights.bin").write_bytes(b"")
     os.truncate(folder / "weights.bin", 201_000_000)

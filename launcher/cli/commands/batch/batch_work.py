@@ -227,9 +227,9 @@ def _left_there(queue: BatchQueue, items: Sequence[Item], results: Results) -> s
     if artifacts == "all" or not there:
         return None
     from launcher.backends.registry import backend_of
-    from launcher.config import resolve
+    from launcher.config.lookup import Lookup
 
-    emptied = {name for name, host in resolve.hosts().items() if not backend_of(host).upkeep.keeps_files}
+    emptied = {name for name, host in Lookup().hosts.items() if not backend_of(host).upkeep.keeps_files}
     if not (there := [one for one in there if one.host not in emptied]):
         return None
     run = (there[0].run or "").rpartition("-")[2]

@@ -29,11 +29,11 @@ def gc(
     from launcher.cli.follow.screens import make_stage
     from launcher.cli.output.figures import size_text
     from launcher.cli.output.say import say
-    from launcher.config import resolve
+    from launcher.config.lookup import Lookup
     from launcher.runs.cleaning import collect_garbage
     from launcher.runs.run_client import connect
 
-    place = resolve.host(host)
+    place = Lookup().host(host)
     with connect(place) as client, make_stage("reading") as stage:
         items, unreadable = collect_garbage(
             client, place, lambda runs: stage.progress(f"{runs} runs"), dry_run=dry_run

@@ -29,13 +29,13 @@ def sweep(
     from launcher.backends.base.probing import NO_JOB
     from launcher.backends.registry import backend_of
     from launcher.cli.output.say import say
-    from launcher.config import resolve
+    from launcher.config.lookup import Lookup
     from launcher.runs.cleaning import open_runtimes
     from launcher.runs.launch.sweeping import strangers
     from launcher.runs.launch.sweeping import sweep as clean
     from launcher.runs.run_client import connect
 
-    place = resolve.host(host)
+    place = Lookup().host(host)
     backend_of(place).check_has(place, "sweep")
     with connect(place) as client, open_runtimes(client, place) as runtimes:
         ours = clean(client, runtimes, dry_run=dry_run)

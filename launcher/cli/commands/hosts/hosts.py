@@ -50,7 +50,6 @@ def hosts(
     from launcher.backends.base.probing import Probed
     from launcher.cli.output.wrapping import say_wrapped
     from launcher.cli.text.connection_text import show_held
-    from launcher.config import resolve
     from launcher.config.lookup import Lookup
     from launcher.rental.open_rentals import open_rentals
     from launcher.runs.host_probes import known_hosts, probe_all
@@ -59,7 +58,7 @@ def hosts(
     lookup = Lookup()
     lookup.ask_trust()
     configured = known_hosts(lookup)
-    aliases = [name for name in resolve.aliases() if name not in configured] if every else []
+    aliases = [name for name in lookup.aliases if name not in configured] if every else []
     names = list(configured)
     rows: list[Probed] = []
     with _growing(rows, names) if not as_json and sys.stdout.isatty() else _report_slow_hosts(rows, names):

@@ -48,16 +48,18 @@ def show(
     from launcher.backends.registry import backend_of
     from launcher.cli.output.wrapping import say_wrapped
     from launcher.config import resolve
+    from launcher.config.lookup import Lookup
     from launcher.planning.software.image_plan import image, torch_for
     from launcher.planning.software.wheel_choice import TorchTarget
     from launcher.runs.launch import package_sources
 
-    place = resolve.host(host)
+    lookup = Lookup()
+    place = lookup.host(host)
     backend_of(place).check_has(place, "image")
-    profile_name = profile or place.profile or resolve.project().profile or "auto"
+    profile_name = profile or place.profile or lookup.project.profile or "auto"
     if profile_name == "auto":
         raise UsageError("an image depends on the card, and no profile is set\n  next   launch image show --profile PROFILE")  # fmt: skip
-    card = resolve.profile(profile_name)
+    card = lookup.profile(profile_name)
     task = package_sources.with_packages(resolve.task(job, (), (), None), place, ())
     path, sources = resolve.template()[1], resolve.image_sources()
     chosen = image(card, task.job, place.build, sources)
@@ -119,11 +121,11 @@ def listing(
     """
     from launcher.backends.registry import backend_of
     from launcher.cli.output.columns import Column, print_columns
-    from launcher.config import resolve
+    from launcher.config.lookup import Lookup
     from launcher.runs.cleaning import images_of
     from launcher.runs.run_client import connect
 
-    place = resolve.host(host)
+    place = Lookup().host(host)
     backend_of(place).check_has(place, "image")
     with connect(place) as client:
         images = images_of(client, place)
@@ -169,11 +171,11 @@ def prune(
     """
     from launcher.backends.registry import backend_of
     from launcher.base.text import printable
-    from launcher.config import resolve
+    from launcher.config.lookup import Lookup
     from launcher.runs.cleaning import prune_images
     from launcher.runs.run_client import connect
 
-    place = resolve.host(host)
+    place = Lookup().host(host)
     backend_of(place).check_has(place, "image")
     with connect(place) as client:
         items = prune_images(client, place, dry_run=dry_run)

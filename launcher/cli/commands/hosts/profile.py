@@ -27,9 +27,9 @@ def list_profiles(as_json: JsonFlag = False) -> None:
     if as_json:
         from launcher.cli.json_output.host_shapes import Profiles
         from launcher.cli.output.answer import answer
-        from launcher.config.resolve import profiles
+        from launcher.config.lookup import Lookup
 
-        answer(Profiles(profiles=list(profiles().values())))
+        answer(Profiles(profiles=list(Lookup().profiles.values())))
         return
     from launcher.base.toml import read_toml
     from launcher.config.catalogue import files
@@ -108,14 +108,14 @@ def show(
 
 def _card(name: str | None, host: str | None) -> Profile:
     """Return a known card, or a card of a host."""
-    from launcher.config import resolve
+    from launcher.config.lookup import Lookup
 
     if name is not None and host is None:
-        return resolve.profile(name)
+        return Lookup().profile(name)
     from launcher.cli.output.wait_notice import waiting_for
     from launcher.runs.host_probes import profile_there
 
-    place = resolve.host(host)
+    place = Lookup().host(host)
     with waiting_for(place.name):
         return profile_there(place, name)
 

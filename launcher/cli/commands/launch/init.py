@@ -50,7 +50,7 @@ def init(
     from launcher.backends.base.probing import NO_JOB
     from launcher.backends.registry import backend_of
     from launcher.cli.follow.screens import make_view
-    from launcher.config import resolve, trust
+    from launcher.config import trust
     from launcher.config.lookup import PROJECT_FILE, Lookup
     from launcher.runs.launch.init_config import propose, write
     from launcher.runs.run_client import connect
@@ -58,7 +58,7 @@ def init(
     path = PROJECT_FILE
     if path.exists():
         raise UsageError(f"{path} exists already, and was not changed\n  look   launch hosts")
-    place = _asked() if host is None else resolve.host(host)
+    place = _asked() if host is None else Lookup().host(host)
     backend_of(place).check_has(place, "init")
     if environment is not None:
         place = place.model_copy(update={"environment": environment})
@@ -99,15 +99,15 @@ def _check_wanted(path: Path, host: str, *, smoke: bool) -> None:
 
 def _asked() -> Host:
     """Ask the user for a host, again after an unknown name. Raises UsageError without a terminal."""
-    from launcher.config import resolve
+    from launcher.config.lookup import Lookup
 
-    known = [*resolve.aliases(), "local"]
+    known = [*Lookup().aliases, "local"]
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"which host?\n  known  {', '.join(known)}\n  next   launch init --host HOST")
     complain(f"hosts: {', '.join(known)}; or an address such as me@gpu.example.org:2222")
     while True:
         try:
-            return resolve.host(str(typer.prompt("host", default=known[0], err=True)))
+            return Lookup().host(str(typer.prompt("host", default=known[0], err=True)))
         except UnknownNameError as error:
             complain(str(error).splitlines()[0])
 
@@ -124,7 +124,7 @@ def _run_hello(host: str, *, as_json: bool) -> None:
     from launcher.backends.kinds import own_runtime
     from launcher.cli.follow.screens import make_view
     from launcher.cli.follow.starting import start_and_follow
-    from launcher.config import resolve
+    from launcher.config.lookup import Lookup
     from launcher.copy.request import Request
     from launcher.runs.launch.launching import launch
 
@@ -133,7 +133,7 @@ def _run_hello(host: str, *, as_json: bool) -> None:
         settings = [f"code={folder}", "inject=false"]
         words = ["python3", "hello.py"]
         request = Request(host=host, settings=settings, name="hello", words=words)
-        if own_runtime(resolve.host(host).kind) is None:
+        if own_runtime(Lookup().host(host).kind) is None:
             request = request._replace(runtime="native")
         else:
             request = request._replace(profile="cpu")  # a job for a card might wait

@@ -165,9 +165,9 @@ def _foreign(runs: list[str]) -> str:
 def _nothing_at(name: str) -> list[str]:
     """Return the lines for a host without runs of this client. It may have runs of other computers."""
     from launcher.backends.registry import backend_of
-    from launcher.config import resolve
+    from launcher.config.lookup import Lookup
 
-    host = resolve.host(name)
+    host = Lookup().host(name)
     return backend_of(host).upkeep.others(host) or _nothing([], is_chosen=False, here=False)
 
 

@@ -29,12 +29,13 @@ def offers(
     """
     from launcher.backends.base.rental_choice import offering_host
     from launcher.backends.base.rental_choice import offers as ask
-    from launcher.config import resolve
+    from launcher.config.lookup import Lookup
     from launcher.rental.offers import by_price, profile_of
 
-    wanted = resolve.profiles_meant(profile) if profile not in (None, "auto") else ()
+    lookup = Lookup()
+    wanted = lookup.profiles_meant(profile) if profile not in (None, "auto") else ()
     place = offering_host(host)
-    known = tuple(resolve.profiles().values())
+    known = tuple(lookup.profiles.values())
     found = [(offer, profile_of(offer, wanted or known)) for offer in by_price(ask(place))]
     shown = [pair for pair in found if pair[1] is not None or not wanted]
     if as_json:

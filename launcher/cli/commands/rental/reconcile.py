@@ -79,7 +79,7 @@ def reconcile(
     from launcher.backends.registry import backend_of
     from launcher.cli.follow.screens import make_view
     from launcher.cli.output.say import complain
-    from launcher.config import resolve
+    from launcher.config.lookup import Lookup
     from launcher.errors import UsageError
     from launcher.rental.provider import module_of
     from launcher.rental.settle_account import TerminationRequest, reconcile_all
@@ -100,7 +100,7 @@ def reconcile(
         if is_given and not named.instances:
             raise UsageError(f"reconcile: {flag} is for what --adopt names\n  next   launch reconcile")
     view = NullView() if as_json else make_view(as_json_lines=False)
-    tables = (backend_of(host).running.rental(host) for host in resolve.hosts().values())
+    tables = (backend_of(host).running.rental(host) for host in Lookup().hosts.values())
     accounts = (one for one in tables if one is not None)
     settled = reconcile_all(accounts, named, lambda record: run_of(record, view), view, dry_run=dry_run)
     reports = settled.reports
