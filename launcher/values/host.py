@@ -263,10 +263,8 @@ class HostKind:
 
         Such keys decide where credentials are sent, or how much money is spent.
         """
-        del host
         return None
 
     def without_table(self, name: str, user_folder: str) -> str | None:
         """Return the table to write for this name if no table has it; None if the name has no special meaning."""
-        del name, user_folder
         return None

@@ -119,23 +119,19 @@ class Members(Command):
 
     def ask_for_stacks(self, spared: Collection[int]) -> List[WaitPoint]:
         """Order all members to collect stacks; they report the wait point of each process."""
-        del spared
         self._order(STACKS)
         return []
 
     def wait_points(self, spared: Collection[int], *, asks_sleeping: bool) -> List[WaitPoint]:
         """Return nothing: the processes are on other machines."""
-        del spared, asks_sleeping
         return []
 
     def use(self, spared: Collection[int]) -> Optional[process_use.Use]:
         """Return None: the use of processes on other machines is not seen here."""
-        del spared
         return None
 
     def lingering(self, spared: Collection[int], *, spares_parents: bool) -> List[process.Process]:
         """Return nothing: the processes are on other machines."""
-        del spared, spares_parents
         return []
 
     def _order(self, word: str) -> None:

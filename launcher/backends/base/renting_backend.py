@@ -56,7 +56,6 @@ class RentingUpkeep(Upkeep):
 
     def prerequisites(self, probed: Probed, lookup: Lookup) -> Iterable[Prerequisite]:
         """Return the rows of the account's key and of the machine that it would rent."""
-        del lookup
         from launcher.backends.base.host_prerequisites import problem_row
 
         if (problem := problem_row(probed)) is not None:

@@ -61,7 +61,6 @@ class KagglePlanning(Planning):
 
     def resources(self, profile: Profile, request: Resolved, facts: Facts | None) -> Resources:
         """Return the resources of a session."""
-        del profile, request, facts
         return SESSION
 
     def complete(self, plan: Plan, request: Resolved, facts: Facts | None, plan_for: PlanFor) -> Plan:

@@ -46,7 +46,6 @@ class KaggleProbing(Probing):
         self, client: HostClient, host: Host, job: Job | None = None, choice: MachineChoice | None = None
     ) -> Facts:
         """Return the expected facts, with the precision evidence of earlier runs from the account's spool."""
-        del job
         machine, profiles, _ = choice or self._by_table(host, Lookup())
         spool = client.probe(environment=None, packages=[], engine=None, model=None, model_keys=())
         return expected_facts(spool.host_id, machine, profiles[0], spool.precision_evidence)
@@ -64,12 +63,10 @@ class KaggleProbing(Probing):
 
     def best_cards(self, host: Host, job: Job, facts: Facts, lookup: Lookup) -> HostCards:
         """Return the cards of the machine in the account's table."""
-        del job
         return HostCards(facts, self._by_table(host, lookup).profiles[0])
 
     def row(self, host: Host, ask: Callable[[], Facts], lookup: Lookup) -> Probed:
         """Return the row of an account, with its hours. The spool is not needed."""
-        del ask
         from launcher.backends.kaggle.kaggle_service import account_hours  # few launches need hours
 
         choice = self._by_table(host, lookup)

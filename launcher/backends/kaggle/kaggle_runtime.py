@@ -31,12 +31,10 @@ class KaggleRuntime(Runtime):
     @classmethod
     def record_on(cls, host: Host, facts: Facts) -> RuntimeRecord | None:
         """Return a record for a Kaggle account; `None` for any other host."""
-        del facts
         return RuntimeRecord(kind=cls.name) if host.kind == "kaggle" else None
 
     def needs(self, plan: Plan) -> str | None:
         """Return `pack`: code and data are sent in the script, or in a dataset."""
-        del plan
         return "pack"
 
     def create(
@@ -55,7 +53,6 @@ class KaggleRuntime(Runtime):
 
     def provide(self, plan: Plan, say: Say) -> str:
         """Pack the run's work files. Files too large for a script are uploaded."""
-        del plan
         return self._spool.segments.service.send_tree(self._spool.segments.run(self._run), say)
 
     def start(self, run: str) -> str | None:
@@ -159,7 +156,6 @@ class KaggleRuntime(Runtime):
 
     def supplies(self, root: str | None = None) -> list[SharedResource]:
         """Return the datasets that this spool has made, each with the number of its runs that need it."""
-        del root  # the datasets of other spools are unknown here
         return [
             SharedResource("dataset", name, size, 0.0, users)
             for name, size, users in self._spool.segments.service.trees()

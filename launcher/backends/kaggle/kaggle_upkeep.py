@@ -30,7 +30,6 @@ class KaggleUpkeep(Upkeep):
 
     def prerequisites(self, probed: Probed, lookup: Lookup) -> Iterable[Prerequisite]:
         """Return the rows of the account's credentials and of its hours."""
-        del lookup
         from launcher.backends.base.host_prerequisites import problem_row
 
         if (problem := problem_row(probed)) is not None:

@@ -21,7 +21,6 @@ class SlurmUpkeep(Upkeep):
 
     def prerequisites(self, probed: Probed, lookup: Lookup) -> Iterator[Prerequisite]:
         """Yield the rows of the login node, and of a job by the settings of the host's table."""
-        del lookup
         from launcher.backends.base.host_prerequisites import connection_rows
         from launcher.planning.host_readiness import disk_row, software_rows
 
