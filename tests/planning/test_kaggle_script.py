@@ -21,7 +21,6 @@ from launcher.backends.kaggle.kaggle_script import (
     LINE,
     MAX_BYTES,
     MAX_RAW_BYTES,
-    Member,
     fits,
     may_fit,
     parts,
@@ -32,6 +31,7 @@ from launcher.backends.kaggle.kaggle_script import (
     write_tree,
 )
 from launcher.backends.kaggle.kaggle_session import segment_cards, session
+from launcher.backends.spool.segment_files import Member
 from launcher.backends.spool.segment_settings import SegmentSettings, SegmentTree
 from launcher.config.resolve import wheels
 from launcher.errors import BadFileError

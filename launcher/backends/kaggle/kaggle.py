@@ -25,12 +25,12 @@ from launcher.agent.record.rundir import RUN_ID, Run
 from launcher.backends.kaggle import kaggle_log
 from launcher.backends.kaggle.kaggle_credentials import logins
 from launcher.backends.kaggle.kaggle_host import API, KaggleSettings
-from launcher.backends.kaggle.kaggle_kernel import SLUG_CHARACTERS, KernelRef, LogPiece, NewKernel, OutputFile
+from launcher.backends.kaggle.kaggle_kernel import SLUG_CHARACTERS, KernelRef, NewKernel, OutputFile
 from launcher.backends.kaggle.kaggle_kernel import KaggleReason as Reason
 from launcher.backends.kaggle.kaggle_machines import NO_ACCELERATOR
 from launcher.backends.kaggle.kaggle_script import (
     SETTINGS,
-    Member,
+    extract_run,
     fits,
     may_fit,
     payload,
@@ -41,10 +41,10 @@ from launcher.backends.kaggle.kaggle_script import (
 )
 from launcher.backends.kaggle.kaggle_service import HOST, KaggleService, log_in
 from launcher.backends.kaggle.kaggle_session import segment_settings
-from launcher.backends.spool.segment_files import extract_run, record_files, work_files
+from launcher.backends.spool.segment_files import Member, record_files, work_files
 from launcher.backends.spool.segment_record import SegmentRecord, SegmentStatus
 from launcher.backends.spool.segment_settings import SegmentSettings, SegmentTree
-from launcher.backends.spool.segments import Packed, SegmentLook, SegmentOutput, Segments
+from launcher.backends.spool.segments import LogPiece, Packed, SegmentLook, SegmentOutput, Segments
 from launcher.backends.spool.spool_trees import KeptTree, SpoolTrees
 from launcher.backends.spool.spooled_client import SpooledClient, connect_spool
 from launcher.base.text import printable

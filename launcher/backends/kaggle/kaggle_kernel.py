@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import ConfigDict, Field, field_validator
 from pydantic.alias_generators import to_camel
@@ -266,23 +266,6 @@ class Quota(_Answer):
             return datetime.fromisoformat(self.quota_refresh_time or "").astimezone(UTC)
         except (ValueError, OverflowError, OSError):
             return None
-
-
-class LogPiece(Record):
-    """A piece of a session's log: its place in the stream, counted from 0, and its text."""
-
-    position: Count
-    stream: str
-    text: str
-
-    @classmethod
-    def read(cls, position: int, event: object) -> Self:
-        """Return the piece of an event. Raises ValidationError for any other value."""
-        values = event if isinstance(event, dict) else {}
-        return cls.model_validate(
-            {"position": position, "stream": values.get("stream_name", "stdout"), "text": values.get("data")},
-            strict=True,
-        )
 
 
 class DatasetAnswer(_Answer):

@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from launcher.agent.record import strict_json
 from launcher.backends.kaggle.kaggle_kernel import KaggleReason as Reason
-from launcher.backends.kaggle.kaggle_kernel import KernelRef, LogPiece
+from launcher.backends.kaggle.kaggle_kernel import KernelRef
 from launcher.backends.kaggle.kaggle_service import HOST, KaggleService
+from launcher.backends.spool.segments import LogPiece
 from launcher.errors import ServiceError, ServiceUnreachableError
 from launcher.transport.http.service_wire import Download
 
@@ -75,8 +76,10 @@ def follow(
 
 
 def _piece(position: int, event: object, ref: KernelRef) -> LogPiece:
+    values = event if isinstance(event, dict) else {}
+    piece = {"position": position, "stream": values.get("stream_name", "stdout"), "text": values.get("data")}
     try:
-        return LogPiece.read(position, event)
+        return LogPiece.model_validate(piece, strict=True)
     except ValidationError:
         words = f"{HOST}: the log of {ref}: piece {position} cannot be read"
         raise ServiceError(HOST, Reason.MALFORMED, words) from None

@@ -12,9 +12,10 @@ from launcher.backends.base.session_preview import SessionPreview
 from launcher.backends.kaggle.kaggle_gate import kaggle_findings, no_secrets
 from launcher.backends.kaggle.kaggle_host import KaggleSettings, settings_of
 from launcher.backends.kaggle.kaggle_machines import NO_ACCELERATOR, expected_facts
-from launcher.backends.kaggle.kaggle_script import MAX_BYTES, Member, parts
+from launcher.backends.kaggle.kaggle_script import MAX_BYTES, parts
 from launcher.backends.kaggle.kaggle_service import quota_or_why
 from launcher.backends.kaggle.kaggle_session import segment_settings, session
+from launcher.backends.spool.segment_files import Member
 from launcher.config import resolve
 from launcher.config.script_reading import seems_to_resume
 from launcher.errors import UsageError

@@ -15,11 +15,13 @@ import io
 import lzma
 import re
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import IO, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO
 
 from launcher.backends.base.session_preview import ScriptParts
 from launcher.backends.kaggle.kaggle_kernel import SOURCE_BYTES
+from launcher.backends.spool.segment_files import TREE, Member
 from launcher.backends.spool.segment_settings import TREE_SUFFIX, SegmentSettings, SegmentTree
 from launcher.errors import BadFileError
 
@@ -27,7 +29,7 @@ MAX_BYTES = SOURCE_BYTES
 """The largest text of a script."""
 MAX_RAW_BYTES = 32 * MAX_BYTES
 """The largest folder of a run that is tried: code compresses to a tenth, models hardly at all."""
-AGENT, SETTINGS, RUN, TREE = "agent.pyz", "segment.json", "run/", "work/"
+AGENT, SETTINGS, RUN = "agent.pyz", "segment.json", "run/"
 LINE = 120
 MAX_UNPACKED_BYTES = 4 * MAX_RAW_BYTES
 """The largest unpacked payload of a script that the service returns: a few bytes may expand to very many."""
@@ -74,30 +76,6 @@ main()
 '''
 _DIGEST = re.compile(r'^SHA256 = "([0-9a-f]{64})"\s*$', re.MULTILINE)
 _TEXT = re.compile(r'^PAYLOAD = """\s*\n(.*?)\n"""\s*$', re.MULTILINE | re.DOTALL)
-
-
-class Member(NamedTuple):
-    """A member of a run's folder: a file, a link or an empty folder.
-
-    `size` is in bytes; `open` opens its contents.
-    """
-
-    path: str
-    size: int
-    open: Callable[[], IO[bytes]]
-    is_executable: bool = False
-    link: str | None = None
-    is_folder: bool = False
-
-    @classmethod
-    def of(cls, path: str, data: bytes, *, is_executable: bool = False) -> Member:
-        """Return the member for contents in memory."""
-        return cls(path, len(data), lambda: io.BytesIO(data), is_executable)
-
-    @property
-    def is_in_tree(self) -> bool:
-        """Whether it is in the run's work/, which may be sent in a separate archive."""
-        return self.path.startswith(TREE)
 
 
 def payload(agent: bytes, settings: SegmentSettings, run: Iterable[Member]) -> bytes:
@@ -149,6 +127,16 @@ def unpacked(payload: bytes) -> Mapping[str, bytes]:
     with opened(payload) as archive:
         opener = {member.name: archive.extractfile(member) for member in archive if member.isreg()}
         return {path: file.read() for path, file in opener.items() if file is not None}
+
+
+def extract_run(payload: bytes, folder: Path) -> None:
+    """Extract the run's folder from a payload, with files, links and modes as packed. Raises BadFileError."""
+    with opened(payload) as archive:
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # missing before Python 3.11.4
+        for member in archive:
+            if member.name.startswith(RUN):
+                member.name = member.name.removeprefix(RUN)
+                archive.extract(member, folder)
 
 
 @contextlib.contextmanager

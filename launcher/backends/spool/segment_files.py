@@ -4,17 +4,41 @@ from __future__ import annotations
 
 import io
 import os
-import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO, NamedTuple
 
 from launcher.agent.record.files import read_json
 from launcher.agent.record.rundir import Run
-from launcher.backends.kaggle.kaggle_script import RUN, Member, opened
 
 CONTROL = ("plan.json", "prepared.json", "manifest.json", "wish", "token")
 RECORDED = ("attempt.json", "state.json", "sealed.json", "heartbeat")
+TREE = "work/"
 WORKED = ("code", "data", "checkpoints", "artifacts", "home")
+
+
+class Member(NamedTuple):
+    """A member of a run's folder: a file, a link or an empty folder.
+
+    `size` is in bytes; `open` opens its contents.
+    """
+
+    path: str
+    size: int
+    open: Callable[[], IO[bytes]]
+    is_executable: bool = False
+    link: str | None = None
+    is_folder: bool = False
+
+    @classmethod
+    def of(cls, path: str, data: bytes, *, is_executable: bool = False) -> Member:
+        """Return the member for contents in memory."""
+        return cls(path, len(data), lambda: io.BytesIO(data), is_executable)
+
+    @property
+    def is_in_tree(self) -> bool:
+        """Whether it is in the run's work/, which may be sent in a separate archive."""
+        return self.path.startswith(TREE)
 
 
 def record_files(run: Run) -> Iterator[Member]:
@@ -36,16 +60,6 @@ def work_files(run: Run, *, only_shipped: bool) -> Iterator[Member]:
         for member in _below(Path(run.work, name), f"work/{name}"):
             if shipped is None or member.path in shipped:
                 yield member
-
-
-def extract_run(payload: bytes, folder: Path) -> None:
-    """Extract the run's folder from a payload, with files, links and modes as packed. Raises BadFileError."""
-    with opened(payload) as archive:
-        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # missing before Python 3.11.4
-        for member in archive:
-            if member.name.startswith(RUN):
-                member.name = member.name.removeprefix(RUN)
-                archive.extract(member, folder)
 
 
 def _below(path: Path, name: str) -> Iterator[Member]:

@@ -16,9 +16,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from launcher.agent.record import strict_json
 from launcher.agent.record.files import write_durably
@@ -26,13 +26,13 @@ from launcher.agent.record.frame import read_path
 from launcher.agent.record.locks import Lock
 from launcher.agent.record.rundir import TERMINAL, Run
 from launcher.agent.store import checkpoints
-from launcher.backends.kaggle.kaggle_kernel import LogPiece
 from launcher.backends.spool.segment_record import SegmentRecord, SegmentStatus
 from launcher.backends.spool.spool import OutputChanges, Spool
 from launcher.backends.spool.spool_trees import KeptTree
 from launcher.base.text import printable
 from launcher.errors import HostError, RunError, ServiceError, ServiceUnreachableError, UnknownOutcomeError
 from launcher.transport.client.host_client import Heard, unheard
+from launcher.values.base import Record
 
 SETTLE_S = 60.0
 """Seconds for a push without an answer to appear at the service. A guess: no figure was found."""
@@ -81,6 +81,14 @@ class SegmentOutput(NamedTuple):
 
     path: str
     pieces: Iterator[bytes]
+
+
+class LogPiece(Record):
+    """A piece of a segment's log: its place in the stream, counted from 0, and its text."""
+
+    position: Annotated[int, Field(ge=0)]
+    stream: str
+    text: str
 
 
 class LeftoverSegment(NamedTuple):
