@@ -11,9 +11,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from launcher.copy.local_copy import LocalCopy
-from launcher.copy.printed_lines import parse_event
 from launcher.copy.request import Request, recall
-from launcher.copy.run_record import MAX_GROWTH
 from launcher.errors import UsageError
 from launcher.planning.precision.ladder import clearly_fastest
 from launcher.planning.precision.precision_comparison import compare
@@ -195,17 +193,8 @@ def launch_command(request: Request) -> str:
 
 def _ended(local_copy: LocalCopy, folder: str) -> Iterator[tuple[TrialEnded, PrecisionSeen | None]]:
     """Yield the trial that an attempt ended with, and the precision that the start-up hook observed in it."""
-    try:
-        lines = local_copy.files.read(f"{folder}/events.jsonl", MAX_GROWTH).splitlines()
-    except OSError:
-        return
     seen = None
-    for line in lines:  # parse only the few relevant lines of thousands
-        if b'"precision_seen"' not in line and b'"trial"' not in line:
-            continue
-        event = parse_event(line)
-        if event is None:
-            continue
+    for event in local_copy.record.marked_events(folder, b'"precision_seen"', b'"trial"'):
         if event.kind == "evidence" and isinstance(event.values.get("precision_seen"), dict):
             seen = PrecisionSeen.lenient(event.values["precision_seen"])
         if event.kind == "trial":

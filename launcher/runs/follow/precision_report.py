@@ -7,8 +7,6 @@ from typing import Literal, NamedTuple
 
 from launcher.base.json_file import JsonObject
 from launcher.copy.local_copy import LocalCopy
-from launcher.copy.printed_lines import parse_event
-from launcher.copy.run_record import MAX_GROWTH
 from launcher.errors import BadFileError
 from launcher.planning.precision.precision_comparison import (
     PrecisionRow,
@@ -167,15 +165,8 @@ def _evidence(local_copy: LocalCopy, folder: str) -> tuple[tuple[PrecisionSeen, 
     """Return the hook's observations in an attempt, and the worker's proof; empty without one."""
     seen: list[PrecisionSeen] = []
     proof: JsonObject = {}
-    try:
-        lines = local_copy.files.read(f"{folder}/events.jsonl", MAX_GROWTH).splitlines()
-    except OSError:
-        return (), {}
-    for line in lines:  # only a few of millions are parsed
-        if b'"precision_seen"' not in line and b'"proof"' not in line:
-            continue
-        event = parse_event(line)
-        values = event.values if event is not None and event.kind == "evidence" else {}
+    for event in local_copy.record.marked_events(folder, b'"precision_seen"', b'"proof"'):
+        values = event.values if event.kind == "evidence" else {}
         if isinstance(values.get("precision_seen"), dict):
             seen.append(PrecisionSeen.lenient(values["precision_seen"]))
         if isinstance(values.get("proof"), dict):
