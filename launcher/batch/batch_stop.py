@@ -19,8 +19,8 @@ from launcher.copy.local_copy import LocalCopy
 from launcher.copy.runs_folder import runs_folder
 from launcher.errors import LaunchError, RunError, UnreachableError, UsageError
 from launcher.rental.settle_account import give_up_machine
-from launcher.runs.follow.null_view import NullView
 from launcher.runs.follow.summaries import runs_of
+from launcher.runs.follow.view import NullView
 from launcher.runs.rented.machine_gone import gone
 from launcher.runs.rented.rented_runs import leave_to_keeper
 from launcher.runs.run_client import connect, open_client

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from launcher.metrics.curves import numbers
 from launcher.runs.follow.evidence import why_waiting
-from launcher.runs.follow.null_view import NullView
+from launcher.runs.follow.view import NullView
 
 if TYPE_CHECKING:
     from launcher.base.meter import Moved

@@ -34,8 +34,7 @@ from launcher.errors import HostError, LaunchError, RefusedError
 from launcher.planning.placement import runtime as choose_runtime
 from launcher.runs.cleaning import free, remove_here
 from launcher.runs.follow.following import follow
-from launcher.runs.follow.null_view import NullView
-from launcher.runs.follow.view import NullStage
+from launcher.runs.follow.view import NullStage, NullView
 from launcher.runs.launch.launching import Started, launch
 from launcher.runs.launch.resolved_request import understand
 from launcher.runs.resume.recovering import TO_RECOVER, RecoverRequest, RecoveryOutcome, recover_on

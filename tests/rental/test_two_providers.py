@@ -24,7 +24,7 @@ from launcher.rental.records import RentalRecord
 from launcher.rental.renting import RentalState
 from launcher.rental.service_clock import ServiceClock, clock_of
 from launcher.rental.settle_account import TerminationRequest, accounts_of, dismiss, reconcile_all
-from launcher.runs.follow.null_view import NullView
+from launcher.runs.follow.view import NullView
 from launcher.runs.rented.api_key_guard import check_key_is_not_sent
 from launcher.runs.rented.lost_machines import end_rental
 from launcher.values.host import Host

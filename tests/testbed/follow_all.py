@@ -9,8 +9,8 @@ import sys
 from launcher.config.lookup import Lookup
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.runs_folder import runs_folder
-from launcher.runs.follow.null_view import NullView
 from launcher.runs.follow.sessions import follow_sessions
+from launcher.runs.follow.view import NullView
 from launcher.runs.run_client import over_shared_connection
 from launcher.transport.connecting import open_shared_connection
 

@@ -20,7 +20,7 @@ from launcher.base.delayed_interrupts import NoInterrupts
 from launcher.config.lookup import Lookup
 from launcher.copy.request import Request
 from launcher.runs.follow.following import follow
-from launcher.runs.follow.null_view import NullView
+from launcher.runs.follow.view import NullView
 from launcher.runs.launch.launching import Started, launch
 from launcher.runs.run_client import Opening, over_shared_connection
 from launcher.transport.connecting import open_shared_connection

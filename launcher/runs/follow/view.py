@@ -102,6 +102,16 @@ class View:
         """Leave the terminal as it was. The follower always calls it."""
 
 
+class NullView(View):
+    """Shows nothing, for runs that a command launches internally. `losses` counts the lost links."""
+
+    losses = 0
+
+    def lost(self, error: HostError, tries: int, wait_s: float) -> None:
+        """Count the loss."""
+        self.losses += 1
+
+
 class Result(NamedTuple):
     """A run's results on the client, and its duration on the host's clock (None if that is not recorded).
 

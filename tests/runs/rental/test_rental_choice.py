@@ -17,7 +17,7 @@ from launcher.rental.offers import OfferFilter
 from launcher.rental.price import Expected, hours_text
 from launcher.rental.providers.lambda_settings import LambdaSettings
 from launcher.rental.renting import InstanceOffer
-from launcher.runs.follow.null_view import NullView
+from launcher.runs.follow.view import NullView
 from launcher.runs.launch.launching import wanted_of
 from launcher.runs.launch.resolved_request import understand
 from launcher.runs.rented.rental_agreement import agree

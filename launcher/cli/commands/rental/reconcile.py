@@ -83,7 +83,7 @@ def reconcile(
     from launcher.errors import UsageError
     from launcher.rental.provider import module_of
     from launcher.rental.settle_account import TerminationRequest, reconcile_all
-    from launcher.runs.follow.null_view import NullView
+    from launcher.runs.follow.view import NullView
     from launcher.runs.rented.final_download import run_of
 
     if dismiss is not None:
