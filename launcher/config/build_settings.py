@@ -25,7 +25,8 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 def read(host: Host, environment: Mapping[str, str]) -> BuildOptions:
     """Return the options of a build on a host, from the files that its table names and from variables.
 
-    Raises BadFileError that names file and key. It never repeats the contents of a file, which may be secret.
+    Raises BadFileError that names file and key. The error never repeats the contents of a file, which may be
+    secret.
     """
     build, key = host.build, f"hosts.{host.name}.build"
     ca_bundle = _ca_bundle(build.ca_bundle, f"{key}.ca_bundle") if build.ca_bundle else None
@@ -41,7 +42,7 @@ def _ca_bundle(path: str, key: str) -> bytes:
     content = _bytes(path, key)
     if b"PRIVATE KEY" in content:
         raise BadFileError(
-            f'{key} = "{path}": holds a private key, which must not travel: give certificates alone'
+            f'{key} = "{path}": holds a private key, which must not be sent: give a file with certificates only'
         )
     if b"-----BEGIN CERTIFICATE-----" not in content:
         raise BadFileError(f'{key} = "{path}": holds no certificate in PEM (-----BEGIN CERTIFICATE-----)')
@@ -75,7 +76,7 @@ def _parse(parser: RawConfigParser, path: str, key: str) -> None:
     except ParsingError as error:  # its message would repeat the line
         line = error.lineno if isinstance(error, MissingSectionHeaderError) else error.errors[0][0]
         raise BadFileError(
-            f'{key} = "{path}": line {line} is neither [section] nor key = value below one, as pip\'s settings are'
+            f'{key} = "{path}": line {line}: expected [section], or key = value below a section'
         ) from None
     for section in parser.sections():
         for option in parser.options(section):

@@ -60,7 +60,7 @@ def parse(text: str, path: str) -> Iterator[tuple[str, str]]:
         if found.key is None:
             continue  # a comment
         if value is None and (value := os.environ.get(found.key)) is None:
-            _refuse(line, path, "is a name that is not set here")
+            _refuse(line, path, "names a variable that is not set here")
         if "\0" in value:
             _refuse(line, path, "holds a NUL byte")
         yield found.key, value

@@ -26,7 +26,7 @@ def read_host(name: str, written: Mapping[str, Any], *, is_here: bool, file: str
             raise BadFileError(f"{file}: unknown key '{prefix}{key}': {why}")
     if "api_key" in written:
         raise BadFileError(
-            f"{file}: unknown key '{prefix}api_key': an API key never belongs into a file of a project\n"
+            f"{file}: unknown key '{prefix}api_key': an API key does not belong in a project's file\n"
             "  set LAMBDA_API_KEY, or put it into ~/.config/launch/lambda_key (chmod 600)"
         )
     kind = written.get("kind", "machine")

@@ -43,7 +43,9 @@ def findings(variables: Mapping[str, str]) -> Iterator[Finding]:
         kind = credential_in(value, name)
         if kind is None:
             continue
-        mend = f"its name alone, and its value from your shell   export {name}=…     then   launch -s {name}"
+        mend = (
+            f"give only its name, and the value in your shell   export {name}=…     then   launch -s {name}"
+        )
         if is_refused(name, value):
             message = f"variable {name}: it holds {kind}, and variables are recorded"
             yield Finding(level="refuse", code="secret-in-variable", message=message, mend=mend)

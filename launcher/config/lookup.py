@@ -195,9 +195,9 @@ class Lookup:
         sizes = tuple(one for key, one in family.items() if re.fullmatch(r"[0-9.]+gb", key[len(name) + 1 :]))
         if family:
             return sizes or tuple(family.values())
-        looked_in = f"profiles/, {user_folder_text()}/profiles/, ours"
+        looked_in = f"profiles/, {user_folder_text()}/profiles/, the built-in ones"
         error = unknown_name("profile", name, known, looked_in=looked_in, meant=_cards_called(name, known))
-        derived = "a card that no profile names needs none: without --profile the host's own card is taken"
+        derived = "for a card without a profile, leave out --profile: launch derives one from the host's card"
         raise UnknownNameError(f"{error}\n  {derived}")
 
     def profile(self, name: str) -> Profile:

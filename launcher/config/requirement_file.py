@@ -172,7 +172,7 @@ class _Reader:
         try:
             return str(parse_wheel_filename(unquote(url.partition("#")[0].rpartition("/")[2]))[0])
         except InvalidWheelFilename:
-            raise line.error(self._folder, "does not say its name", f"NAME @ {url}") from None
+            raise line.error(self._folder, "does not contain the package's name", f"NAME @ {url}") from None
 
 
 def _lines(path: Path, folder: Path) -> Iterator[RequirementLine]:

@@ -171,7 +171,7 @@ class _WrittenJob(NamedTuple):
 
 
 def _by_option(said: str, written: _WrittenJob, changed: Iterable[str]) -> str:
-    """Return an error about a job of the command line that names just --set where --set caused it."""
+    """Return an error about a job of the command line. If --set caused it, the error names --set only."""
     tops = "|".join(sorted({re.escape(key.partition(".")[0]) for key in changed}))
     if written.file is not None or not tops:
         return said
@@ -184,7 +184,7 @@ _OPTIONS = ("gpus", "host", "precision", "profile", "runtime", "wait")
 
 
 def _advice_on_setting(key: str, guess: str) -> str:
-    """Return the guess at a key of --set that no job has, and the way to give a value of that name."""
+    """Return the text after an unknown key of --set: a suggestion, and the option or setting of that name."""
     if key in _OPTIONS:
         return f"\n  it is an option   --{key} …"
     return f"{guess}\n  a setting of the script is   --set settings.{key}=…"
@@ -220,7 +220,9 @@ def _job_file(name: str, known: Mapping[str, Path]) -> Path:
             raise BadFileError(f"{name}: cannot be read: no such file{guess}\n  {mend}")
         return Path(name)
     if name not in known:
-        raise unknown_name("job", name, known, looked_in=f"jobs/, {user_folder_text()}/jobs/, ours")
+        raise unknown_name(
+            "job", name, known, looked_in=f"jobs/, {user_folder_text()}/jobs/, the built-in ones"
+        )
     return known[name]
 
 

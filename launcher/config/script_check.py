@@ -42,9 +42,11 @@ def findings(job: Job, selection: UploadSelection) -> tuple[Finding, ...]:
 
 def without_effect(plan: Plan, asked: PrecisionRequest, job: Job, *, rehearses: bool) -> Iterator[Finding]:
     """Yield a note for each option without effect, because the script does not take that value from the plan."""
-    mend = "--adapt     gives it the plan's precision as it is; or import launcher_worker in it"
+    mend = (
+        "--adapt     gives the unchanged script the plan's precision; or import launcher_worker in the script"
+    )
     if rehearses and not plan.rehearsed:
-        message = "--rehearse: your script decides its own precision and batch, and the start-up hook is not in it, so it simply runs on a CPU"
+        message = "--rehearse: your script decides its own precision and batch, and the start-up hook does not change it: it runs on a CPU as written"
         yield Finding(level="note", code="nothing-rehearsed", message=message, mend=mend)
     if asked != "auto" and not plan.hands_out("precision"):
         message = f"--precision {asked}: your script decides its own precision"
@@ -122,9 +124,9 @@ def _nearest(path: str, paths: Collection[str]) -> str | None:
 
 def _left_out(path: str, entry: ExcludedPath | None) -> Finding:
     if entry is None:
-        message, mend = f"'{path}' is not among what travels", "launch --dry-run     says what does"
+        message, mend = f"'{path}' is not sent", "launch --dry-run     lists the files that are sent"
     elif entry.why is ExclusionReason.ENVIRONMENT:
-        message = f"'{path}' does not travel: it is of the virtual environment {entry.path}"
+        message = f"'{path}' is not sent: it belongs to the virtual environment {entry.path}"
         mend = "`python` is the job's interpreter on the host; its packages are in the job's   requirements = […]"
     elif entry.why in (
         ExclusionReason.LINK_OUT,
@@ -132,11 +134,11 @@ def _left_out(path: str, entry: ExcludedPath | None) -> Finding:
         ExclusionReason.SPECIAL,
         ExclusionReason.UNREADABLE,
     ):
-        message = f"'{path}' does not travel: {entry.path} {entry.why.value}"
+        message = f"'{path}' is not sent: {entry.path} {entry.why.value}"
         mend = "put the file itself into the folder"
     else:
         what = "" if entry.path == path else f" ({entry.path})"
-        message = f"'{path}' does not travel: {entry.why.value}{what}"
+        message = f"'{path}' is not sent: {entry.why.value}{what}"
         mend = f"add this line to .launchignore   !{path}"
     return _refusal("script-left-out", message, mend)
 
@@ -145,7 +147,7 @@ def _outside(path: str, selection: UploadSelection) -> Iterator[Finding]:
     parts = [part for part in path.split("/") if part != ".."]
     exists = os.path.exists(selection.folder / path)
     if exists and (not parts or parts[0] not in _BESIDE_THE_CODE):
-        message = f"'{path}' lies outside {selection.folder}, which is all that travels"
+        message = f"'{path}' is outside {selection.folder}, the only folder that is sent"
         yield _refusal("script-left-out", message, "send the folder above too   --set code=..")
 
 

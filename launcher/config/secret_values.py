@@ -36,7 +36,7 @@ def with_names(job: Job, names: Sequence[str]) -> Job:
         before, is_assigned, _ = name.partition("=")
         if is_assigned and NAME.fullmatch(before):
             raise UsageError(
-                f"secret {before}=…: its name alone, for its value comes from your environment\n"
+                f"secret {before}=…: give only its name: the value comes from your shell\n"
                 f"  set it   export {before}=…     then   launch --secret {before}"
             )
         if not NAME.fullmatch(name):
@@ -44,7 +44,7 @@ def with_names(job: Job, names: Sequence[str]) -> Job:
                 "secrets: expected the name of an environment variable\n  as in   launch --secret HF_TOKEN"
             )
         if name in _OURS or name.startswith(_OUR_PREFIXES):
-            raise UsageError(f"secret {name}: this variable says how the job runs; name another")
+            raise UsageError(f"secret {name}: this variable controls how the job runs; choose another name")
         if name in job.variables:
             raise UsageError(f"{name} is both a variable, which is recorded, and a secret: give it once")
     return job.model_copy(update={"secrets": tuple(dict.fromkeys(names))})
@@ -71,7 +71,7 @@ def _objection(name: str) -> str | None:
         return None
     if objection := objection_to(name):
         return f"{objection}\n  take it out of the file"
-    return f"says how the job runs, and is recorded\n  pass it separately, which wins over the file   -e {name}=…"
+    return f"controls how the job runs, and is recorded\n  pass it separately, which wins over the file   -e {name}=…"
 
 
 def findings(given: HiddenValues) -> tuple[Finding, ...]:

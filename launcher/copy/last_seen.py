@@ -1,21 +1,17 @@
-"""The last one-line summary of a run from its host, stored without its records for listings, and the time of that answer in words.
+"""The host's last one-line summary of a run, stored for listings, and the time of the host's last answer in words.
 
-The summary is stored in the local copy, so that an ended run never appears as running again when its host stops
-answering.
+The summary is stored in the local copy even if the run's record is not. So an ended run never appears as
+running again when its host stops answering.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING
 
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.run_files import MAX_JSON
 from launcher.values.record import Summary, is_terminal
-
-if TYPE_CHECKING:
-    from launcher.copy.local_copy import LocalCopy
 
 
 def last_answer(local_copy: LocalCopy, least_s: float = 0.0) -> str | None:
@@ -40,7 +36,7 @@ def note(local_copy: LocalCopy, summary: Summary) -> None:
 
 
 def latest(local_copy: LocalCopy, known: Summary) -> Summary:
-    """Return the newest summary of a run: its host's last one, or `known`, from the records here, if it is further on."""
+    """Return the newer summary of a run: its host's last one, or `known`, from the records here; `known` if both are equal."""
     try:
         said = Summary.model_validate_json(local_copy.files.read(LAST_SEEN, MAX_JSON))
     except (OSError, ValueError):

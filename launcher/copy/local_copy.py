@@ -133,7 +133,7 @@ class LocalCopy:
             mend = shlex.join(["rm", "-r", self.files.in_the_way(error.filename)])
             raise RunError(f"{error.filename} {error.strerror}\n  remove the obstacle   {mend}") from error
         except OSError as error:
-            words = "nothing was begun; when this is fixed, the same again"
+            words = "nothing was begun; fix this, then repeat the command"
             if self._may_have_begun:
                 words = f"the run is not affected; when this is fixed   launch attach {self.short}"
             raise RunError(f"{error.filename or path}: {error.strerror or error}\n  {words}") from error
@@ -328,7 +328,7 @@ class LocalCopy:
         if entry.elsewhere is not None:
             raise RunError(
                 f"{self.run} is on {entry.elsewhere}, where it was launched; this machine is {index.this_machine()}\n"
-                f"  type it there; if this machine has the same home   launch attach --host {entry.host.name} {self.short}"
+                f"  type the command there; if this machine has the same home   launch attach --host {entry.host.name} {self.short}"
             )
         return entry.host
 

@@ -1,7 +1,7 @@
 """The runs that this user has moved to another host: `moved.json` beside a run's entry in the index.
 
-A run whose old host must still be informed has a file of its name in the index's `.abandoned`. The file is
-made before the decision, so that no run is missed; without a decision it has no effect.
+A run whose old host must still be informed has a file with its name in the index's `.abandoned`. The file is
+made before `moved.json` is written, so that no run is missed; without `moved.json` it has no effect.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from launcher.values.reported.answers import MovedTo
 
 
 class MoveRecord(Record):
-    """The run that continues elsewhere, its host by this client's name for it, and the id of that host's root.
+    """The run that continues elsewhere, its host as this client names it, and the id of that host's root.
 
-    `abandoned` is the time since which the old host must be informed at the next contact, null if it was
-    reachable. `told` is when it was informed, and `settled` when its run was seen dead and its record named
-    the successor. `also` is another successor that was in its record before. `given_up` are earlier
-    successors of this client that never began. Times are in seconds since 1970.
+    `abandoned` is the time of a move without the old host, null if that host was reachable; it must be
+    informed at the next contact. `told` is the time when it was informed, `settled` the time when its run was
+    dead and its record named the successor. `also` is another successor that the old host had already
+    recorded. `given_up` are earlier successors of this client that never began. Times are in seconds since
+    1970.
     """
 
     run: str
@@ -157,7 +158,7 @@ def intend(local_copy: LocalCopy, target: MovedTo, given_up: str | None = None) 
 
 
 def abandon(local_copy: LocalCopy, target: MovedTo, given_up: str | None = None) -> MoveRecord:
-    """Record that a run continues elsewhere although its host does not know; an earlier decision remains.
+    """Record that a run continues elsewhere without its host's knowledge. An earlier such record remains.
 
     `given_up` is an earlier successor that never began, and is replaced. Raises RunError if the disk refuses.
     """
@@ -207,7 +208,7 @@ def pending() -> list[str]:
 
 
 def forget(local_copy: LocalCopy) -> None:
-    """Remove the mark that a host must be informed, unless it still must be.
+    """Remove the mark that a host must be informed, unless the record still requires it.
 
     Raises RunError if the disk refuses.
     """
@@ -217,7 +218,7 @@ def forget(local_copy: LocalCopy) -> None:
     with (
         local_copy.disk_errors(_mark(local_copy)),
         index.alone(local_copy.run, "moved"),
-    ):  # another command may be about to decide
+    ):  # another command may be about to record a move
         recorded_move = recorded_move_of(local_copy)
         if not _is_unreadable(local_copy) and (recorded_move is None or not recorded_move.is_open):
             _mark(local_copy).unlink(missing_ok=True)

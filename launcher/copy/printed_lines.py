@@ -78,7 +78,7 @@ class PrintedLines:
         self._keep(name, data[-LONGEST_START:].rpartition(b"\n")[2])
 
     def take(self, name: str, data: bytes) -> list[Printed]:
-        """Return the lines that the next bytes of a log complete, after the unfinished lines of earlier attempts."""
+        """Return the lines completed by the next bytes of a log, preceded by the unfinished lines of earlier attempts."""
         number, _, node = name.removesuffix("log.txt").rstrip("/").partition("/")
         earlier = [other for other in self._starts if int(other.partition("/")[0]) < int(number)]
         printed = [self._finish(other) for other in earlier]
@@ -99,7 +99,7 @@ class PrintedLines:
         return [self._finish(name) for name in list(self._starts)]
 
     def forget(self, name: str) -> None:
-        """Discard the start of a line of a log that begins again."""
+        """Discard the unfinished line of a log that is read again from its beginning."""
         self._starts.pop(name, None)
 
     def _keep(self, name: str, start: bytes) -> None:

@@ -287,7 +287,7 @@ class RecordSync:
         return parse_events(lines)
 
     def _forget_unread(self, name: str) -> None:
-        """Discard the start of an unfinished line of a file that begins again."""
+        """Discard the unfinished line of a file that is read again from its beginning."""
         self._unread.pop(name, None)
         self._printed.forget(name)
 

@@ -95,7 +95,7 @@ class RunFiles:
         return []
 
     def numbered(self) -> list[str]:
-        """Return the names of the folders of attempts and contacts, oldest first."""
+        """Return the sorted names of the numbered folders: one for each attempt and each `contact` of a client."""
         return [name for name in self.folders() if name.isdecimal() and len(name) >= 4]
 
     def walk(self, path: Path | str = "") -> Iterator[tuple[str, os.stat_result]]:

@@ -18,7 +18,7 @@ from launcher.values.record import Event, FolderStart, Parent, PlanSummary, RunS
 
 MAX_LOOKBACK = 8
 LOOKED_BACK_BYTES = 65_536
-"""The maximum number of folders, and of bytes of events in each, that are searched for the last step."""
+"""The last step is searched in at most this many folders, and in this many bytes of events of each folder."""
 LIVE = (State.PREPARING, State.RUNNING, State.STOPPING)
 """The states of a folder whose writer has recorded no end."""
 _GROWING = (".jsonl", ".txt")
@@ -108,8 +108,9 @@ class RunRecord:
     def last_step(self) -> Reached:
         """Return the last recorded step with its loss, from the newest folders that have one; without a step, the last loss.
 
-        A run's last record may be that of a contact, or of an attempt that was stopped before its first step.
-        A folder without an end has its last step in its events.
+        A run's newest folder may have no step: its attempt was stopped before the first step, or a client
+        wrote it without an attempt (a `contact`). In a folder whose attempt has not ended, the last step is
+        in the events.
         """
         loss: float | str | None = None
         for folder in self._files.numbered()[: -MAX_LOOKBACK - 1 : -1]:

@@ -31,11 +31,11 @@ Increase it when the rules change, so that files are checked again.
 _RULES_KEY = ""  # no path is empty
 PIECE = 1 << 18
 LATELY_S = 1.0
-"""The seconds after the start of a walk for which its file status counts.
+"""For this many seconds after the start of a walk, the file status that it read is still used.
 
 A user does not change a file so soon.
 """
-SETTLED_NS = 2_000_000_000  # a file changed twice within a clock tick looks unchanged: too recent
+SETTLED_NS = 2_000_000_000  # a younger file is read again: two changes within a clock tick look like one
 
 
 class Known(NamedTuple):

@@ -53,7 +53,7 @@ class Mode(NamedTuple):
 
     `rules` are those of each `.launchignore` that applies, the innermost first. `is_included`: a rule
     included the folder, so git's rules are ignored. `only_included`: the folder is excluded, except for
-    entries that a rule includes. `by_path`: only rules with the folder's path count.
+    entries that a rule includes. `by_path`: only rules that contain the folder's path apply.
     """
 
     ignored: frozenset[str]
@@ -131,7 +131,7 @@ class FolderWalk:
 
     def _take_folder(self, item: os.DirEntry[str], where: str, parent: str, mode: Mode) -> None:
         path = where + item.name
-        # Whatever the rules are: a root grows with each launch.
+        # No rule can include a root, because it grows with each launch.
         if os.path.lexists(f"{self._base}{path}/{ROOT_ID}"):
             if not mode.only_included:
                 self._leave(f"{path}/", ExclusionReason.ROOT)

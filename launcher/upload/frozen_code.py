@@ -79,9 +79,7 @@ class FrozenCode:
             if entry.path not in now or not _is_same(now[entry.path], entry, sha256):
                 changed.append(entry)
                 if entry.is_file and not is_copied:
-                    raise RefusedError(
-                        f"{entry.source} is too large to be kept as it was, and {_changed(self.batch)}"
-                    )
+                    raise RefusedError(f"{entry.source} is too large for a copy, and {_changed(self.batch)}")
             copy = self._files.at(f"{folder}/{entry.path}")
             entries.append(entry._replace(source=copy) if is_copied else entry)
         if job_file is not None and any(entry.source == str(job_file.resolve()) for entry in changed):
@@ -102,8 +100,8 @@ class FrozenCode:
             return
         self._told |= changed
         self._tell(
-            f"changed since {self.batch} began: {first_of(sorted(changed))}; its items use the code of that time"
-            f"   else leave it, then   launch batch resume {self.batch} --new-code"
+            f"changed since {self.batch} began: {first_of(sorted(changed))}; its items use the code as it was then"
+            f"   to use the changed code, end this command, then   launch batch resume {self.batch} --new-code"
         )
 
 

@@ -104,7 +104,7 @@ def _refuse_bare(folder: Path) -> None:
 def _top_of(folder: Path) -> Path | None:
     """Return the nearest folder with a `.git`, from this one upwards.
 
-    If git finds no repository there, that is broken, e.g. because its main repository has moved.
+    If git finds no repository there, the `.git` is broken, e.g. because its main repository has moved.
     """
     folder = folder.absolute()
     return next((above for above in (folder, *folder.parents) if os.path.lexists(above / ".git")), None)

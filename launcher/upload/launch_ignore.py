@@ -33,9 +33,9 @@ class IgnoreVerdict(enum.Enum):
 class LaunchIgnore:
     """The rules of one file. A rule applies to paths that it matches, not to paths below them.
 
-    Paths are relative to the uploaded folder. `prefix` is that folder relative to the file's folder, with a
-    `/` at its end; `inner` is the file's folder relative to that folder, likewise. Without `may_include` the
-    rules only exclude.
+    Paths are relative to the uploaded folder. `prefix` is the path from the file's folder to the uploaded
+    folder, `inner` the path from the uploaded folder to the file's folder; both end with a `/`. Without
+    `may_include` the rules only exclude.
     """
 
     def __init__(

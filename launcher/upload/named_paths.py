@@ -26,7 +26,7 @@ def refusals(
 
     `hidden` are absolute paths to exclude. Raises BadFileError for an unreadable `.launchignore`.
     """
-    found = refusal(task.code, "the folder that would travel")
+    found = refusal(task.code, "the folder to send")
     if found is None and task.job.code is not None:
         found = _link_out(task, "code", task.locate("code", task.job.code))
     if found is not None:

@@ -28,7 +28,7 @@ _MEND_OF_HOME = f"{_MEND}, or list the needed files in {FILE}: `*`, then `!train
 def refusal(folder: Path, what: str, mend: str = _MEND) -> Finding | None:
     """Return why a folder, or a file because of its folder, is not sent. None if it may be sent.
 
-    `what` names it in the message: `the folder that would travel`.
+    `what` names it in the message: `the folder to send`.
     """
     path = os.path.realpath(folder)
     for home in homes():

@@ -30,7 +30,7 @@ KEPT_S = 90 * 86_400
 MAX_NAMED = 3
 WORTH_NAMING = 1_000_000
 _DIGITS = 16
-"""The number of stored digits of a SHA-256: enough to recognize a file, and only a question depends on it."""
+"""The number of stored digits of a SHA-256: enough to recognize a file; only a question to the user depends on it."""
 
 
 class _New(NamedTuple):
@@ -65,7 +65,7 @@ class UploadHistory:
         if not is_large(new):
             return None
         words = (
-            f"{files_text(new.files)}, {decimal(new.bytes)}, would travel to {self._host} for the first time"
+            f"{files_text(new.files)}, {decimal(new.bytes)}, would be sent to {self._host} for the first time"
         )
         lines = [
             words,

@@ -80,7 +80,7 @@ def test_much_is_not_sent_unasked(sweep):
         file.truncate(230_000_000)
     done = sweep.run("batch", "sweep.toml")
     assert done.returncode == 3
-    assert "230.0 MB, would travel to local for the first time" in done.stderr
+    assert "230.0 MB, would be sent to local for the first time" in done.stderr
     assert "launch batch --yes" in done.stderr
     assert not (sweep.runs / "batches" / "sweep").exists()
     done = sweep.run("batch", "sweep.toml", "--dry-run")

@@ -117,7 +117,7 @@ MISTAKES = {
     ),
     "--secret NOPE -- true": (2, "secret NOPE: it is not set here", "export NOPE="),
     "--env-file none.env -- true": (2, "none.env: cannot be read", ""),
-    "--env-file wrong.env -- true": (2, "line 2 is a name that is not set here", ""),
+    "--env-file wrong.env -- true": (2, "line 2 names a variable that is not set here", ""),
     "--with == -- true": (2, "expected a requirement", ""),
     "--name Große -- true": (2, "expected small letters", ""),
     "--job my.toml -- python x": (2, "are two jobs", ""),

@@ -162,7 +162,7 @@ def test_a_card_that_no_profile_names_runs_a_program_and_its_profile_can_be_kept
     assert client.ok("profile", "show", "--host", "local", "titan_v_12gb") == shown
     assert "peak" not in shown
     done = client.run("--profile", "titan_v_12gb", "--", "true")
-    assert (done.returncode, "a card that no profile names needs none" in done.stderr) == (2, True)
+    assert (done.returncode, "for a card without a profile, leave out --profile" in done.stderr) == (2, True)
     file = client.ok("profile", "show", "--host", "local", "--toml")
     (client.project / "profiles").mkdir()
     client.script(file, "profiles/titan_v_12gb.toml")

@@ -349,7 +349,7 @@ class Segments:
             yield
         except OSError as error:
             words = f"{error.filename or self._root}: {error.strerror or error}"
-            mend = "the run is not affected; when this is fixed, the same again"
+            mend = "the run is not affected; fix this, then repeat the command"
             raise HostError(self.service.name, f"{words}\n  {mend}") from error
 
     # download

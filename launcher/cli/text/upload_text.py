@@ -16,7 +16,7 @@ def show_selection(selection: UploadSelection) -> None:
     """Print an upload selection. Print nothing for a folder that is refused."""
     if selection.findings:
         return
-    say(f"  travels    {files_text(selection.files)}, {size_text(selection.bytes)}, from {selection.folder}")
+    say(f"  upload     {files_text(selection.files)}, {size_text(selection.bytes)}, from {selection.folder}")
     for path, size in selection.largest[:MAX_LARGEST]:
         say(f"             {size_text(size):>9}  {path}")
     if (more := selection.files - len(selection.largest[:MAX_LARGEST])) > 0:

@@ -255,7 +255,7 @@ def test_what_is_large_is_to_be_agreed_to_for_each_host(folder):
         file.truncate(230_000_000)
     batch = read(f'host = ["local", "kaggle"]\n{COMMAND}[matrix]\nlr = [1, 2]\n')
     assert [one.host for one in batch.large] == ["local", "kaggle"]
-    assert "230.0 MB, would travel to local for the first time" in batch.large[0].finding.message
+    assert "230.0 MB, would be sent to local for the first time" in batch.large[0].finding.message
     assert batch.large[0].finding.mend.startswith("launch batch --yes")
     (folder / ".launchignore").write_text("big\n")
     assert read(f"{COMMAND}[matrix]\nlr = [1]\n").large == ()

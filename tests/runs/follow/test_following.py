@@ -302,7 +302,7 @@ def test_a_launch_where_nothing_can_be_written_says_that_nothing_was_begun(clien
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     done = client.run("--", "true")
     assert done.returncode == 1
-    assert "Read-only file system\n  nothing was begun; when this is fixed, the same again\n" in done.stderr
+    assert "Read-only file system\n  nothing was begun; fix this, then repeat the command\n" in done.stderr
     assert "not affected" not in done.stderr
     assert not [*(client.home / ".launch" / "runs").glob("*")]
 

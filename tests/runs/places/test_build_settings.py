@@ -81,8 +81,8 @@ def test_proxies_are_handed_on_where_the_host_says_so(place):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (f"index-url = https://me:{SECRET}@h", "line 1 is neither"),
-        (f"[global]\nindex-url = x\n{SECRET}\n", "line 3 is neither"),
+        (f"index-url = https://me:{SECRET}@h", "line 1: expected"),
+        (f"[global]\nindex-url = x\n{SECRET}\n", "line 3: expected"),
         (f"[global]\na = 1\na = {SECRET}\n", "line 3 repeats an earlier setting"),
         (f"[global]\n{SECRET}/x = 1\n", "is not an option of pip"),
     ],
@@ -99,7 +99,7 @@ def test_a_settings_file_that_pip_could_not_read_is_told_without_what_it_holds(p
     [
         (
             f"{CERTIFICATE}-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n",
-            "holds a private key, which must not travel",
+            "holds a private key, which must not be sent",
         ),
         ("", "holds no certificate in PEM"),
     ],

@@ -58,9 +58,9 @@ def passes(client, *command):
         ("python trian.py", ["'trian.py' does not exist in", "did you mean 'train.py'?", "code = "]),
         pytest.param("torchrun --nproc-per-node 2 evaluate.py", ["did you mean 'src/evaluate.py'?"], marks=pytest.mark.long),
         ("accelerate launch nothere.py", ["'nothere.py' does not exist in"]),
-        ("python secret/train.py", ["does not travel: git ignores it (secret/)", "!secret/train.py"]),
-        ("python made.py", ["does not travel: .launchignore", "!made.py"]),
-        (".venv/bin/python train.py", ["it is of the virtual environment .venv/", "`python` is the job's interpreter"]),
+        ("python secret/train.py", ["is not sent: git ignores it (secret/)", "!secret/train.py"]),
+        ("python made.py", ["is not sent: .launchignore", "!made.py"]),
+        (".venv/bin/python train.py", ["it belongs to the virtual environment .venv/", "`python` is the job's interpreter"]),
         ("./train.py --lr 1", ["'train.py' is not executable", "chmod +x train.py", "-- python train.py --lr 1"]),
         pytest.param("bash rnu.sh", ["did you mean 'run.sh'?"], marks=pytest.mark.long),
         pytest.param("python -m pkg.mode", ["'pkg/mode.py' does not exist", "did you mean 'pkg/mod.py'?"], marks=pytest.mark.long),
@@ -135,4 +135,4 @@ def test_a_script_above_the_folder_is_refused_with_the_folder_that_holds_it(proj
     (project.project / "deep").mkdir()
     done = project.run("--host", "local", "--set", "code=deep", "--", "python", "../train.py")
     assert done.returncode == 3
-    assert "'../train.py' lies outside" in done.stderr
+    assert "'../train.py' is outside" in done.stderr

@@ -46,7 +46,7 @@ def test_a_line_is_read_as_others_read_it(tmp_path, line, value):
     ("text", "said"),
     [
         ("A=1\n-SESAME", "line 2 is not NAME=VALUE"),
-        ("A=1\nhf_SESAME", "line 2 is a name that is not set here"),
+        ("A=1\nhf_SESAME", "line 2 names a variable that is not set here"),
         ("A=1\n\n9=SESAME", "line 3 is not NAME=VALUE"),
         ("A=1\r\n\r\n# why\r\n9=SESAME", "line 4 is not NAME=VALUE"),
         ('A=1\nB="SESAME', "line 2 is not NAME=VALUE, or begins a quoted value that does not end"),

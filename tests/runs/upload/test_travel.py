@@ -185,11 +185,7 @@ def test_a_folder_that_is_no_project_is_refused_before_a_host_is_asked(client, w
         )  # fmt: skip
         assert done.returncode == 3, done.stderr
         text = done.stdout if options else done.stderr
-        assert (
-            "would refuse: the folder that would travel" in text
-            if options
-            else "refused before anything" in text
-        )
+        assert "would refuse: the folder to send" in text if options else "refused before anything" in text
         assert "cd into the project's folder" in text
     assert not (client.home / ".launch" / "runs").exists()
 
