@@ -61,12 +61,12 @@ class AssignedCards(NamedTuple):
 
 
 def choose_cards(
-    root: str, allowed: Sequence[AllowedCards], place: str, mend: str
+    root: str, allowed: Sequence[AllowedCards], place: str, mend: str, mend_without_card: str = ""
 ) -> Optional[AssignedCards]:
     """Return the first of the allowed cards that this machine has; None for a run without a card.
 
     Raises UnfitError for other cards. The error lists the cards of the `place`, and proposes `mend` to the
-    user.
+    user, or `mend_without_card` if the place has none.
     """
     if not allowed:
         return None
@@ -76,11 +76,13 @@ def choose_cards(
         if len(found) >= one.number > 0:
             used = found[: one.number]
             return AssignedCards(one, [gpu["uuid"] for gpu in used], used[0]["capability"])
+    has_any = bool(report["gpus"])
+    planned = " or ".join(one.title for one in allowed)
     raise UnfitError(
         WRONG_CARD,
         "%s has %s" % (place, _words(report)),
-        "other cards came than the plan was made for: %s" % " or ".join(one.title for one in allowed),
-        mend,
+        "%s came; the plan was made for %s" % ("other cards" if has_any else "no card", planned),
+        mend if has_any or not mend_without_card else mend_without_card,
     )
 
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Iterator, List, Optional
 from ..cards.allowed_cards import UnfitError, choose_cards, read_cards
 from ..liveness.native.native_liveness import agent_of
 from ..liveness.slurm import slurm_jobs, slurm_submission
-from ..liveness.slurm.slurm_programs import SlurmSilentError, ask
+from ..liveness.slurm.slurm_programs import SlurmSilentError, ask, node_name
 from ..record import strict_json
 from ..record.files import read_text, write_durably
 from ..record.rundir import Run
@@ -47,6 +47,9 @@ MEMBERS_S = 1800.0
 _OTHER_CARDS = (
     "ask for these cards by `gres` or `constraint`; "
     "if you named a profile, --profile auto plans for all cards that the partition names"
+)
+_NO_CARD = (
+    "leave out the node   --set 'slurm.extra=[\"--exclude=%s\"]'     or train without a card   --profile cpu"
 )
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -205,7 +208,8 @@ class _Keeping:
         run = self._run
         try:
             allowed = [read_cards(one) for one in self._settings.get("cards") or ()]
-            came = choose_cards(run.root, allowed, "node %s" % os.uname().nodename, _OTHER_CARDS)
+            node = node_name()
+            came = choose_cards(run.root, allowed, "node %s" % node, _OTHER_CARDS, _NO_CARD % node)
         except UnfitError as error:
             _say("%s: %s" % (error.reason, error))
             with contextlib.suppress(RequestError):

@@ -23,6 +23,7 @@ from ..attempt.hook_parts import hook_parts
 from ..attempt.progress import NODE
 from ..attempt.streams import Receiver, Streams, listening
 from ..attempt.training_command import Command, CommandStart, end_leftovers
+from ..liveness.slurm.slurm_programs import node_name
 from ..record import secret, strict_json
 from ..record.appender import Appender
 from ..record.rundir import RecordFolder, Run
@@ -55,11 +56,6 @@ def main(arguments: List[str]) -> int:
     # Steps made after this process's death are not recorded.
     with start_guard(folder.path, token_processes.OF_ATTEMPT, 0.0) as guard:
         return _Member(run, folder, first, float(grace_s), terminations, guard.pid).run()
-
-
-def node_name() -> str:
-    """Return Slurm's name of this node."""
-    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
 class _Member:

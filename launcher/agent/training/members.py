@@ -27,6 +27,7 @@ from ..attempt.training_command import Command, CommandStart, End, FromNodes, Wa
 from ..diagnosis.failures import BY_NAME
 from ..diagnosis.remedy import AttemptFailure
 from ..liveness.slurm.slurm_jobs import MEMBERS
+from ..liveness.slurm.slurm_programs import node_name
 from ..record import strict_json
 from ..record.rundir import RecordFolder, Run
 from ..record.safe_open import RunPath, UnreadableError, open_regular, read_tail
@@ -72,7 +73,7 @@ def start_of(run: Run, folder: RecordFolder, nodes: int, grace_s: float) -> Comm
         for name, value in os.environ.items()
         if not name.startswith(("SLURM_", "SRUN_")) or name.startswith(_OF_JOB) or name == _CPUS
     }
-    first = os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+    first = node_name()
     member = ["member", run.path, str(folder.number), first, "%.1f" % grace_s]
     words = [
         *STEP,

@@ -147,19 +147,35 @@ def test_a_job_that_starts_again_has_not_ended(script):
     assert not Path(script.run.slurm_end).exists()
 
 
-def test_other_cards_than_planned_are_asked_for_and_not_planned_again_for_those_who_did(script):
-    """A plan may be one for all cards that the partition names; it does not say so."""
+def ended_on_wrong_cards(script):
+    """The evidence of a run planned for an A100, on a node that has what `nvidia-smi` says."""
     cards = {"names": ["NVIDIA A100"], "memory_mib": None, "count": 1, "title": "A100"}
     Path(script.run.plan).write_text(json.dumps({"nodes": ["node1"], "slurm": {"cards": [cards]}}))
-    script.put("nvidia-smi", "exit 1")
     script.start()
     assert script.process.wait(timeout=20) == 0
     assert script.asked("srun") == []
     evidence = script.run.last().read_state()["evidence"]
     assert evidence["class"] == "wrong-card"
+    return evidence
+
+
+def test_other_cards_than_planned_are_asked_for_and_not_planned_again_for_those_who_did(script, cards):
+    """A plan may be one for all cards that the partition names; it does not say so."""
+    cards.put("t4")
+    evidence = ended_on_wrong_cards(script)
+    assert evidence["why"] == "other cards came; the plan was made for A100"
     always, named = evidence["mend"].split("; ")
     assert "`gres` or `constraint`" in always
     assert named.startswith("if you named a profile, --profile auto")
+
+
+def test_a_node_without_a_card_is_left_out_or_the_run_trains_without_one(script):
+    """Other names for the cards would not help: the node is broken, or the partition has none."""
+    script.put("nvidia-smi", "exit 1")
+    evidence = ended_on_wrong_cards(script)
+    assert evidence["why"] == "no card came; the plan was made for A100"
+    assert f'"--exclude={os.uname().nodename}"' in evidence["mend"]
+    assert "--profile cpu" in evidence["mend"]
 
 
 def orphan(token):

@@ -147,6 +147,11 @@ def _cluster_name(_period: int) -> str:
     return found[1].lower() if found else ""
 
 
+def node_name() -> str:
+    """Return Slurm's name of this node."""
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+
+
 def is_login_node() -> bool:
     """Whether this machine can submit jobs and this process is in no job; no program is started."""
     cgroups = read_text("/proc/self/cgroup") or ""
