@@ -1,6 +1,6 @@
 """One item of a batch from placement to end: launch, search after a crash, follow, download.
 
-Each function runs in its own thread. It writes each action to the queue before it takes it.
+Each function runs in its own thread. It records each action in the queue before the action.
 """
 
 from __future__ import annotations
@@ -263,7 +263,7 @@ def _all_refusals(refusals: Mapping[str, str]) -> str:
 def _failed(queue: BatchQueue, item: Item, error: LaunchError) -> Attempt:
     """Handle an interrupted launch.
 
-    Nothing began unless the run is bound to its host, which precedes its start.
+    A run is bound to its host before it starts, so an unbound run has not begun.
     """
     if _is_bound(LocalCopy(run_of(item), runs_folder())):
         return Attempt(item, BeginResult.UNSETTLED, _line(error))

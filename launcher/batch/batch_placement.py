@@ -1,6 +1,6 @@
 """Decide which items of a batch start now and where, and why the others wait. A pure function.
 
-Items are taken in order. A busy, silent or rested host delays only the items that need it:
+Items are taken in order. A busy, silent or excluded host delays only the items that need it:
 
     decide(items, places, going=3, most=8)  ->  Decision(begin=((item, "lab"),), waits={7: "waits for a card on l40s"})
 """
@@ -39,7 +39,7 @@ def decide(
 ) -> Decision:
     """Choose the items to start: each on its first open host, and one per host.
 
-    A start changes what is free on its host.
+    A start changes the free cards of its host.
     """
     begin: list[tuple[Item, str]] = []
     waits: dict[int, str] = {}

@@ -477,7 +477,7 @@ def _item(row: Sequence[Any]) -> Item:
 def _texts(written: str) -> tuple[str, ...]:
     found = untrusted_json.decode(written)
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise TypeError("a list of hosts is none")
+        raise TypeError("a list of hosts is not a list of texts")
     return tuple(found)
 
 
@@ -656,7 +656,8 @@ def check_locks(folder: Path) -> None:
     path.unlink()
     if not held:
         raise OSError(
-            0, "its file system takes locks and does not keep them; name another folder   LAUNCH_RUNS=FOLDER"
+            0,
+            "its file system accepts locks, but does not enforce them; name another folder   LAUNCH_RUNS=FOLDER",
         )
 
 

@@ -84,7 +84,7 @@ def write_results(queue: BatchQueue) -> Results:
     earlier = _earlier(queue, {run_of(item) for item in removed})
     if removed:
         problems.append(
-            f"the record of {first_of([item.name for item in removed])} is not here: not compared; the table keeps what it had"
+            f"the record of {first_of([item.name for item in removed])} is not here: it is not compared, and the table keeps its earlier values"
         )
     try:
         queue.files.write(RESULTS, _csv(items, compared, Usage(queue).now(), earlier).encode())

@@ -105,7 +105,7 @@ def _after_launches(queue: BatchQueue, tell: Callable[[str], None]) -> Work | No
                 f"{queue.name}: {words} holds it and does nothing: it may be stopped, as by Ctrl-Z\n"
                 f"  let it continue   kill -CONT {pid}     or end it   kill -9 {pid}     then   {again}"
             )
-        tell(f"{words} {f'has {launches(beginning)} on the way' if beginning else 'ends what is queued'}")
+        tell(f"{words} {f'has {launches(beginning)} on the way' if beginning else 'ends the queued items'}")
         time.sleep(LOOK_S)
     return work
 

@@ -120,14 +120,14 @@ class _Host:
         self.closed_until, self.times, self.silent, self.why = 0.0, 0, 0, None
 
     def note_end(self, *, has_failed_early: bool) -> bool:
-        """Count a run that has ended there. Return whether the host is rested from now on."""
+        """Count a run that has ended there. Return whether the host is excluded from now on."""
         self.failures = self.failures + 1 if has_failed_early else 0
         self.open()
         return self.failures == FAILURES
 
     @property
-    def is_rested(self) -> bool:
-        """Whether it is rested, after FAILURES early failures in a row, or is no longer known."""
+    def is_excluded(self) -> bool:
+        """Whether it is excluded, after FAILURES early failures in a row, or is no longer known."""
         return self.failures >= FAILURES or self.unknown is not None
 
     def place(self, going: int, unbegun: str | None, *, is_beginning: bool) -> HostAvailability:
@@ -138,9 +138,9 @@ class _Host:
         """
         if self.unknown is not None:
             return HostAvailability(self.unknown, going)
-        if self.is_rested:
+        if self.is_excluded:
             words = f"{FAILURES} runs in a row failed there before their first step"
-            return HostAvailability(f"{self.name} is rested: {words}", going)
+            return HostAvailability(f"{self.name} is excluded: {words}", going)
         if (why := self.upkeep.wait_reason(self.name, unbegun, is_launching=is_beginning)) is not None:
             return HostAvailability(why, going)
         if time.monotonic() < self.closed_until:
@@ -282,9 +282,9 @@ class BatchWorker:
         if not queued:
             return BatchOutcome.OVER
         hosts = {host for item in queued for host in item.hosts if host not in item.tried}
-        if all(self._hosts[host].is_rested for host in hosts):
+        if all(self._hosts[host].is_excluded for host in hosts):
             return BatchOutcome.OVER
-        if all(self._hosts[host].is_rested or self._hosts[host].silent >= SILENT_TRIES for host in hosts):
+        if all(self._hosts[host].is_excluded or self._hosts[host].silent >= SILENT_TRIES for host in hosts):
             silent = [name for name, host in self._hosts.items() if host.silent >= SILENT_TRIES]
             self._view.note(f"asked {SILENT_TRIES} times, without success: {', '.join(silent)}")
             return BatchOutcome.SILENT

@@ -13,9 +13,9 @@ from launcher.backends.spool.spool import OutputChanges
         (("record/0002/heartbeat", "record/0002/state.json", "record/0002/attempt.json"), ""),
         (
             ("record/0002/heartbeat", "record/0002/events.jsonl"),
-            "record/0002/events.jsonl came otherwise than it was printed",
+            "record/0002/events.jsonl differs from its printed copy",
         ),
-        (("record/0002/log.txt",), "record/0002/log.txt came otherwise than it was printed"),
+        (("record/0002/log.txt",), "record/0002/log.txt differs from its printed copy"),
     ],
 )
 def test_only_a_file_that_grows_can_differ_from_what_was_printed(replaced, words):

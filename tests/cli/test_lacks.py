@@ -21,8 +21,8 @@ from launcher.values.slurm_settings import SlurmSettings
 
 RUN = "261125-sft-aaaa11"
 SAID = {
-    "exec aaaa11 -- nvidia-smi": ("nothing leads into a session", "launch logs aaaa11"),
-    "shell aaaa11": ("nothing leads into a session", "launch ls aaaa11"),
+    "exec aaaa11 -- nvidia-smi": ("no connection leads into a session", "launch logs aaaa11"),
+    "shell aaaa11": ("no connection leads into a session", "launch ls aaaa11"),
     "forward aaaa11 6006": ("no port of a session", "launch plot aaaa11"),
     "sweep --host kaggle": ("Kaggle ends those of a session", "launch gc --host kaggle"),
     "image build --host kaggle --job sft": ("Kaggle's own image", "launch probe --host kaggle"),
@@ -30,12 +30,12 @@ SAID = {
     "image list --host kaggle": ("Kaggle's own image", "launch probe --host kaggle"),
     "image prune --host kaggle": ("Kaggle's own image", "launch probe --host kaggle"),
     "init --host kaggle": ("needs no table", "launch --host kaggle -- python train.py"),
-    "drill --host kaggle": ("a drill hurts a run", "launch drill --host local"),
+    "drill --host kaggle": ("a drill damages a run", "launch drill --host local"),
     "verify --host kaggle --profile t4x2": ("gone with it", "launch verify --host local --rehearse"),
 }
 TABLE = '[hosts.cloud]\nkind = "lambda-cloud"\nmax_hours = 4\n'
 SAID_OF_RENTED = {
-    "sweep --host cloud": ("goes back with all", "launch reconcile"),
+    "sweep --host cloud": ("terminated with all files", "launch reconcile"),
     "drill --host cloud": ("break it while you pay for it", "launch drill --host local"),
     "drill --host cloud --dry-run": ("break it while you pay for it", "launch drill --host local"),
     "drill --host cloud --profile a100_40gb --fault agent-killed": (

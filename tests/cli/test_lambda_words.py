@@ -468,7 +468,7 @@ def test_a_computer_without_runs_there_hears_what_the_account_has(person, servic
         account, "launch-261122-sft-k3f9w2-abcdefgh2345", {"launch:nonce": "abcdefgh2345"}
     )
     text = person.ok("ps", "--host", "r")
-    assert "those of another one are seen there alone" in text
+    assert "runs of another computer are visible only there" in text
     assert f"{one.id}, gpu_1x_a10, us-east-1, booting, of a launcher" in text
     assert f"launch reconcile --adopt {one.id}" in text
     assert json.loads(person.ok("ps", "--host", "r", "--json"))["runs"] == []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def account_words(host: Host, settings: RentalSettings) -> list[str]:
     """Return lines that list an account's rented machines and say where their runs are visible."""
-    first = f"{host.name}: no run of this computer; those of another one are seen there alone"
+    first = f"{host.name}: no run of this computer; runs of another computer are visible only there"
     try:
         with contextlib.closing(open_account(settings)) as account:
             found = [one for one in account.provider.instances() if one.is_billed]

@@ -57,4 +57,6 @@ class NestedChannel:
         raise self._refused(words[0])
 
     def _refused(self, what: str) -> RefusedStreamError:
-        return RefusedStreamError(self._host, f"{self._host}: {what} is not for a {self._place}")
+        return RefusedStreamError(
+            self._host, f"{self._host}: {what} cannot be opened through the agent in its {self._place}"
+        )

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from launcher.values.profile import Profile
 
     PlanFor = Callable[[Profile, Facts], Plan | None]
-    """Returns the plan of the same request for another card; None if the job cannot run on it as it was asked for."""
+    """Returns the plan of the same request for another card; None if the job cannot run on it as requested."""
 
 
 class Planning:
@@ -113,7 +113,7 @@ class Planning:
         return check(plan, facts, host, wheels, cards, self.own_checks(plan, facts, host))
 
     def gpus_refusals(self, asked: str, plan: Plan) -> Sequence[Finding]:
-        """Return a refusal if the user cannot choose these cards with --gpus on any host of this kind."""
+        """Return a refusal if this kind of host does not let the user choose such cards with --gpus."""
         return ()
 
     def rows(self, plan: Plan) -> Sequence[tuple[str, str]]:

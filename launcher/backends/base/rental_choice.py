@@ -105,7 +105,7 @@ def earlier_run(job: str, profile: Profile) -> Expected | None:
         if (seconds := _seconds(local_copy, job, profile)) is not None:
             return Expected(
                 seconds / 3600 + SETUP_HOURS,
-                f"as run {local_copy.short} took, and {SETUP_HOURS * 60:.0f} min around it",
+                f"as long as run {local_copy.short}, and {SETUP_HOURS * 60:.0f} min for boot and downloads",
             )
     return None
 
@@ -137,7 +137,7 @@ def _number_of(gpus: str | None, host: Host) -> int | None:
     count, ids = requested_gpus(gpus, 1)
     if ids:
         raise UsageError(
-            f"--gpus {gpus}: {host.name} rents its cards, and they have no ids before\n  how many   --gpus {count}"
+            f"--gpus {gpus}: {host.name} rents its cards, which have no ids before the rental\n  how many   --gpus {count}"
         )
     return count
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Running:
-    """The running part of a machine, which exists already and whose agent holds the runs."""
+    """The running part for a machine that exists already; its agent stores the runs."""
 
     stop_loses: ClassVar[str | None] = None
     """A description of the loss if an active run is stopped, for the confirmation.
@@ -33,7 +33,7 @@ class Running:
     def service_diagnosis(
         self, local_copy: LocalCopy, state: RunState, said: str | None, last_reason: Callable[[], object]
     ) -> Diagnosis | None:
-        """Return the effect of a scheduler or service on its run; None without an effect or a service.
+        """Return the diagnosis of a run that its scheduler or service ended or could not start; None for any other run.
 
         `said` is the service's text about the run; `last_reason` returns the reason of the last attempt's
         end.

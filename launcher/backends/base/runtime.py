@@ -64,8 +64,8 @@ class RunResource(NamedTuple):
 class SharedResource(NamedTuple):
     """An object that a runtime keeps for many runs, e.g. an image.
 
-    `created` is in seconds since 1970, `users` the number of holdings that use it. An object without a name,
-    left by an interrupted build, has an `id` and the name of the `lock` that the build held.
+    `created` is in seconds since 1970, `users` the number of runs' resources that use it. An object without a
+    name, left by an interrupted build, has an `id` and the name of the `lock` that the build held.
     """
 
     kind: str
@@ -193,7 +193,7 @@ class Runtime(ABC):
     def ask_to_resume(self, run: str, needs: ResumeInputs) -> ResumedRun:
         """Have the agent resume a run.
 
-        Wait while only the silence of its last agent can prove that agent dead. Secrets are sent only if the
+        Wait if the only proof of the last agent's death is that it stays silent. Secrets are sent only if the
         host has lost them.
         """
         secrets = None
@@ -244,5 +244,5 @@ class Runtime(ABC):
         return []
 
     def discard(self, thing: RunResource | SharedResource) -> bool:
-        """Remove a supply, or end and remove a holding. Return whether it is gone."""
+        """Remove a shared resource, or end and remove a run's resource. Return whether it is gone."""
         raise NotImplementedError(f"{self.name} keeps nothing: {thing}")

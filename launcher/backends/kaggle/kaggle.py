@@ -204,7 +204,7 @@ class Account:
                 archive = part.rename(record.with_name(tree.file))
                 self._upload(archive, tree.dataset, say)
             record.write_text(tree.model_dump_json() + "\n")
-            return tree, f"{words}, which was there" if has else words
+            return tree, f"{words}, which already exists" if has else words
         finally:
             archive.unlink(missing_ok=True)
 
@@ -218,7 +218,7 @@ class Account:
             if time.monotonic() > until:
                 words = f"{HOST}: the dataset {self.user}/{slug} is not ready after {DATASET_S / 60:.0f} min"
                 raise ServiceError(HOST, Reason.SILENT, f"{words}\n  type the same command again")
-            say("waiting until Kaggle has taken it in")
+            say("waiting until Kaggle has processed it")
             time.sleep(DATASET_POLL_S)
 
     def _has_dataset(self, slug: str) -> bool:
@@ -251,8 +251,8 @@ class Account:
     def pack(self, run: Run, record: SegmentRecord) -> Packed:
         """Return a segment's script: the agent, the run's record, and its work files if no dataset has them.
 
-        Without an earlier segment's outputs, it takes all work files of the spool. Raises ServiceError, also
-        if too little of the quota is left.
+        Without an earlier segment's outputs, the script gets all work files of the spool. Raises
+        ServiceError, also if too little of the quota is left.
         """
         plan = self._plan_of(run)
         machine = NO_ACCELERATOR if plan.session is None else plan.session.machine

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LACKS = {
     **SPOOL_LACKS,
     "sweep": Lack(
-        "no process of a run is on a machine of yours, and Kaggle ends those of a session",
+        "a run has no process on your machines, and Kaggle ends the processes of a session",
         "its account's storage   launch gc --host {host} --dry-run",
     ),
     "image": Lack(
@@ -33,7 +33,7 @@ LACKS = {
         'a job there   launch --host {host} -- python train.py     the default   host = "{host}" in launch.toml',
     ),
     "drill": Lack(
-        "a drill hurts a run on its machine, and nothing leads into a session of Kaggle's",
+        "a drill damages a run on its machine, and no connection leads into a Kaggle session",
         "the same on this machine   launch drill --host local",
     ),
     "verify": Lack(

@@ -14,7 +14,7 @@ from launcher.planning.software.installed_packages import unmet
 from launcher.values.facts import Facts
 from launcher.values.plan import Finding, Plan
 
-_SECRETS = "Kaggle attaches secrets by hand in its editor, to one kernel, and each session of a run is a new kernel (kaggle-cli#582)"
+_SECRETS = "on Kaggle a user attaches secrets by hand, in the editor, to one kernel, and each session of a run is a new kernel (kaggle-cli#582)"
 _WITHOUT_SECRETS = (
     "use a private Kaggle dataset instead of a secret, or a gated model that you "
     "add to your models on Kaggle; name it in the host's table   datasets = […]     models = […]"
@@ -56,7 +56,7 @@ def _places(plan: Plan, settings: KaggleSettings) -> list[Finding]:
         return []
     message = (
         f"{', '.join(named)}: host:… names a file that is on the host, and a session of {plan.host} has none"
-        + (f" but those below {_INPUT}" if has_inputs else "")
+        + (f" except those below {_INPUT}" if has_inputs else "")
     )
     mend = f"a file here is sent   --set {named[0]}=./…     a Kaggle dataset is available if the host's table names it"
     return [Finding(level="refuse", code="no-host-files", message=message, mend=mend)]

@@ -81,7 +81,7 @@ class KaggleSettings(Written):
 
     @property
     def is_kaggles_own(self) -> bool:
-        """Whether a user's credentials go to Kaggle itself, or stay on this machine."""
+        """Whether `api` is an address of Kaggle or of this machine, so that no third party gets the credentials."""
         return self.api == API or urlsplit(self.api).hostname in _OWN_MACHINE
 
 

@@ -56,8 +56,8 @@ MACHINES = (
     # offered.
     Machine("NvidiaTeslaT4", ("t4x2",), ("Tesla T4",), 2, 16, "7.5", "everyone"),
     # The same list, "only available to participants of specific competitions, and some only to Kaggle
-    # admins". It does not give the number of cards. Four L4 are a memory of competitions; for the others, one
-    # is assumed.
+    # admins". It does not give the number of cards. That L4 come as four is remembered from competitions; for
+    # the others, one is assumed.
     Machine("NvidiaL4", ("l4_24gb",), ("NVIDIA L4",), 4, 24, "8.9", "some"),
     Machine("NvidiaL4X1", ("l4_24gb",), ("NVIDIA L4",), 1, 24, "8.9", "some"),
     Machine("NvidiaTeslaA100", ("a100_40gb", "a100_80gb"), ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"), 1, None, "8.0", "some"),
@@ -115,11 +115,11 @@ def choose_machine(
 ) -> MachineChoice:
     """Return the machine for an account's settings and the named profiles, if any.
 
-    With `allow_substitute`, the run may get other cards than the named ones. The replacement for retired
-    cards is then planned, and the profiles of all cards that the service gives or gave to everyone follow. A
-    rehearsal gets a session without an accelerator, whose hours are not counted. Raises RefusedError with the
-    next command for a machine that the service does not offer, and UnknownNameError for an unknown
-    accelerator.
+    With `allow_substitute`, the run may get other cards than the named ones. The plan is then for the
+    replacement of retired cards, and the choice also has the profiles of all cards that the service gives, or
+    gave, to everyone. A rehearsal gets a session without an accelerator, whose hours are not counted. Raises
+    RefusedError with the next command for a machine that the service does not offer, and UnknownNameError for
+    an unknown accelerator.
     """
     if rehearses:
         return MachineChoice(NO_ACCELERATOR, (*named, known["cpu"])[:1])

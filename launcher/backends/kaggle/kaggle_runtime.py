@@ -18,7 +18,7 @@ from launcher.values.reported.answers import ResumedRun
 
 LAST_WORDS_S = 5.0
 FIRST_S = 60.0
-"""Seconds that a client waits at most before it pushes a segment after one of another client."""
+"""The maximum seconds that a client waits for the client that pushed the last segment to push the next one."""
 LOOK_S = 3.0
 
 

@@ -75,7 +75,7 @@ PHRASES = (("session count", Reason.SESSION_LIMIT), ("quota", Reason.QUOTA))
 """Words in the error of a push answered with 200: the first from kaggle-cli#185, the second is a guess."""
 MENDS = {
     Reason.UNAUTHORIZED: f"make a new token at {SETTINGS}, and set KAGGLE_API_TOKEN",
-    Reason.FORBIDDEN: "is it your own? Kaggle also says so of what does not exist",
+    Reason.FORBIDDEN: "is it yours? Kaggle gives the same answer for things that do not exist",
     Reason.RATE_LIMIT: "wait, then try again",
     Reason.CLOCK_SKEW: "set this machine's clock",
     Reason.SESSION_LIMIT: "wait until a session of yours ends, or delete its kernel",

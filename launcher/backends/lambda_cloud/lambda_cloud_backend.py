@@ -20,7 +20,7 @@ LACKS = {
         'a table, with a limit   [hosts.{host}]  kind = "lambda-cloud"  max_hours = 4     offers   launch offers',
     ),
     "sweep": Lack(
-        "each machine there is rented for one run, and goes back with all that is left on it",
+        "each machine there is rented for one run, and terminated with all files left on it",
         "rented machines   launch hosts     unused machines   launch reconcile",
     ),
     "drill": Lack(
@@ -42,7 +42,7 @@ class LambdaCloud(Backend):
     def connect(self, host: Host) -> NoReturn:
         """Raise UsageError, because a machine is reached through its run."""
         raise UsageError(
-            f"{host.name}: no machine to connect to: one is rented for each launch, and is reached by its run\n"
+            f"{host.name}: no machine to connect to: one is rented for each launch, and is reached through its run\n"
             f"  its runs   launch ps     offers   launch offers --host {host.name}"
         )
 

@@ -52,7 +52,7 @@ class LambdaCloudKind(HostKind):
         "address": "each rented machine has its own, which the service reports",
         "known_hosts": "launcher makes the host key of each machine that it rents, and keeps it with the rental",
         "variables": "a run on a rented machine inherits no variables from here; use -e NAME=VALUE",
-        "hold": "no connection to a machine is kept that may be given back at any moment",
+        "hold": "a rented machine may be terminated at any moment, so no connection to it is kept open",
     }
     free = ()
     offering = LambdaCloudHost(name=NAME, lambda_cloud=LambdaSettings())
@@ -68,7 +68,7 @@ class LambdaCloudKind(HostKind):
         if not cloud.is_lambdas_own:
             return "api", "your key for Lambda Cloud would go there"
         if cloud.confirm_above > CONFIRM_ABOVE:
-            return "confirm_above", "how much is spent without asking you is yours to say"
+            return "confirm_above", "only your own file may set how much is spent without asking you"
         return None
 
     def without_table(self, name: str, user_folder: str) -> str | None:

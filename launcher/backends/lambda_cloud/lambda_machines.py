@@ -67,7 +67,7 @@ def expected_facts(host: Host, offer: InstanceOffer, profile: Profile) -> Facts:
 
 
 def _probe_name(offer: InstanceOffer, profile: Profile) -> str:
-    """Return the card name of a profile that is most like an offer's: an A100 is one for SXM4 or for PCIe."""
+    """Return the card name of a profile that is most like an offer's, e.g. of an A100 for SXM4 or for PCIe."""
     offered = {*re.findall(r"[A-Z0-9]+", f"{offer.type} {offer.title}".upper().replace("_", " "))}
     return max(profile.probe_names, key=lambda name: len(offered & {*re.findall(r"[A-Z0-9]+", name.upper())}))
 
@@ -81,7 +81,7 @@ def lambda_findings(plan: Plan, facts: Facts | None) -> list[Finding]:
         f"{plan.host}: {facts.cards}, {IMAGE.system}, {driver} and Docker are expected, as of {DATE}: "
         "a machine can be probed only once it is rented"
     )
-    mend = "that is done first, and the rent ends at once if the plan cannot work there"
+    mend = "it is probed first, and the rental ends at once if the plan cannot work on it"
     found = [Finding(level="note", code="expected-only", message=message, mend=mend)]
     if facts.machine == "aarch64":
         found.append(Finding(level="note", code="arm-processor", message=f"{plan.host}: {FOR_ARM}"))

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from launcher.backends.machine.docker.engine import DockerEngine
 
 AWAIT_S = 30.0
-"""Seconds for an agent to appear in its container: a cold Python on a slow disk, at most."""
+"""The maximum seconds for an agent to appear in its container, e.g. with a cold Python on a slow disk."""
 LOOK_S = 1.0
 CHECK_S = 60.0
 """Seconds that a container for checking an image may wait for its start.
@@ -230,7 +230,9 @@ class Docker(Runtime):
                 self.engine.remove(container)
         except EngineError as error:
             words = f"its container is left: {str(error).splitlines()[0]}"
-            return f"{words}\n  it goes when its engine answers again   launch gc --host {self.client.host}"
+            return (
+                f"{words}\n  once its engine answers again, remove it   launch gc --host {self.client.host}"
+            )
         return None
 
     # all objects of the runtime on the host
@@ -238,8 +240,8 @@ class Docker(Runtime):
     def holdings(self) -> list[RunResource]:
         """Return the containers of runs, of this root and others, and stale containers for checking an image.
 
-        A container that another user made from an image of ours inherits the label of its root, and is
-        theirs.
+        A container that another user made from our image inherits its label with the root, but belongs to
+        that user.
         """
         found = []
         for listed in self.engine.containers():

@@ -1,4 +1,4 @@
-"""Environments on a host: find or make one. One launch does it for all that need the same environment."""
+"""Environments on a host: find or make one. One launch makes an environment for all launches that need it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def provide(
     if environment is None:
         raise ValueError("the plan has no environment")
     if client.making.has_environment(environment.name):
-        return f"{environment.name}, there"
+        return f"{environment.name}, already there"
     with alone(client, f"environment-{environment.name}", environment.name, say):
         if client.making.has_environment(environment.name):
             return f"{environment.name}, made by another launch"

@@ -82,7 +82,7 @@ class SlurmRuntime(Native):
             return super().provide(plan, say)
         name = plan.environment.name
         if self.client.making.has_environment(name):
-            return f"{name}, there"
+            return f"{name}, already there"
         with (
             alone(self.client, f"job-environment-{name}", name, say),
             self._in_job(plan.slurm, say) as client,

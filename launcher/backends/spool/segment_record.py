@@ -37,7 +37,7 @@ class SegmentRecord(Record):
     `pushed` are all segments that this client pushed and that may still exist. `lost` are those whose push
     never arrived: one that appears later is deleted. `retry_at` is the time when a `waiting` one is pushed
     again, for the `tries`th time. `checkpoint` is the step of the newest downloaded checkpoint. `fruitless`
-    counts the latest segments in a row without a new one.
+    counts the latest segments in a row that brought no new checkpoint.
     """
 
     version: Literal[1] = 1
@@ -62,7 +62,7 @@ class SegmentRecord(Record):
     @model_validator(mode="before")
     @classmethod
     def _without_flags(cls, values: Any) -> Any:
-        """Convert a record from before 2026-11-29, with four flags beside a status up to `over` or `deleted`."""
+        """Convert a record from before 2026-11-29: four flags stood for the statuses `home` and `gone` and for `other_client`."""
         if not isinstance(values, dict) or "is_home" not in values:
             return values
         found = dict(values)
@@ -79,5 +79,5 @@ class SegmentRecord(Record):
 
     @property
     def are_files_lost(self) -> bool:
-        """Whether its outputs that are not here are lost."""
+        """Whether the outputs that were not downloaded are lost."""
         return self.status in ("gone", "deleted")

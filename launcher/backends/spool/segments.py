@@ -175,7 +175,7 @@ class Segments:
             return None
         except (OSError, ValidationError) as error:
             path = self._path(run, RECORD)
-            mend = f"drop its report of the session   rm {path}"
+            mend = f"remove the damaged record   rm {path}"
             raise RunError(f"{path}: cannot be read: {str(error).splitlines()[0]}\n  {mend}") from None
 
     def state(self, run: str) -> object:
@@ -282,7 +282,7 @@ class Segments:
 
         The record of an ended segment is downloaded; with `heard`, which gets the number of bytes so far, its
         other files are too. `feeds`: the caller holds the feed lock; if another process holds it, that
-        process downloads the record. Without both, a later segment that another client pushed is taken over.
+        process downloads the record. With neither, a later segment that another client pushed is taken over.
         """
         while (record := self.look(run)) is not None:
             if record.status == "ended" or (record.status == "over" and heard is not None):
@@ -326,7 +326,9 @@ class Segments:
         if status == "ended" or not is_overdue(record, its_now):
             return record
         if next(self.service.outputs(record.ref, record.run), None) is not None:
-            return _with(record, status="ended", words="it ended, though it is still called running")
+            return _with(
+                record, status="ended", words="it has ended, although the service still reports it as running"
+            )
         self.service.delete(record.ref)
         words = "it did not end at its limit, and was deleted"
         return _over(_without(record, record.ref), words, "gone")
@@ -408,7 +410,7 @@ class Segments:
         if error.reason not in GONE:
             raise error
         if self.service.exists(ref):
-            words = f"{self.service.name}: what {ref} has left is not shown just now"
+            words = f"{self.service.name}: the outputs of {ref} are not available at the moment"
             raise ServiceUnreachableError(self.service.name, error.reason, words) from error
 
     def _at_home(self, record: SegmentRecord) -> SegmentRecord:
@@ -477,7 +479,7 @@ class Segments:
             return not before.is_live and self._take_over(run, before) is not None
 
     def check_goes_on_here(self, run: str) -> None:
-        """Raise RunError if another client seems to have continued a run without a trace of its progress.
+        """Raise RunError if another client seems to have continued a run, but its progress cannot be found.
 
         That client deletes the segments that it does not need any more.
         """
@@ -517,7 +519,7 @@ class Segments:
                     os.rename(Run(str(folder)).folder(number).path, ours.folder(number).path)
             for number in ours.numbers():
                 if number > theirs[-1] and ours.folder(number).read_attempt().get("kind") == "contact":
-                    shutil.rmtree(ours.folder(number).path)  # our later contacts are void
+                    shutil.rmtree(ours.folder(number).path)  # our later contact folders are superseded
             Spool(Path(ours.path), found.segment, after=theirs[-1])
         return self._write(run, _with(found, pushed=before.pushed, lost=before.lost))
 
@@ -660,7 +662,7 @@ class Segments:
     def _locked(self, run: str) -> Iterator[None]:
         lock = Lock.take(str(self._path(run, LOCK)), LOCK_S)
         if lock is None:
-            words = f"{self.service.name}: another process is at {run}\n  again   launch ps"
+            words = f"{self.service.name}: another process works on {run}\n  again   launch ps"
             raise HostError(self.service.name, words)
         try:
             yield
@@ -723,12 +725,12 @@ class _Brought:
 def _differing(settled: OutputChanges) -> str:
     """Say which files differ from their copies in the live view.
 
-    A file that had only begun is not reported. Nor is one that is replaced whole: it may have changed after
-    its last print.
+    A file that had only begun is not reported. Nor is a file that is always replaced as a whole: it may have
+    changed after it was last printed.
     """
     of_record = {path: read_path(path) for path in settled.replaced}
     changed = [path for path, known in of_record.items() if known is None or known.is_growing]
-    return f"{', '.join(changed[:3])} came otherwise than it was printed" if changed else ""
+    return f"{', '.join(changed[:3])} differs from its printed copy" if changed else ""
 
 
 def _first(refused: dict[str, str]) -> dict[str, str]:

@@ -241,7 +241,7 @@ class Spool:
             elif is_obeyed(path):
                 settling.refused[path] = "its name has control characters"
             elif not _is_of_work(path):
-                settling.refused[path] = "no output lies there"
+                settling.refused[path] = "an output cannot be at this path"
             else:
                 settling.put(path, settling.stage(count, pieces))
         for of_record, staged in sorted(
@@ -322,7 +322,7 @@ def _make_folders(run: Run, parts: list[str]) -> None:
 
 
 def _compare(target: RunPath, source: RunPath) -> tuple[bool, bool]:
-    """Return whether `target` equals `source`, and whether it is missing or a prefix of it. Raises OSError."""
+    """Return whether `target` equals `source`, and whether `target` is missing or a prefix of `source`. Raises OSError."""
     try:
         theirs = open_regular(target, os.O_RDONLY)
     except FileNotFoundError:
@@ -390,7 +390,7 @@ class _Lines:
         return "".join(self._parts)
 
     def feed(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Yield the next texts, each with whether it is a complete marked line, then without its line end."""
+        """Yield the next texts, each with a flag: true for a complete marked line, which is without its line end."""
         *lines, last = text.split("\n")
         for line in lines:
             whole = "".join([*self._parts, line]) if self._parts else line

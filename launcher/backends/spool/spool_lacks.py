@@ -4,11 +4,11 @@ from launcher.errors import Lack
 
 SPOOL_LACKS = {
     "exec": Lack(
-        "nothing leads into a session while it runs",
+        "no connection leads into a session while it runs",
         "its output   launch logs {run}     its files, once the session is over   launch ls {run}",
     ),
     "shell": Lack(
-        "nothing leads into a session while it runs",
+        "no connection leads into a session while it runs",
         "its output   launch logs {run}     its files, once the session is over   launch ls {run}",
     ),
     "forward": Lack(

@@ -51,7 +51,7 @@ class SpoolTrees:
     def making(self, slug: str, size: int) -> Iterator[None]:
         """Record that a dataset is made from here.
 
-        Undo that if the service refuses, but not without an answer.
+        Undo that if the service refuses, but not if it does not answer.
         """
         self._mark(slug).write_text(f"{size}\n")
         try:

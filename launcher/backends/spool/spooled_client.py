@@ -207,7 +207,7 @@ class _SpooledRuns(RunList):
             return listed
         missing = {path: f"{why}; it is in {record.ref}" for path, why in record.refused.items()}
         if record.are_files_lost:
-            missing[f"what session {record.segment} left"] = record.words
+            missing[f"the outputs of session {record.segment}"] = record.words
         return listed._replace(left_out={**listed.left_out, **missing})
 
     def manifest(self, run: str, paths: Sequence[str], heard: Heard) -> Manifest:

@@ -193,7 +193,7 @@ def _recorded(request: Request, job: Job) -> list[str]:
     found = [(f"{key}: it holds", credential_in(written)) for key, written in named]
     found += [("command: it holds", credential_in(word)) for word in request.words]
     return [
-        f'{start} {kind} in plain text, which the batch would record\n  its name alone   secrets = ["NAME"]   and its value from your shell'
+        f'{start} {kind} in plain text, which the batch would record\n  give only its name   secrets = ["NAME"]   and its value from your shell'
         for start, kind in dict.fromkeys(found)
         if kind is not None
     ]

@@ -42,7 +42,7 @@ class BatchRun(Written):
     """The launch options of one run of a batch. None leaves an option to the batch."""
 
     name: Name | None = None
-    """The item's name; in the batch itself the batch's, by default the file's."""
+    """The item's name. At the top of the file: the batch's name, by default the file's."""
     job: str | None = None
     """A job's name or file; by default the project's."""
     command: tuple[str, ...] = ()
@@ -73,12 +73,11 @@ class Rules(Written):
     max_failures: Count | None = None
     """Nothing more starts after this many failed runs; `--fail-fast` is 1."""
     max_cost: Annotated[float, Field(gt=0)] | None = None
-    """The most dollars for all rented machines of the batch, which need it."""
+    """The maximum cost of all rented machines of the batch together, in dollars. A batch that may rent needs it."""
     best: Annotated[str, AfterValidator(_checked_best)] | None = None
     """A metric and its direction, e.g. `eval_loss:min`."""
     artifacts: Artifacts = "all"
-    """The runs whose files are downloaded; `best` needs the key `best`. The end names the files that stay on
-    hosts.
+    """The runs whose files are downloaded; `best` needs the key `best`. The batch's last lines name the files that stay on hosts.
     """
 
 

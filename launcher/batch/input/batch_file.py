@@ -1,4 +1,4 @@
-"""From a batch's file, or the words of `--grid`, to its items.
+"""Turn a batch's file, or the words of `--grid`, into items.
 
 All mistakes are reported together, with lines.
 """
@@ -85,7 +85,8 @@ def _batch(written: BatchFile, name: str, mistakes: Mistakes, lookup: Lookup, te
         _check_keys(one, place, mistakes)
     if written.artifacts == "best" and written.best is None:
         mistakes.add(
-            "artifacts", '"best": which run that is, no best says\n  for example   best = "loss:min"'
+            "artifacts",
+            '"best": needs the key best, which defines the best run\n  for example   best = "loss:min"',
         )
     if "matrix" in written.model_fields_set and not written.matrix:
         mistakes.add("matrix", "is empty: nothing would be multiplied")

@@ -15,7 +15,7 @@ class Mistakes:
     """The mistakes of a batch, reported all at once, and its notes."""
 
     def __init__(self, file: str | None, text: str = "", options: Collection[str] = ()) -> None:
-        """Refer to a file, or to the command line if `file` is None, and for the keys in `options`."""
+        """Messages name `file`; if it is None, and for the keys in `options`, they name the command line's options."""
         self._file, self._text, self._options = file, text, options
         self._said: dict[str, bool] = {}
         self._notes: dict[str, None] = {}
@@ -36,7 +36,7 @@ class Mistakes:
     def tell(self) -> None:
         """Raise BadFileError if there are mistakes.
 
-        If `launch` refuses because of each, raise RefusedError.
+        If `launch` would refuse for each of them, raise RefusedError.
         """
         if self._said:
             text = "\n".join(self._said)

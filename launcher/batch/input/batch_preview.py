@@ -1,6 +1,6 @@
 """A preview of each item of a batch on each of its hosts.
 
-Items whose probe of a host would be the same share one.
+Items share one probe of a host if their probes would be the same.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ def test_a_host_on_which_five_runs_in_a_row_fail_early_is_rested(made):
     assert done.stderr.count(said) == 1
     assert "launch batch resume sweep" in done.stderr
     rows = made.rows()
-    assert "local is rested" in rows[f"i{FAILURES + 2}"]["why"]
+    assert "local is excluded" in rows[f"i{FAILURES + 2}"]["why"]
     states = [row["state"] for row in rows.values()]
     with (queue_of(made).parent / "results.csv").open(newline="") as table:
         assert [row["state"] for row in csv.DictReader(table)] == states

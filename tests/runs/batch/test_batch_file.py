@@ -356,7 +356,7 @@ def test_what_a_value_of_the_matrix_holds_is_no_hole():
 def test_the_best_needs_a_metric_for_whose_files_come_home():
     """Otherwise none of them would."""
     found = mistakes(f'{HEAD}artifacts = "best"\n')
-    assert 'artifacts: "best": which run that is, no best says   (line 4)' in found[0]
+    assert 'artifacts: "best": needs the key best, which defines the best run   (line 4)' in found[0]
     assert read(f'{HEAD}artifacts = "best"\n', best="loss:min").rules.artifacts == "best"
 
 

@@ -90,7 +90,7 @@ def test_a_script_that_cannot_resume_gets_no_second_session_and_its_follower_lea
     assert "it cannot continue in another one" in said
     assert "not-restartable" in said
     assert "next one" not in said.partition("at its limit")[2]
-    assert "came otherwise" not in said
+    assert "differs from its printed copy" not in said
     assert followed.returncode == 1
     (run,) = account.runs()
     account.assert_pushed_once(run, 1)

@@ -110,7 +110,7 @@ def test_a_tree_that_is_too_large_is_a_dataset_which_is_reused_and_goes_with_gc(
     account.go_on()
     account.ledger.unlink()
     said = account.client.seen(*account.words())
-    assert "which was there" in said
+    assert "which already exists" in said
     assert len(account.service.calls("CreateDataset")) == 1
     (second,) = {*account.runs()} - {first}
     account.judge(12, account.client.runs / second / "artifacts" / "model")

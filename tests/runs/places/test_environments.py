@@ -123,8 +123,8 @@ def test_an_environment_is_made_once_and_used_again(client, box, index):
     record = json.loads(box.ssh("cat", f".launch/runs/{run}/record/0001/attempt.json"))
     assert record["runtime"]["interpreter"] == f"{box.home}/{path}/bin/python"
     asked = len(index.requests)
-    assert f"{name}, there" in client.seen(*LAUNCH)
-    assert f"{name}, there" in client.seen("resume", "last", "--set", "steps=2")
+    assert f"{name}, already there" in client.seen(*LAUNCH)
+    assert f"{name}, already there" in client.seen("resume", "last", "--set", "steps=2")
     assert said(client) == f"has small 1.0 in {box.home}/{path}\n"
     assert len(index.requests) == asked
     assert client.ok("gc", "--host", "A").count("environment") == 0

@@ -138,7 +138,7 @@ def test_a_job_s_requirements_are_there_and_the_image_serves_again(client, box, 
     assert said(client) == "has small 1.0\n"
     (name,) = ours(box)
     asked = len(index.requests)
-    assert f"{name}, there" in client.seen(*LAUNCH)
+    assert f"{name}, already there" in client.seen(*LAUNCH)
     assert len(index.requests) == asked
 
 
@@ -468,7 +468,7 @@ def test_an_image_of_the_user_s_own_is_used_as_it_is(client, box):
     """No build, no other name: the container is of that image."""
     write_job(client, f'name = "own"\ncommand = ["python3", "-c", "print(6 * 7)"]\nimage = "{BASE}"\n')
     out = client.seen(*LAUNCH)
-    assert f"{BASE}, there" in out
+    assert f"{BASE}, already there" in out
     assert said(client) == "42\n"
     (container,) = box.docker("ps", "-aq").split()
     assert box.docker("inspect", "--format", "{{.Config.Image}}", container).strip() == BASE

@@ -132,7 +132,7 @@ def test_how_long_it_takes_is_learnt_from_the_last_run_on_that_card(client, monk
     )
     found = earlier_run("quick", cpu)
     assert 0.25 <= found.hours < 0.27
-    assert found.why == f"as run {run.name.rpartition('-')[2]} took, and 15 min around it"
+    assert found.why == f"as long as run {run.name.rpartition('-')[2]}, and 15 min for boot and downloads"
     assert earlier_run("quick", A100) is None
     assert earlier_run("other", cpu) is None
 

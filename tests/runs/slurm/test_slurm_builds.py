@@ -34,7 +34,7 @@ def test_an_environment_is_made_where_the_host_says(client, slurm, small_wheels,
     assert out.returncode == 0, out.stdout + out.stderr
     assert "made in" in out.stderr
     again = client.run("--host", "hive", "--profile", "cpu", "--job", "job.toml")
-    assert ", there" in again.stderr, again.stderr
+    assert ", already there" in again.stderr, again.stderr
     until(lambda: len(slurm.ssh("cat", "where").split()) == 2, "both runs")
     assert len({*slurm.ssh("cat", "where").split()}) == 1
     assert jobs_called(slurm, "launch-environment") - before == (1 if build == "job" else 0)

@@ -2,8 +2,9 @@
 
 They are the steps of interrupted builds, and images whose name moved to a newer one. The classic builder
 commits an image for each step. From the first step on, each has a label with the image's name and the root
-that builds it. BuildKit leaves nothing of a failed build. An image that another user built from ours inherits
-its labels. Therefore a finished image has an empty step label, and is ours only if launch made its last step.
+that builds it. BuildKit leaves nothing of a failed build. If another user builds an image from ours, that
+image inherits our labels. Therefore a finished image has an empty step label, and is ours only if launch made
+its last step.
 """
 
 from __future__ import annotations

@@ -254,7 +254,7 @@ class DockerEngine:
     ) -> str:
         """Run a program in a new container without network or cards, and return its output.
 
-        The container is then removed. Only the parts in `seen` of the host are visible. The `labels` identify
+        The container is then removed. Only the parts of the host in `seen` are visible. The `labels` identify
         the container if this client dies before it starts. Raises EngineError.
         """
         config = {
@@ -374,9 +374,7 @@ class DockerEngine:
             words = f"{self.host}: its {self.way.name} does not answer: {printable(str(error))[:300]}"
             raise EngineError(self.host, f"{words}\n  look   {self.by_hand('info')}") from error
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            words = (
-                f"{self.host}: its {self.way.name} answers what makes no sense: {printable(str(error))[:300]}"
-            )
+            words = f"{self.host}: its {self.way.name} gives an answer that cannot be read: {printable(str(error))[:300]}"
             raise EngineError(self.host, f"{words}\n  look   {self.by_hand('version')}") from error
 
     def by_hand(self, *words: str) -> str:

@@ -1,4 +1,4 @@
-"""Images on a host's engine: find, pull or build one. One launch does it for all that need the same image."""
+"""Images on a host's engine: find, pull or build one. One launch makes an image for all launches that need it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def provide_image(
         raise ValueError("the plan has no image")
     if (image_id := engine.image_id(image.name)) is not None:
         code = _check(client, engine, plan, build, image_id, say)
-        return Provided(f"{image.name}, there", code)
+        return Provided(f"{image.name}, already there", code)
     with alone(client, lock_of(image.name), image.name, say) as held:
         if (image_id := engine.image_id(image.name)) is not None:
             code = _check(client, engine, plan, build, image_id, say)
@@ -127,7 +127,7 @@ def _check_packages(
     image = plan.image
     assert image is not None  # noqa: S101 - the caller has made or found it
     if packages is None:
-        say(f"{image.name}: is it sound?")
+        say(f"{image.name}: checking its packages")
         packages = _packages_in(engine, image, client.upkeep.root_label())
         if packages is None:  # no Python, nothing to check; the start reports what is missing
             return
