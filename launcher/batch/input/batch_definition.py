@@ -77,7 +77,8 @@ class Rules(Written):
     best: Annotated[str, AfterValidator(_checked_best)] | None = None
     """A metric and its direction, e.g. `eval_loss:min`."""
     artifacts: Artifacts = "all"
-    """The runs whose files are downloaded; `best` needs the key `best`. The batch's last lines name the files that stay on hosts.
+    """The runs whose files are downloaded; `best` needs the key `best`. The batch's last lines name
+    the files that stay on hosts.
     """
 
 

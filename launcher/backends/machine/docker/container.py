@@ -16,7 +16,7 @@ LABEL_ROOT = "launcher.root"
 LABEL_PLAN = "launcher.plan"
 LABEL_ATTEMPT = "launcher.attempt"
 LABEL_CHECK = "launcher.check"
-"""The label of a container that checks an image or compiles the agent: its value is the root that uses it. No image has it.
+"""The label of a container that checks an image or compiles the agent: the root that uses it. No image has this label.
 """
 CODE = "LAUNCH_CODE"
 """The variable with the folder of the agent's compiled code, as in agent/compiled_code.py."""
