@@ -24,7 +24,7 @@ SAID = {
     "exec aaaa11 -- nvidia-smi": ("no connection leads into a session", "launch logs aaaa11"),
     "shell aaaa11": ("no connection leads into a session", "launch ls aaaa11"),
     "forward aaaa11 6006": ("no port of a session", "launch plot aaaa11"),
-    "sweep --host kaggle": ("Kaggle ends those of a session", "launch gc --host kaggle"),
+    "sweep --host kaggle": ("Kaggle ends the processes of a session", "launch gc --host kaggle"),
     "image build --host kaggle --job sft": ("Kaggle's own image", "launch probe --host kaggle"),
     "image show --host kaggle --profile t4x2": ("Kaggle's own image", "launch probe --host kaggle"),
     "image list --host kaggle": ("Kaggle's own image", "launch probe --host kaggle"),
