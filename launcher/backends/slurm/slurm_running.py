@@ -8,8 +8,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from launcher.backends.base.running import Running
+from launcher.errors import BadFileError
 from launcher.transport.log_diagnosis import Diagnosis
 from launcher.values.record import Reason, RunState, State
+from launcher.values.slurm_settings import SlurmSettings
 
 if TYPE_CHECKING:
     from launcher.copy.local_copy import LocalCopy
@@ -57,7 +59,19 @@ def _begin_again(local_copy: LocalCopy) -> str:
     host = local_copy.host()
     log = host.by_hand(shlex.join(["cat", f"{host.root}/runs/{local_copy.run}/record/slurm.log"]))
     return (
-        f"correct the cause, such as `extra` or `modules`, and   launch rerun {local_copy.short}\n"
+        f"change its cause, such as `extra` or `modules`   launch rerun {local_copy.short}{_without(local_copy)}\n"
         f"its log   {log}\n"
         "without a log: does each node see `root`, and may it write there?"
     )
+
+
+def _without(local_copy: LocalCopy) -> str:
+    """Return the options of a rerun that leave out the modules and the extra flags of a run."""
+    try:
+        asked = local_copy.whole_plan().slurm
+    except BadFileError:
+        return ""
+    if asked is None:
+        return ""
+    given = {"modules": asked.modules, "extra": SlurmSettings.from_flags(asked.flags).extra}
+    return "".join(f" --set 'slurm.{key}=[]'" for key, values in given.items() if values)

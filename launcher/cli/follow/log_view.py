@@ -13,13 +13,15 @@ from launcher.cli.text.log_text import readable
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.printed_lines import Printed, PrintedLines
 from launcher.copy.record_sync import News
-from launcher.runs.follow.evidence import why_waiting
+from launcher.runs.follow.evidence import log_of_job, why_waiting
 from launcher.values.record import Parent, RunState
 
 _PIECE = 1 << 20
 """Bytes of a log that are read at a time and cut between lines. A log has no size limit."""
 _UNPRINTED = 3
 """After this many consecutive metrics without printed output, the training is taken to print none."""
+_OF_JOB = "0001/log.txt"
+"""The path under which the log of a scheduler's job is shown, if no attempt has one."""
 
 
 class LogView(PlainView):
@@ -64,8 +66,20 @@ class LogView(PlainView):
         self.note(f"its steps are reported, not printed   launch attach {short} · launch metrics {short}")
 
     def show(self) -> None:
-        """Show the new output of all attempts. An incomplete character waits for its remaining bytes."""
-        for path in self._local_copy.record.logs():
+        """Show the new output of all attempts. An incomplete character waits for its remaining bytes.
+
+        Of a job that could not begin its run, show the end of its own log.
+        """
+        logs = self._local_copy.record.logs()
+        told = self._local_copy.told
+        if (
+            not logs
+            and told is not None
+            and _OF_JOB not in self._shown
+            and (log := log_of_job(told.evidence))
+        ):
+            self._shown[_OF_JOB] = self._put(_OF_JOB, f"{log}\n".encode())
+        for path in logs:
             with self._local_copy.record.opened(path) as file:
                 file.seek(self._shown.get(path, 0))
                 held, piece = b"", file.read(_PIECE)

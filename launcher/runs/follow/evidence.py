@@ -25,7 +25,7 @@ def words(evidence: object) -> list[str]:
     other = {
         key: value
         for key, value in evidence.items()
-        if key not in ("class", "doubt", "lingered", "on_end", "silent", *_DIAGNOSIS)
+        if key not in ("class", "doubt", "lingered", "on_end", "silent", "log", *_DIAGNOSIS)
     }
     if evidence.get("class") in _GIVEN_UP and other.get("signal") == SIGKILL:
         other = {**other, "signal": None, "launcher": "ended it (signal 9)"}
@@ -76,6 +76,12 @@ def disk_refused(evidence: object) -> str | None:
     """Return why a host's disk refused the record of a run's end, and the consequence; `None` if it did not."""
     said = evidence.get("disk") if isinstance(evidence, dict) else None
     return said if isinstance(said, str) else None
+
+
+def log_of_job(evidence: object) -> str:
+    """Return the end of the log of a scheduler's job that could not begin its run; empty for any other run."""
+    log = evidence.get("log") if isinstance(evidence, dict) else None
+    return log if isinstance(log, str) else ""
 
 
 def why_waiting(run: Summary | RunState) -> str | None:

@@ -117,6 +117,18 @@ def test_a_number_that_the_controller_does_not_know_or_has_given_again_is_of_no_
     assert len(cluster.asked("sacct")) == 1
 
 
+def test_a_job_that_could_not_begin_has_the_end_of_its_own_log_as_evidence(cluster, tmp_path):
+    """No attempt has a log; the job's is on the cluster alone."""
+    run = made(tmp_path)
+    Path(run.slurm_log).write_text(
+        "x" * 9999 + "\nLmod has detected the following error:\n  cuda/99 is unknown\n"
+    )
+    evidence = SlurmLiveness().judge([run])[run.id].evidence
+    assert evidence["service"].endswith("; its log ends:   cuda/99 is unknown")
+    assert evidence["log"].endswith("\nLmod has detected the following error:\n  cuda/99 is unknown")
+    assert len(evidence["log"]) <= 2000
+
+
 def test_an_end_that_the_controller_alone_remembers_is_put_on_record(cluster, tmp_path):
     """It will forget it too."""
     run = made(tmp_path, job="16")

@@ -16,6 +16,7 @@ from launcher.batch.input.batch_definition import Rules
 from launcher.batch.queued_item import ItemState
 from launcher.cli.commands.hosts import hosts
 from launcher.cli.commands.look import ps
+from launcher.cli.follow.log_view import JsonLogView, LogView
 from launcher.cli.follow.plain_view import PlainView
 from launcher.copy.local_copy import LocalCopy
 from launcher.errors import AgentError, RefusedError
@@ -25,6 +26,7 @@ from launcher.runs.follow.summaries import remembered
 from launcher.runs.launch import launching
 from launcher.runs.run_listing import ListedRun
 from launcher.values.facts import Facts
+from launcher.values.plan import Submission
 from launcher.values.record import RunState, RuntimeRecord, Summary
 from launcher.values.slurm_settings import SlurmSettings
 
@@ -126,6 +128,35 @@ def test_what_slurm_has_done_to_a_run_is_its_diagnosis(local_copy, told, name, w
     assert (found.name, found.line) == (name, None)
     assert why in found.why
     assert mend in found.mend
+
+
+NEVER_BEGAN = {
+    "state": "failed",
+    "reason": "never-started",
+    "evidence": {"service": "its job 12 is FAILED; its log ends: cuda/99", "log": "Lmod error:\ncuda/99"},
+}
+
+
+def test_the_log_of_a_run_that_never_began_is_its_jobs(local_copy, capsys):
+    """No attempt has one, and the end of the run names `launch logs`."""
+    assert "next     launch logs w8q2zz" in end(local_copy, capsys, **NEVER_BEGAN)
+    local_copy.told = RunState(**NEVER_BEGAN)
+    view = LogView(local_copy)
+    view.show()
+    view.show()
+    assert capsys.readouterr().out == "Lmod error:\ncuda/99\n"
+    JsonLogView(local_copy).show()
+    said = [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()]
+    assert said == ["Lmod error:", "cuda/99"]
+
+
+def test_a_rerun_of_a_run_that_never_began_is_shown_without_its_modules(local_copy, monkeypatch):
+    """The same request would end alike."""
+    asked = Submission(flags=("--partition=batch", "--mem=1T"), modules=("cuda/99",))
+    monkeypatch.setattr(LocalCopy, "whole_plan", lambda _self: SimpleNamespace(slurm=asked))
+    local_copy.told = RunState(**NEVER_BEGAN)
+    again = "launch rerun w8q2zz --set 'slurm.modules=[]' --set 'slurm.extra=[]'\n"
+    assert again in diagnosis_of(local_copy).mend
 
 
 def test_a_job_that_slurm_does_not_start_again_at_its_limit_has_reached_that(local_copy):

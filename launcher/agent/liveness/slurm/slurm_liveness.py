@@ -15,7 +15,7 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ...record import secret
 from ...record.rundir import LIVE, RUN_ID, TERMINAL, Run
-from ...record.safe_open import read_regular
+from ...record.safe_open import read_tail
 from ...record.strict_json import JsonObject
 from ...system.client_program import CommandError
 from ..liveness import GONE, SILENT, EndError, LivenessProbe, Orphan, RunLiveness
@@ -26,7 +26,8 @@ from .slurm_lookup import JobLookup
 from .slurm_programs import FREED, CachedQuery, SlurmSilentError, ask, cluster_name, path_of
 from .slurm_submission import SubmittedJobs
 
-MAX_LOG = 1 << 20
+MAX_LOG, MAX_LINE = 2000, 200
+"""The bytes of the end of a job's log, and of its last line, that are evidence."""
 PLACE = "slurm:"
 """The prefix of a cluster's place id; the cluster's name follows."""
 KEPT_S, WAIT_S, SILENCE_S = 2.0, 3.0, 30.0
@@ -327,10 +328,11 @@ class SlurmLiveness(LivenessProbe):
         else:
             verdict = RunLiveness(GONE, {"service": "Slurm has forgotten its job %s" % job_id})
         if verdict.fate == GONE and not has_begun and not verdict.state:
-            last = _last_line(run)
+            log = _end_of_log(run)
             words = verdict.words or str((verdict.evidence or {}).get("service"))
-            said = "%s; its log %s" % (words, "ends: " + last if last else "is to be " + run.slurm_log)
-            return verdict._replace(state="failed", reason="never-started", evidence={"service": said})
+            said = "ends: " + log.splitlines()[-1][-MAX_LINE:] if log else "is to be " + run.slurm_log
+            evidence = {"service": "%s; its log %s" % (words, said), **({"log": log} if log else {})}
+            return verdict._replace(state="failed", reason="never-started", evidence=evidence)
         if verdict.fate == GONE and submission.refused and not verdict.state:
             words = "its job %s is not started again: %s" % (job_id, submission.refused)
             return verdict._replace(
@@ -408,13 +410,12 @@ def _stray(root: str, job: slurm_jobs.ActiveJob) -> Optional[Orphan]:
     return Orphan("job", job.id, run_id, "its run has ended", cancel)
 
 
-def _last_line(run: Run) -> str:
-    """Return the last line that a job's script has printed, empty if it has printed none."""
+def _end_of_log(run: Run) -> str:
+    """Return the end of the text that a job's script has printed, empty if it has printed none."""
     try:
-        text = read_regular(run.slurm_log, MAX_LOG).decode("utf-8", "replace")
+        return read_tail(run.slurm_log, MAX_LOG).decode("utf-8", "replace").strip()
     except OSError:
         return ""
-    return (text.strip().splitlines() or [""])[-1][-200:]
 
 
 def _has_begun(run: Run) -> bool:
