@@ -99,7 +99,7 @@ def draw_curves(lines: Sequence[ComparedLine], title: str) -> bytes:
 def _png(lines: Sequence[ComparedLine], title: str) -> bytes:
     png = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about letters that the font lacks
+        warnings.simplefilter("ignore")  # warnings about letters that the font lacks
         figure_of(lines, title).savefig(
             png, format="png", metadata={"Software": MADE_BY}, bbox_inches="tight"
         )

@@ -182,7 +182,7 @@ def draw(comparison: Comparison, files: RunFiles, name: str, labels: Mapping[str
 
 
 def lines_to_draw(comparison: Comparison, labels: Mapping[str, str] = NO_LABELS) -> list[ComparedLine]:
-    """Return the existing curves of the runs, all over the steps; over time if the log of one gives no steps."""
+    """Return the existing curves of the runs: all over the steps, or all over time if one run's log gives no steps."""
     drawn = [run for run in comparison.runs if run.curves.panels]
     if not all(run.curves.has_steps for run in drawn):
         drawn = [run._replace(curves=_over_time(run)) for run in drawn]

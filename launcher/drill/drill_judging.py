@@ -140,12 +140,12 @@ def judge(planned: Planned, seen: RunObservation) -> DrillJudgement:
     fault, ledger = planned.fault, seen.ledger
     problems = [*_wrong_end(fault, seen), *_wrong_samples(ledger)]
     if ledger.starts_before is None:
-        problems.append("the fault did not come")
+        problems.append("the fault did not happen")
     again = last = 0
     for start in ledger.starts:
         if start.begin > last:
             problems.append(
-                f"a start began behind step {start.begin}, but only {last} steps had been trained"
+                f"a start continued from step {start.begin}, but only {last} steps had been trained"
             )
         again += max(0, last - start.begin)
         last = max(last, start.last)
@@ -162,13 +162,13 @@ def _wrong_end(fault: Fault, seen: RunObservation) -> list[str]:
     ended = seen.state if seen.reason is None else f"{seen.state}: {seen.reason}"
     if fault.reason is not None:
         stated = f"failed: {fault.reason}"
-        problems = [] if ended == stated else [f"it ended as {ended}; expected was {stated}"]
+        problems = [] if ended == stated else [f"it ended as {ended}; expected: {stated}"]
         return [*problems, *(["its training reached the end"] if seen.ledger.ends else [])]
-    problems = [] if seen.state == "succeeded" else [f"it ended as {ended}; expected was succeeded"]
+    problems = [] if seen.state == "succeeded" else [f"it ended as {ended}; expected: succeeded"]
     if seen.ledger.ends != 1:
         problems.append(f"its training reached the end {seen.ledger.ends} times")
     if seen.model.strip() != model_after(STEPS):
-        problems.append("its model is not that of an unhurt training")
+        problems.append("its model differs from that of an undisturbed training")
     return problems
 
 

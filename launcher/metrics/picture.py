@@ -46,7 +46,7 @@ def draw(run: str, found: list[Point], figures: Iterable[Point], title: str = ""
 def _png(panels: list[Panel], cards: dict[str, list[Point]], title: str) -> bytes:
     png = io.BytesIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about letters in a title that the font lacks
+        warnings.simplefilter("ignore")  # warnings about letters that the font lacks
         figure_of(panels, cards, title).savefig(png, format="png")
     return png.getvalue()
 

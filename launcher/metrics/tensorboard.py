@@ -20,7 +20,7 @@ from launcher.values.record import Event
 MAX_BYTES = 8 * 1024 * 1024
 """The size of one read from the events of a run that this one continues."""
 MAX_POINTS = 1000
-"""The maximum of points per name, at once and per second; TensorBoard shows as many points of a curve."""
+"""The maximum number of points per name, at once and per second. TensorBoard shows no more points of a curve."""
 
 
 class TensorBoard:
@@ -109,7 +109,7 @@ def _began(local_copy: LocalCopy) -> float:
 
 
 def _thinned(events: Sequence[Event], until: float, most: int = MAX_POINTS) -> list[Point]:
-    """Return the points to draw, up to a step, in order; of events with the same names, `most` evenly chosen ones."""
+    """Return the points to draw up to a step, in order: `most` evenly chosen events of those with the same names."""
     found: dict[tuple[str, ...], list[int]] = {}
     for place, event in enumerate(events):
         if event.rank == 0 and event.kind in ("metric", "host"):

@@ -108,7 +108,7 @@ def _fits(plan: Plan, *changes: Change) -> bool:
         method=plan.method,
         attention=first.attention,
         compile=first.compile,
-        checkpointing=plan.checkpointing,  # as nothing fits, the plan has it on unless that is impossible or it was set to false
+        checkpointing=plan.checkpointing,  # on, because nothing fits, unless it is impossible or set to false
         settings=dict(plan.settings),
     )
     card = plan.profile
@@ -160,7 +160,7 @@ def _of_job(plan: Plan, kind: str) -> Iterator[Change]:
 
 
 def _checkpointing(plan: Plan) -> Iterator[Change]:
-    """Yield activation checkpointing: as a key if the script takes it from the plan, else as a setting that is false."""
+    """Yield activation checkpointing: the job's key if the script takes it from the plan, else a setting that is false."""
     words = "recompute activations"
     if plan.hands_out("checkpointing"):
         yield Change("checkpointing", words, "--set checkpointing=true", {"checkpointing": True})

@@ -136,7 +136,7 @@ def _one_process(plan: Plan, why: str, own: HostChecks) -> list[Finding]:
 
 
 def _unpickled(plan: Plan) -> list[Finding]:
-    """Note a torchrun whose agents would run code that another user of the host writes into their store."""
+    """Note a torchrun that lets other users of the host run code: its agents unpickle data from an open port."""
     option = unpickling_option(plan.command)
     if option is None:
         return []
@@ -302,7 +302,7 @@ def _held(plan: Plan, facts: Facts) -> list[Finding]:
             message = f"{host}: {names}: compute mode prohibited: no process may use it"
             mend = f"sudo nvidia-smi -i {taken[0].index} -c DEFAULT     there, by its owner; {look}"
             return [Finding(level="refuse", code="gpu-prohibited", message=message, mend=mend)]
-        lines = [f"{host}: its {plan.profile.title} takes one process at a time, and it is held"]
+        lines = [f"{host}: its {plan.profile.title} accepts one process at a time, and a process holds it"]
         lines += [describe_holders(gpu, facts) for gpu in taken]
         return [Finding(level="refuse", code="gpu-busy-exclusive", message="\n  ".join(lines), mend=look)]
     chosen = choose_gpus(plan.profile, facts, plan.profile.count)
@@ -329,7 +329,7 @@ def _contexts(plan: Plan, facts: Facts) -> list[Finding]:
         more = f"as many cards   --gpus {started}\n  " if has_enough else ""
         mend = f"{more}as many processes as cards, or leave it to us   -- python …"
         return [Finding(level="note", code="more-processes-than-cards", message=message, mend=mend)]
-    message += f", and GPU {exclusive[0]} of {plan.host} takes one at a time"
+    message += f", and GPU {exclusive[0]} of {plan.host} accepts one process at a time"
     mend = (
         f"as many cards   --gpus {started}     or as many processes as cards, or leave it to us   -- python …"
     )
@@ -348,7 +348,7 @@ def _health(plan: Plan, facts: Facts) -> list[Finding]:
         message = f"{plan.host}: {facts.gpu_error}"
         found.append(Finding(level="note", code="gpu-lost", message=message))
     if facts.holders_error:
-        message = f"{plan.host}: who holds its cards is not known: {facts.holders_error}"
+        message = f"{plan.host}: the processes on its cards are unknown: {facts.holders_error}"
         found.append(Finding(level="note", code="holders-unknown", message=message))
     return found
 
@@ -401,7 +401,7 @@ def _environment(plan: Plan, facts: Facts) -> list[Finding]:
         )
     needed = map(distribution, plan.requirements)
     if unasked := [name for name in needed if name not in interpreter.packages]:
-        message = f"{plan.host}: the probe was not asked for {', '.join(unasked)}: a launch will ask"
+        message = f"{plan.host}: the probe did not look for {', '.join(unasked)}; a launch does"
         found.append(Finding(level="note", code="packages-unknown", message=message))
     return found
 
@@ -443,9 +443,9 @@ def _installed_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Findi
 def _no_venv(missing: Finding, facts: Facts) -> Finding:
     """Return the refusal for a host that cannot make an environment with the missing packages."""
     there = {one.path: one for one in (facts.interpreter, *(facts.pythons or ())) if one is not None}
-    lines = [f"{missing.message}, and nothing there can make an environment that has them"]
+    lines = [f"{missing.message}, and no program on the host can make an environment with them"]
     for one in there.values():
-        why = "no torch that will do has wheels for it" if one.has_ensurepip else "has no ensurepip"
+        why = "no suitable torch has wheels for it" if one.has_ensurepip else "has no ensurepip"
         lines.append(f"{one.path} {one.version}: {why}")
     if facts.uv is None:
         lines.append("uv: not found")
@@ -483,13 +483,13 @@ def _how(plan: Plan, facts: Facts, host: Host, own: HostChecks) -> list[Finding]
 def engine_findings(name: str, facts: Facts, host: Host) -> list[Finding]:
     """Refuse a container on a host, called `name` in messages, without a usable engine; note one that runs as root."""
     if engine(host, facts) is not None:
-        message = f"the container runs as root, as you are on {name}: its files will belong to root"
+        message = f"the container runs as root, because you are root on {name}: its files will belong to root"
         return [Finding(level="note", code="container-root", message=message)] if facts.user == "root" else []
     candidates = requested_engines(host, facts)
     wanted = f"no engine {host.engine}" if host.engine else "no container engine"
     lines = [
         f"{one.name} at {one.socket or one.program}: "
-        + (why_unusable(one, host) or f"it can, but {name} says engine = {host.engine}")
+        + (why_unusable(one, host) or f"usable, but {name} has engine = {host.engine}")
         for one in facts.engines
     ]
     message = "\n  ".join([f"{name}: {wanted} that can be used", *(lines or ["found on the host: none"])])

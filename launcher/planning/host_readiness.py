@@ -119,7 +119,9 @@ def _card_rows(host: Host, facts: Facts, named: Sequence[Profile]) -> Iterator[P
             "cards", "Apple GPU" if facts.has_apple_gpu else f"{facts.no_card}, {facts.cpus} CPUs"
         )
     if facts.holders_error:
-        yield Prerequisite.unknown("processes", f"those on the cards are not known: {facts.holders_error}")
+        yield Prerequisite.unknown(
+            "processes", f"the processes on the cards are unknown: {facts.holders_error}"
+        )
     for gpu in facts.gpus:
         if faults := card_faults(gpu):
             yield Prerequisite.unknown(f"GPU {gpu.index}", f"may be failing: {', '.join(faults)}")

@@ -24,7 +24,7 @@ def unknown_model(plan: Plan) -> list[Finding]:
         f"{model.value}: its config.json is neither here nor on {plan.host}, so the memory is not estimated"
     )
     if plan.hands_out("split") and plan.profile.kind == "cuda":
-        message += f", and the micro-batch of {plan.split.micro_batch} is a guess by the card alone"
+        message += f", and the micro-batch of {plan.split.micro_batch} is a guess from the card alone"
     mend = f"hf download {model.value} config.json     here: a launch reads it from the hub's cache"
     return [Finding(level="note", code="model-unknown", message=message, mend=mend)]
 

@@ -206,7 +206,9 @@ def card_choice_reason(profile: Profile, facts: Facts) -> str:
     best = best_card(facts, [profile])
     if best is None or len({(gpu.name, gpu.memory_mib) for gpu in facts.gpus}) < 2:
         return ""
-    return f"{profile.title} (GPU {best[1].index}) is taken: the most memory of those that we know"
+    return (
+        f"{profile.title} (GPU {best[1].index}) is chosen: it has the most memory of the cards with a profile"
+    )
 
 
 def runtime(profile: Profile, host: Host, job: Job, facts: Facts) -> str:

@@ -146,7 +146,7 @@ class AgentFile(NamedTuple):
 
     @property
     def to_send(self) -> bytes:
-        """The input of a boot program without the file: the compressed size in hex, the compressed file."""
+        """The input of the boot program on a host without the file: the compressed size in hex, then the compressed file."""
         packed = zlib.compress(self.data)
         return b"%08x%s" % (len(packed), packed)
 
@@ -228,7 +228,7 @@ def shell_command(python: str | None, root: str) -> str:
     """
     boot = f'exec "$p" -I -c {shlex.quote(_BOOT_LINE)} "$0" {agent_file().digest} mute'
     names = " ".join(shlex.quote(name) for name in ([python] if python else PYTHONS))
-    # With -E, without the login's PYTHONHOME, as the agent runs. Python 2 knows -E but not -I.
+    # -E ignores the login's PYTHONHOME, as the agent does. Python 2 has -E but not -I.
     check = 'e=$("$p" -E -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>&1)'
     version = 'v=$("$p" -V 2>&1 </dev/null) && v="${v#Python }${e:+ ($e)}"'
     seen = f'if {version} || command -v "$p" >/dev/null; then f="$f, $p $v"; fi'

@@ -250,7 +250,7 @@ def refusal(host: str, error: Mapping[str, Any]) -> AgentError:
 
 def _mend(host: str, code: str) -> str:
     if code == "read-only":
-        return "its kernel's log says why; once it can be written again, repeat the command"
+        return "the host's kernel log has the cause; once the disk accepts writes, repeat the command"
     return f"make room   launch gc --host {host}     or   launch rm RUN"
 
 
@@ -362,7 +362,9 @@ class AgentChannel(ForwardingOpener):
             try:
                 take(reader)
                 if reader.read(1):
-                    raise MalformedAnswerError(self.host, f"{self.host}: more was sent than was announced")
+                    raise MalformedAnswerError(
+                        self.host, f"{self.host}: the host sent more bytes than it announced"
+                    )
             except AgentError:
                 raise
             except BaseException:
@@ -455,7 +457,9 @@ class AgentChannel(ForwardingOpener):
         while not (line := self._line()).startswith(MAGIC):
             noise += len(line) + 1
             if noise > MAX_NOISE:
-                raise HostError(self.host, f"{self.host}: its login prints without end; no agent was heard")
+                raise HostError(
+                    self.host, f"{self.host}: its login prints endless output, and no agent answered"
+                )
         word, _, more = line.removeprefix(MAGIC).decode("utf-8", "replace").strip().partition(" ")
         return word, more
 

@@ -1,9 +1,9 @@
 """The background process that keeps a connection to a host open for later commands.
 
 `persistent_connection.py` starts it. It makes its own connection, without asking the user. Commands ask it
-over a Unix socket for streams, first of all to an agent of their own. It forwards bytes and stores none. It
-exits after the host's `hold` seconds without a command, when the connection is lost, when its socket is
-removed, and after an hour in any case.
+for streams over a Unix socket: each first asks for a stream to a new agent. It forwards bytes and stores
+none. It exits after the host's `hold` seconds without a command, when the connection is lost, when its socket
+is removed, and after an hour in any case.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PIECE = 1 << 18
 
 
 def main() -> None:
-    """Keep a connection open to the host on standard input. After any failure, exit without one."""
+    """Keep a connection open to the host that standard input names. On any failure, exit."""
     core_dumps.turn_off()
     host = Host.model_validate_json(sys.stdin.buffer.read())
     mark = Path(sys.argv[2])
@@ -110,7 +110,7 @@ class _Holder:
     def _left_s(self, besides: int = 0) -> float:
         """Return the seconds for which the connection stays open without new clients.
 
-        Ignore `besides` clients.
+        `besides` is a number of clients that do not count.
         """
         now = time.monotonic()
         with self._lock:
@@ -186,7 +186,9 @@ class _Holder:
                 return self._connection.open_port(port)
             case {"open": "program", "words": [*words]}:
                 return self._connection.open_program([str(word) for word in words])
-        raise HostError(self._host.name, f"{self._host.name}: the holder knows no such question")
+        raise HostError(
+            self._host.name, f"{self._host.name}: the connection server does not know this request"
+        )
 
 
 def _greeting(host: str, link: Socket) -> bytes:
@@ -200,7 +202,7 @@ def _greeting(host: str, link: Socket) -> bytes:
         link.settimeout(max(LOOK_S, deadline - time.monotonic()))
         said += link.recv(PIECE)
         if len(said) > MAX_NOISE or time.monotonic() > deadline:
-            raise HostError(host, f"{host}: its login prints without end; no agent was heard")
+            raise HostError(host, f"{host}: its login prints endless output, and no agent answered")
     return said
 
 

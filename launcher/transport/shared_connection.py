@@ -14,7 +14,7 @@ agent:
 
 A shared connection is thread-safe, and so are `sever` and `close` of a host client. Otherwise a client is for
 one thread at a time. When the connection breaks, every call of all its clients raises ConnectionLostError,
-and the next `client` connects again: once, even if many threads ask for one.
+and the next call of `client` connects again, once for all threads.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class RungReport(NamedTuple):
     def is_relied_on(self) -> bool:
         """Whether later plans may choose it for its speed: it trains, and its gradient is that of fp32.
 
-        Later plans do not know its dtypes.
+        Its dtypes are not checked, because later plans have no record of them.
         """
         cosine = self.measured.cosine if self.measured is not None else None
         is_near = cosine is None or cosine >= MIN_COSINE
@@ -87,8 +87,8 @@ class LargestMicroBatch(NamedTuple):
 class VerificationReport(NamedTuple):
     """The result of a verification. A missing part is None, or absent from `rungs`.
 
-    `launch` is the command line that launches the same job; None if the verification's own is not in the
-    local copy.
+    `launch` is the command line that launches the same job; None if the command line of the verification is
+    not in the local copy.
     """
 
     run: str

@@ -146,7 +146,7 @@ def test_a_mixed_host_says_which_card_is_taken_and_why(client, cards):
     cards.put("titan_rtx", "l40s", "l40s")
     said = client.seen("--", "sh", "-c", "echo sees $CUDA_VISIBLE_DEVICES")
     assert "1 x NVIDIA TITAN RTX, 2 x NVIDIA L40S, driver 580.65.06" in said
-    assert "L40S 48 GB (GPU 1) is taken: the most memory" in said
+    assert "L40S 48 GB (GPU 1) is chosen: it has the most memory" in said
     assert f"sees {uuid_of(1)}" in client.ok("logs", "last")
 
 

@@ -95,11 +95,11 @@ def test_a_run_counts_as_good_only_with_its_own_precision_and_all_its_losses():
     fp16, _, fp32 = card("titan_rtx").rungs
     plan = {"ladder": [fp16.model_dump(), fp32.model_dump()]}
     ended = {"state": "succeeded", "reason": "completed", "evidence": {"exit": 0}}
-    seen = {"verdict": "as-wanted", "sentence": "what ran is the card's best precision"}
+    seen = {"verdict": "as-wanted", "sentence": "this run used the card's best precision"}
     assert curves.fault_of(fp16, plan, ended, seen) == ""
     assert curves.fault_of(fp32, plan, ended, seen).startswith("failed: the plan began with fp16 autocast")
-    other = {"verdict": "lower-rung", "sentence": "what ran is rung 2"}
-    assert curves.fault_of(fp16, plan, ended, other) == "failed: what ran is rung 2"
+    other = {"verdict": "lower-rung", "sentence": "this run used rung 2"}
+    assert curves.fault_of(fp16, plan, ended, other) == "failed: this run used rung 2"
     broken = {"state": "failed", "reason": "attempts-exhausted", "evidence": {"class": "cuda-oom", "step": 8}}
     assert curves.fault_of(fp16, plan, broken, seen) == "failed: cuda-oom, step 8"
     assert curves.gap_in(PLAIN, STEPS) == ""

@@ -19,12 +19,12 @@ ASKED = Indexes(TORCHS, has_pip_conf=True)
 CASES = {
     "no such version": (
         "ERROR: Could not find a version that satisfies the requirement nosuch==9 (from versions: none)",
-        "no index that it asks has a requirement",
+        "no index of this build has one of the requirements",
         "job's requirements",
     ),
     "no such torch": (
         "ERROR: No matching distribution found for torch==2.13.0",
-        "the index of torch's builds does not have this one (asked: https://torch.example.org/cu126)",
+        "the index of torch's builds does not have this version (asked: https://torch.example.org/cu126)",
         'torch_index = ""',
     ),
     "torch's index out of reach": (
@@ -34,7 +34,7 @@ CASES = {
     ),
     "no such package, by uv": (
         "  cause: Because nosuch was not found in the package registry and you require nosuch>9, we can conclude that your requirements are",
-        "no index that it asks has a requirement",
+        "no index of this build has one of the requirements",
         "job's requirements",
     ),
     "no torch at all, by uv": (
@@ -49,12 +49,12 @@ CASES = {
     ),
     "no such version, by uv": (
         "  cause: Because there is no version of einops==99 and you require einops==99, we can conclude that your requirements are unsatisfiable.",
-        "no index that it asks has a requirement",
+        "no index of this build has one of the requirements",
         "job's requirements",
     ),
     "no such torch, by uv": (
         "  cause: Because there is no version of torch==2.13.0 and you require torch==2.13.0, we can conclude that your requirements are unsatisfiable.",
-        "the index of torch's builds does not have this one (asked: https://torch.example.org/cu126)",
+        "the index of torch's builds does not have this version (asked: https://torch.example.org/cu126)",
         'torch_index = ""',
     ),
     "conflict, by uv": (
@@ -70,7 +70,7 @@ CASES = {
     ),
     "another Python": (
         "ERROR: Ignored the following versions that require a different python version: 2.3.0 Requires-Python >=3.11",
-        "not for the base's Python",
+        "does not support the base's Python",
         "base = … for lab",
     ),
     "conflict": (
@@ -95,17 +95,17 @@ CASES = {
         "certificate",
         "ca_bundle",
     ),
-    "login": ("ERROR: HTTP error 403 while getting x: 403 Client Error: Forbidden for url", "let it in", "pip_conf"),
+    "login": ("ERROR: HTTP error 403 while getting x: 403 Client Error: Forbidden for url", "refuses access", "pip_conf"),
     "no network": (
         "WARNING: Retrying after connection broken by 'NewConnectionError: Failed to establish a new connection'",
         "cannot be reached",
         'network = "host"',
     ),
     "no name": ("dial tcp: lookup registry-1.docker.io: no such host", "cannot be reached", "proxy = true"),
-    "rate": ("toomanyrequests: You have reached your pull rate limit.", "enough requests", "another registry"),
+    "rate": ("toomanyrequests: You have reached your pull rate limit.", "limits the requests", "another registry"),
     "base": (
         "ERROR: failed to solve: lab/py:9: pull access denied, repository does not exist",
-        "base cannot be had",
+        "base image cannot be pulled",
         "can pull",
     ),
     "compiler": ("error: command 'gcc' failed: No such file or directory", "must be compiled", "-devel"),
@@ -201,7 +201,7 @@ def shelf(tmp_path_factory):
         ("http://127.0.0.1:9/simple", "cannot be reached from there"),
         ("https://nosuch.invalid/simple", "cannot be reached from there"),
         ("none", "the index of torch's builds does not have torch"),
-        ("another", "the index of torch's builds does not have this one"),
+        ("another", "the index of torch's builds does not have this version"),
     ],
 )
 def test_an_index_out_of_reach_is_not_one_without_the_package(shelf, tmp_path, by, index, what):

@@ -62,7 +62,7 @@ def test_a_run_that_went_on_from_its_checkpoint_is_as_expected():
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ([line for line in GOOD if line != HURT], "the fault did not come"),
+        ([line for line in GOOD if line != HURT], "the fault did not happen"),
         ([*GOOD, END], "reached the end 2 times"),
         (GOOD[:-1], "reached the end 0 times"),
         ([{"begin": 0}, *steps(1, 13), HURT, {"begin": 15}, *steps(16, STEPS), END], "only 13 steps"),
@@ -79,10 +79,10 @@ def test_what_a_broken_run_leaves_in_the_ledger_is_seen(lines, words):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"state": "failed", "reason": "hang"}, "ended as failed: hang; expected was succeeded"),
-        ({"state": "stopped", "reason": "by-user"}, "expected was succeeded"),
-        ({"model": model_after(STEPS - 1)}, "not that of an unhurt training"),
-        ({"model": ""}, "not that of an unhurt training"),
+        ({"state": "failed", "reason": "hang"}, "ended as failed: hang; expected: succeeded"),
+        ({"state": "stopped", "reason": "by-user"}, "expected: succeeded"),
+        ({"model": model_after(STEPS - 1)}, "differs from that of an undisturbed training"),
+        ({"model": ""}, "differs from that of an undisturbed training"),
         (
             {"differing": ("record/0002/log.txt",)},
             "the local copy differs from the host: record/0002/log.txt",
@@ -111,8 +111,8 @@ def test_a_run_that_is_to_end_must_end_so():
     ended = {"state": "failed", "reason": "disk-full", "model": ""}
     assert problems(lines, "folder-full", **ended) == ""
     succeeded = {**ended, "state": "succeeded", "reason": None}
-    assert "expected was failed" in problems(lines, "folder-full", **succeeded)
-    assert "expected was failed" in problems(lines, "folder-full", **{**ended, "reason": "hang"})
+    assert "expected: failed" in problems(lines, "folder-full", **succeeded)
+    assert "expected: failed" in problems(lines, "folder-full", **{**ended, "reason": "hang"})
     assert "reached the end" in problems([*lines, END], "folder-full", **ended)
 
 

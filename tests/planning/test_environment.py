@@ -175,7 +175,7 @@ def test_a_host_where_none_can_be_made_is_refused_with_what_it_has_and_the_mend(
     (finding,) = check(plan, there)
     assert (finding.level, finding.code) == ("refuse", "no-venv")
     assert "/usr/bin/python3.11 3.11.2: has no ensurepip" in finding.message
-    assert "/usr/bin/python3.7 3.7.2: no torch that will do has wheels for it" in finding.message
+    assert "/usr/bin/python3.7 3.7.2: no suitable torch has wheels for it" in finding.message
     assert "uv: not found" in finding.message
     assert all(word in finding.mend for word in ("python3-venv", "uv", "environment = "))
 

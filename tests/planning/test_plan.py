@@ -141,7 +141,8 @@ def test_of_several_kinds_of_card_the_one_with_the_most_memory_is_taken():
     assert one.name == "l40s"
     assert choose_gpus(one, told, 1) == ("GPU-2",)
     assert (
-        card_choice_reason(one, told) == "L40S 48 GB (GPU 2) is taken: the most memory of those that we know"
+        card_choice_reason(one, told)
+        == "L40S 48 GB (GPU 2) is chosen: it has the most memory of the cards with a profile"
     )
     assert best_card(told, [profile("titan_rtx")])[1].uuid == "GPU-1"
     assert card_choice_reason(one, facts(gpus=MIXED[2:])) == ""
@@ -188,7 +189,7 @@ def test_a_card_that_admits_us_goes_first_then_a_free_one_then_the_lower_index(c
     """What is dead holds nothing; what is said of the choice is the card that is taken."""
     told, one = facts(gpus=[*cards, gpu("NVIDIA TITAN RTX", index=2)]), profile("l40s")
     assert choose_gpus(one, told, 2) == tuple(f"GPU-{index}" for index in order)
-    assert f"(GPU {order[0]}) is taken" in card_choice_reason(one, told)
+    assert f"(GPU {order[0]}) is chosen" in card_choice_reason(one, told)
 
 
 @pytest.mark.parametrize(
@@ -490,7 +491,7 @@ def test_packages_that_a_probe_was_not_asked_for_are_noted():
     told = {"path": "/p", "version": "3.11.2", "packages": {"peft": "0.21"}}
     (found,) = check(one, facts(interpreter=told))
     assert (found.level, found.code) == ("note", "packages-unknown")
-    assert "not asked for torch:" in found.message
+    assert "did not look for torch;" in found.message
 
 
 @pytest.mark.parametrize(

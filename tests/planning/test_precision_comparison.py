@@ -36,7 +36,7 @@ def seen(trained=FP32, frozen=HALF, autocast=(), computed=None, **more):
 @pytest.mark.parametrize(
     ("ran", "ladder", "kind", "words"),
     [
-        (seen(autocast=["float16"], scaler=True), TURING, "as-wanted", "what ran is the card's best precision"),
+        (seen(autocast=["float16"], scaler=True), TURING, "as-wanted", "this run used the card's best precision"),
         (seen(autocast=["float16"], scaler=True, frozen=FP32, computed=HALF), TURING, "lower-rung", "rung 2"),
         (seen(frozen=FP32), TURING, "lower-rung", "rung 3 of the ladder, fp32"),
         (seen(HALF, scaler=True), TURING, "unsound", "a scaler cannot unscale float16 gradients"),

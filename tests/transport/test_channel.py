@@ -249,7 +249,7 @@ def test_a_line_without_end_is_cut_off(peer, monkeypatch):
     [
         ("disk-full", "disk full on box: /root/x\n  make room   launch gc --host box"),
         ("quota", "disk quota used up on box: /root/x\n  make room"),
-        ("read-only", "read-only file system on box: /root/x\n  its kernel's log says why"),
+        ("read-only", "read-only file system on box: /root/x\n  the host's kernel log has the cause"),
     ],
 )
 def test_a_disk_that_refuses_is_named_with_its_host(peer, code, words):
@@ -314,7 +314,7 @@ def test_a_stream_that_is_longer_than_announced_is_an_error(peer):
     chunks = [message(b"ab", chunk=2), *[message(b"x" * 1000, chunk=1000)] * 50]
     with (
         AgentChannel("box", peer([HELLO, *chunks]).link) as agent,
-        pytest.raises(MalformedAnswerError, match="more was sent than was announced"),
+        pytest.raises(MalformedAnswerError, match="the host sent more bytes than it announced"),
     ):
         agent.receive_stream("send", lambda stream: stream.read(2))
 

@@ -560,10 +560,10 @@ def test_a_login_that_prints_before_us_is_no_hindrance(client, lab, bashrc, nois
 
 ENDS = {
     "echo not available >&2; exit 3": "ended with exit status 3 before an agent began; it said: not available",
-    "set -e; false": "ended with exit status 1 before an agent began, without a word",
+    "set -e; false": "ended with exit status 1 before an agent began, without output",
     "exec sh -c 'exec tmuxx attach'": "ended with exit status 127 before an agent began; it said: .*tmuxx.*",
     "PATH=/nowhere": "ended with exit status 127 before an agent began; it said: .*sh: not found",
-    "kill -9 $$": "ended before an agent began, without a word",
+    "kill -9 $$": "ended before an agent began, without output",
 }
 
 

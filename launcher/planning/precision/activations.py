@@ -11,7 +11,7 @@ from launcher.values.model import Model
 from launcher.values.precision import Precision
 
 LINEARS = {"gated": 7, "plain": 4, "gelu_new": 4}
-"""The linear layers of a decoder layer that get an adapter. Without a gate, queries, keys and values share one."""
+"""The linear layers of a decoder layer that get an adapter. Without a gate, queries, keys and values share one layer."""
 _INPUT_COPIES = {"gated": 5, "plain": 2, "gelu_new": 2}
 """The number of linear layers that read the normalized hidden state; autocast makes a half copy for each."""
 _MLP_TENSORS = {"gated": 4, "plain": 2, "gelu_new": 5}
@@ -37,7 +37,7 @@ def passing_bytes(model: Model, precision: Precision) -> float:
 
 
 def stream_bytes(precision: Precision) -> int:
-    """Return the bytes of an element of the hidden state between layers: those of the base, which autocast adds to."""
+    """Return the bytes of an element of the hidden state between layers: autocast keeps it in the base's dtype."""
     return 4 if precision.base_dtype == "float32" else 2
 
 
@@ -57,7 +57,7 @@ def adapter_parameters(model: Model, rank: int) -> int:
 
 
 def _norms(model: Model, method: Method, precision: Precision) -> float:
-    """The two norms' bytes: inputs in float32, because they compute in it; for a trained gated model also results."""
+    """The bytes of the two norms: their inputs in float32, and their results if the norms of a gated model are trained."""
     is_native = precision.autocast_dtype is None and compute_bytes(precision) == 2
     if model.mlp != "gated":
         return 2 * model.hidden_size * (2 if is_native else 4)
@@ -66,7 +66,7 @@ def _norms(model: Model, method: Method, precision: Precision) -> float:
 
 
 def _inputs(model: Model, method: Method, precision: Precision) -> float:
-    """The inputs of attention and MLP; under autocast a half copy for each linear layer, and for an adapter's."""
+    """The inputs of attention and MLP. Under autocast: a half copy for each linear layer, and one for an adapter's."""
     if precision.autocast_dtype is None:
         return 2 * model.hidden_size * compute_bytes(precision)
     output = 2 * model.queries if trains_adapter(method) else 0
@@ -83,7 +83,7 @@ def _attention(model: Model, precision: Precision, length: int) -> float:
 
 
 def _mlp(model: Model, precision: Precision) -> float:
-    """The MLP's kept bytes. A 4-bit layer returns its input's dtype, so over float32 only the last input is half."""
+    """The MLP's kept bytes. A 4-bit layer returns its input's dtype: over a float32 base, only the last tensor is half."""
     is_quantized = precision.quantization is not None or model.weight_bits is not None
     if is_quantized and precision.autocast_dtype is not None and precision.base_dtype == "float32":
         return (4 * (_MLP_TENSORS[model.mlp] - 1) + 2) * model.mlp_width

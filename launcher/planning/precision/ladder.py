@@ -434,7 +434,7 @@ def too_large(inputs: LadderInputs, rung: Precision) -> str:
     available, needed = usable_gb(inputs.profile), inputs.estimate(rung)
     if inputs.model is None or available is None or needed is None or needed.total / GB <= available:
         return ""
-    if rung.digest in inputs.measured:  # it was trained there
+    if rung.digest in inputs.measured:  # `launch verify` has trained it there
         return ""
     again = " with activation checkpointing" if inputs.workload.is_checkpointed else ""
     return f"it needs about {gb_words(needed.total)} GB{again} for {inputs.model.billions:.1f} B parameters; {usable_words(inputs.profile)}"

@@ -37,7 +37,7 @@ The driver's part: 1.4 % of an RTX 4090 (24564 MiB; torch sees 24217), 1.5 % of 
 0.5 % of an H200.
 """
 HOST_SHARE = 1 / 6
-"""The share of a host's memory that a card without its own does not get: system and processes use it.
+"""The share of a host's memory that a card without its own memory does not get: system and processes use it.
 
 On a DGX Spark with 121.7 GiB, 101 to 102 were free for CUDA, without a desktop and other programs
 (MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks issue 47).
@@ -45,7 +45,7 @@ On a DGX Spark with 121.7 GiB, 101 to 102 were free for CUDA, without a desktop 
 APPLE_SHARE = 1 / 3
 """The system's share of a Mac's memory: Metal's `recommendedMaxWorkingSetSize` is two thirds up to 36 GB."""
 LOGIT_BYTES = 12
-"""Bytes per logit at the peak of its loss: log-softmax, its gradient and the loss's, all in float32."""
+"""Bytes per logit at the peak of the loss, in float32: the log-softmax, its gradient and the loss's gradient."""
 TEACHER_LOGIT_BYTES = 20
 """Additional bytes per logit in a distillation: both models' logits, and both distributions."""
 
@@ -230,7 +230,9 @@ def _passes(training: Training, precision: Precision, tokens: int) -> float:
         return copies + model.layers * layer + logits
     inputs = (model.layers + 2) * model.hidden_size * stream_bytes(precision) * tokens
     again = layer + passing_bytes(model, precision) * tokens + copies / model.layers
-    head = min(copies, 2 * model.vocab_size * model.hidden_size)  # it is not recomputed, so its copy stays
+    head = min(
+        copies, 2 * model.vocab_size * model.hidden_size
+    )  # the head is not recomputed, so its copy stays
     cached = copies if not trains_adapter(method) else head
     return inputs + max(head + logits, again, cached + 10 * model.vocab_size * tokens)
 

@@ -88,15 +88,17 @@ def judge(
             return on_rung(ladder, number)
     fault = _fault(ran, ladder[0])
     if fault is not None:
-        return PrecisionVerdict("unsound", f"this card does not train soundly with what ran: {fault}", None)
+        return PrecisionVerdict(
+            "unsound", f"this run used a precision that does not train soundly on this card: {fault}", None
+        )
     rows = compare(ran, ladder[0], is_rehearsed=is_rehearsed, trains_all=trains_all)
     differences = ", ".join(f"{row.name} {row.ran} instead of {row.wanted}" for row in rows if row.differs)
     return PrecisionVerdict(
-        "different", f"what ran is on no rung of the ladder, and may train: {differences}", None
+        "different", f"this run used a precision outside the ladder, which may train: {differences}", None
     )
 
 
-def on_rung(ladder: Sequence[Precision], number: int, subject: str = "what ran is") -> PrecisionVerdict:
+def on_rung(ladder: Sequence[Precision], number: int, subject: str = "this run used") -> PrecisionVerdict:
     """Return the verdict on a training that ran a rung of the ladder, counted from 1."""
     if number == 1:
         return PrecisionVerdict("as-wanted", f"{subject} the card's best precision", 1)
@@ -155,7 +157,7 @@ def _main_row(name: str, ran: dict[str, int], wanted: str) -> PrecisionRow:
 
 
 def _frozen_row(ran: dict[str, int], wanted: Precision) -> PrecisionRow:
-    """Return the row of a frozen base. A base that was saved in 4 bits needs no plan for it."""
+    """Return the row of a frozen base. 4-bit weights that were saved so are no difference from the plan."""
     row = _main_row("frozen weights", ran, wanted.base_dtype)
     is_wide = wanted.quantization is not None and wanted.quantization not in ran
     return row._replace(wanted=wanted.base_title, differs=row.differs or is_wide)

@@ -23,7 +23,7 @@ class BuildFailure(NamedTuple):
 
 
 class Indexes(NamedTuple):
-    """The package indexes of a build: torch's URL, None if torch has no own index; whether pip_conf sets the other."""
+    """The package indexes of a build: torch's own URL, if any, and whether pip_conf sets the index of the other packages."""
 
     torch: str | None = None
     has_pip_conf: bool = False
@@ -80,7 +80,7 @@ CAUSES = (
     ),
     _cause(
         r"\b(?:401 Unauthorized|403 Forbidden|401 Client Error|403 Client Error)\b|unauthorized: authentication required",
-        "the index, or the registry, does not let it in",
+        "the index, or the registry, refuses access",
         "pip_conf = … in [hosts.{host}.build]: pip's settings with a login",
         is_of_index=True,
     ),
@@ -94,17 +94,17 @@ CAUSES = (
     ),
     _cause(
         r"toomanyrequests",
-        "the registry has had enough requests from there",
-        "later again, or base = … for {host}: the same image of another registry",
+        "the registry limits the requests from this host",
+        "try again later, or base = … for {host}: the same image of another registry",
     ),
     _cause(
         r"manifest unknown|manifest for \S+ not found|pull access denied|repository does not exist",
-        "its base cannot be had",
+        "its base image cannot be pulled",
         "base = … for {host}: an image that its engine can pull",
     ),
     _cause(
         r"requires a different Python|Ignored the following versions that require a different python version",
-        "a requirement is not for the base's Python",
+        "a requirement does not support the base's Python",
         "another version of it in the job's requirements, or base = … for {host}",
     ),
     _cause(
@@ -120,14 +120,14 @@ CAUSES = (
     ),
     _cause(
         r"\bno versions? of torch(?:vision|audio)?[=<>!]|No matching distribution found for torch(?:vision|audio)?\b|that satisfies the requirement torch(?:vision|audio)?\b",
-        "the index of torch's builds does not have this one",
+        "the index of torch's builds does not have this version",
         "torch_index = … in [hosts.{host}.build]: an index that has it; or another torch in the job's requirements",
         is_of_index=True,
     ),
     _cause(
         r"No matching distribution found for|Could not find a version that satisfies the requirement"
         r"|was not found in the (?:package registry|provided package locations|cache)|\b(?:is|are) no versions? of \S+",
-        "no index that it asks has a requirement",
+        "no index of this build has one of the requirements",
         "another version in the job's requirements, or an index that has it: pip_conf = … in [hosts.{host}.build]",
         is_of_index=True,
     ),
@@ -139,7 +139,7 @@ CAUSES = (
     _cause(
         r"command '?(?:\S*/)?(?:x86_64-linux-gnu-)?(?:gcc|g\+\+|cc|nvcc)'? failed|Python\.h: No such file"
         r"|CUDA_HOME environment variable is not set|error: Microsoft Visual|unable to execute '?(?:gcc|cc|g\+\+)",
-        "a requirement must be compiled, and its base lacks what that needs",
+        "a requirement must be compiled, and its base lacks a compiler or headers",
         "a version of it that has a wheel, or base = … for {host}: one with compilers (CUDA's: a -devel image)",
     ),
     _cause(
@@ -163,7 +163,7 @@ def build_failure(lines: Sequence[str], host: str, asked: Indexes) -> BuildFailu
             without = cause.is_of_index and asked.has_pip_conf and asked.is_torchs(found)
             mend = WITHOUT_TORCHS if without else cause.mend
             return BuildFailure(what, tuple(found)[:MAX_LINES], mend.format(host=host))
-    return BuildFailure(None, tuple(lines)[-LAST_LINES:], "its last lines are above: what do they say?")
+    return BuildFailure(None, tuple(lines)[-LAST_LINES:], "the cause is unknown: read its last lines above")
 
 
 def _errors(lines: Iterable[str]) -> list[list[str]]:

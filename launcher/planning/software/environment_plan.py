@@ -111,7 +111,7 @@ def maker_of(environment: Environment, facts: Facts, settings: BuildOptions) -> 
 
 
 def _uv_can_fill(version: str, settings: BuildOptions) -> bool:
-    """Whether uv is recent enough, and pip's settings contain none that only pip understands."""
+    """Whether uv is recent enough and understands all of pip's settings."""
     found = re.search(r"[0-9]+\.[0-9]+", version)
     is_recent = found is not None and Version(found[0]) >= OLDEST_UV
     known = {*_UV_NAMES, *_HARMLESS_SETTINGS, *(["cert"] if settings.ca_bundle is not None else [])}

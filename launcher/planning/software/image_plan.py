@@ -47,7 +47,7 @@ def image(
     if job.image is not None:
         return Image(name=job.image, dockerfile=None, requirements=())
     if sources is None:
-        raise ValueError("this image is made, and nothing was given to make it from")
+        raise ValueError("this image must be built, and its sources are missing")
     torch = torch_for(job.requirements, site.with_card(profile, python_of(build.base)), sources.wheels)
     requirements = pinned(job.requirements, torch.torch)
     words = {"base": build.base, "torch_index": torch.url or ""}
@@ -107,7 +107,7 @@ def context(image: Image) -> dict[str, bytes]:
     Raises ValueError for the user's own image.
     """
     if image.dockerfile is None:
-        raise ValueError(f"{image.name} is not ours to build")
+        raise ValueError(f"{image.name} is the user's own image: it is not built")
     return {"Dockerfile": image.dockerfile.encode(), **requirement_files(image.requirements)}
 
 

@@ -245,7 +245,7 @@ def _why_release(table: WheelTable, place: TorchTarget, release: Release, wanted
         return f"torch {release.torch} is the one that launch is tested with"
     if _is_left_behind(table, place) and release == _last(table, place):
         return f"torch {release.torch} is the last with code for capability {place.profile.capability}"
-    return f"torch {release.torch} is the newest that will do"
+    return f"torch {release.torch} is the newest that runs here"
 
 
 def _why_build(table: WheelTable, place: TorchTarget, release: Release, build: WheelBuild | None) -> str:
@@ -266,11 +266,11 @@ def _notes(table: WheelTable, place: TorchTarget, release: Release, build: Wheel
     notes = []
     if _is_left_behind(table, place):
         notes.append(
-            f"torch {_last(table, place).torch} is the last with code for a {profile.title}: its line ends there"
+            f"torch {_last(table, place).torch} is the last with code for a {profile.title}; later releases have none"
         )
     if branch := table.last_drivers.get(profile.capability or ""):
         notes.append(
-            f"driver branch {branch} is its last; nvidia-smi names the driver's CUDA there, not the one that the card can run"
+            f"driver branch {branch} is the last for this card; nvidia-smi prints the driver's CUDA version, which this card may not run"
         )
     if build.name in release.experimental:
         notes.append(f"{build.name} of torch {release.torch} is an experimental build")
@@ -338,10 +338,10 @@ def verifiable_torch(chosen: str | None, settings: BuildOptions) -> str | None:
 
 
 def unimported_torch(chosen: str | None, settings: BuildOptions, profile: Profile | None) -> str | None:
-    """Return the torch that needs no import for its check: its version, "" for any, None for none.
+    """Return the torch that is checked without an import: its version, "" for any torch, None if each needs the import.
 
-    Only an import shows a torch's architectures, and only a card needs them. For a build chosen for the card,
-    they are in the table if it comes from the official index.
+    The import shows the torch's architectures, which matter only for a card. For the build that launcher
+    chose, the table has them, if the build comes from the official index.
     """
     if profile is None or profile.compute is None:
         return ""

@@ -142,7 +142,7 @@ class Transfer:
                 piece = stream.read(min(left, PIECE))
                 if not piece:
                     host = self._client.host
-                    raise MalformedAnswerError(host, f"{host}: less was sent than was announced")
+                    raise MalformedAnswerError(host, f"{host}: the host sent fewer bytes than it announced")
                 left -= len(piece)
                 digest.update(piece)
                 file.write(piece)

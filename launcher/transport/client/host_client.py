@@ -77,7 +77,7 @@ MAX_LINE = 1 << 16
 MAX_LINES = 128 << 20
 """The maximum bytes of all lines of a list: 200,000 files with paths of 500 characters."""
 MAX_SIGNS = 50
-"""The maximum number of progress messages per second, with the same number in advance.
+"""The maximum number of progress messages per second. As many more are allowed at the start.
 
 An agent sends one per second.
 """
@@ -186,7 +186,7 @@ class _VerbGroup:
                     if line[:1].isdigit():
                         signs += 1
                         if signs > MAX_SIGNS * (1 + time.monotonic() - began):
-                            raise self._malformed(verb, "it has nothing but signs of life")
+                            raise self._malformed(verb, "it has too many progress messages")
                         heard(_READ.validate_json(line, strict=True))
                         continue
                     take(line)
@@ -196,7 +196,7 @@ class _VerbGroup:
                 if count > MAX_FILES:
                     raise self._malformed(verb, f"it names more than {MAX_FILES:,} files")
                 if size > MAX_LINES:
-                    raise self._malformed(verb, "its names are too long to be true")
+                    raise self._malformed(verb, "its names are too long")
 
         try:
             return self._channel.receive_stream(verb, read, payload, wait_s=wait_s, total_s=total_s, **args)
@@ -287,7 +287,7 @@ class RunList(_VerbGroup):
         return self._ask(_Located, "place", run=run).place
 
     def entrance(self, run: str) -> list[str]:
-        """Return the command of a program on the host that acts as an agent beside the run's processes.
+        """Return the command that starts a program on the host which acts as an agent beside the run's processes.
 
         Raises AgentError `no-job` while its job does not run, and `silent` if its state is unknown.
         """

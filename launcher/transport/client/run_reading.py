@@ -58,7 +58,7 @@ class SingleReader:
                 return answer
             if time.monotonic() > until + READ_S:
                 raise ConnectionLostError(
-                    self._channel.host, f"{self._channel.host}: the agent says nothing of {run}"
+                    self._channel.host, f"{self._channel.host}: the agent does not answer about {run}"
                 )
 
 
@@ -100,7 +100,9 @@ def answers(host: str, reply: AgentReply, count: int) -> dict[int, AgentReply | 
         found[line.question] = _reply(host, reply.payload[position:middle], reply.payload[middle:end])
         position = end
     if position != len(reply.payload):
-        raise MalformedAnswerError(host, f"{host}: the agent's answer to `read` is not as long as it says")
+        raise MalformedAnswerError(
+            host, f"{host}: the agent's answer to `read` has another length than it states"
+        )
     return found
 
 
@@ -204,7 +206,7 @@ class BatchedReader:
             with self._opened() as channel:
                 while self._is_due():
                     self._ask(channel)
-        except (AgentError, RefusedStreamError) as error:  # neither is about a run
+        except (AgentError, RefusedStreamError) as error:  # the connection failed, not one run
             self._fail(ConnectionLostError(self._host, str(error)))
         except Exception as error:  # noqa: BLE001 - it is raised where a run is read
             self._fail(error)

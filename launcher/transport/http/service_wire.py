@@ -212,7 +212,7 @@ def _reply(response: requests.Response) -> ServiceReply:
             )
         if time.monotonic() > until:
             raise WireError(
-                CallFailure.SILENT, f"its answer is not whole after {CALL_S:.0f} s", was_sent=True
+                CallFailure.SILENT, f"its answer is incomplete after {CALL_S:.0f} s", was_sent=True
             )
         parts.append(piece)
     headers = response.headers
@@ -250,7 +250,7 @@ def _failure(error: Exception, where: str) -> WireError:
         words = f"the certificate of {where} is not accepted here"
         return WireError(CallFailure.CERTIFICATE, words, was_sent=False)
     if isinstance(error, requests.exceptions.ProxyError):
-        words = f"the proxy before {where} does not let us through (HTTPS_PROXY)"
+        words = f"the proxy before {where} refuses the connection (HTTPS_PROXY)"
         return WireError(CallFailure.NO_NETWORK, words, was_sent=False)
     if isinstance(cause, urllib3.exceptions.NameResolutionError):
         words = f"'{where}' cannot be resolved; is the network up?"
@@ -263,7 +263,7 @@ def _failure(error: Exception, where: str) -> WireError:
             CallFailure.NO_NETWORK, f"{where} cannot be reached; is the network up?", was_sent=False
         )
     if isinstance(error, requests.exceptions.Timeout):
-        return WireError(CallFailure.SILENT, f"{where} took the call and gave no answer", was_sent=True)
+        return WireError(CallFailure.SILENT, f"{where} received the call and gave no answer", was_sent=True)
     return WireError(CallFailure.BROKEN_OFF, f"{where} hung up before its answer", was_sent=True)
 
 

@@ -125,7 +125,7 @@ class SshConnection:
             asks = "start another shell, or wait for input"
         lines = [printable(line) for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
         words += (
-            f"; it said: {' / '.join(lines[-SAID_LINES:])[-MAX_MESSAGE:]}" if lines else ", without a word"
+            f"; it said: {' / '.join(lines[-SAID_LINES:])[-MAX_MESSAGE:]}" if lines else ", without output"
         )
         return ConnectionLostError(
             host.name,
@@ -263,7 +263,7 @@ class SshConnection:
     def _keep_alive(self, transport: paramiko.Transport) -> None:
         """Make the server answer regularly, even if the agent is silent.
 
-        A wire that receives nothing closes.
+        A wire closes itself if it receives nothing for too long.
         """
         while not self._is_closed.wait(KEEPALIVE_S) and transport.is_active():
             with contextlib.suppress(

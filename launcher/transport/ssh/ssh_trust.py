@@ -47,8 +47,8 @@ class Trust(paramiko.MissingHostKeyPolicy):
     def __init__(self, who: str, host: str, hop: Hop, before: Hop | None, peer: str | None) -> None:
         """Read the hop's files. Raises HostKeyError.
 
-        `who` is the hop's name in messages, `before` the previous hop, `peer` its IP address if this machine
-        itself has connected to it.
+        `who` is the hop's name in messages and `before` the previous hop. `peer` is the hop's IP address if
+        this machine itself has connected to the hop.
         """
         self._who = who
         self._host = host
@@ -96,7 +96,9 @@ class Trust(paramiko.MissingHostKeyPolicy):
                 f"{self._who}'s host key is new, and accepted:  {_shown(key)}\n  recorded in {self._file}"
             )
         if self._ip and not ip_keys and not authority:
-            with contextlib.suppress(OSError):  # only a later check would miss it
+            with contextlib.suppress(
+                OSError
+            ):  # a failure only means that later commands have no key to compare
                 self._append(self._ip, key)
 
     def _judge(self, name: str, key: paramiko.PKey, certificate: Certificate | None) -> HostKeyVerdict:
@@ -142,13 +144,13 @@ class Trust(paramiko.MissingHostKeyPolicy):
             except UnreadableRevocationsError as error:
                 words = f"host key cannot be checked: RevokedHostKeys {file}: {error}"
                 raise self._error(
-                    f"{words}\n  ssh refuses every host then; mend the file, or its line in ~/.ssh/config"
+                    f"{words}\n  ssh then refuses every host; correct the file, or its line in ~/.ssh/config"
                 ) from error
             if found:
                 raise self._revoked(key, f"RevokedHostKeys {file}")
 
     def _revoked(self, key: paramiko.PKey, where: str) -> HostKeyError:
-        words = f"host key is REVOKED: it shows {_shown(key)}, which (or whose authority) {where} forbids"
+        words = f"host key is REVOKED: it shows {_shown(key)}, and {where} forbids this key or its authority"
         return self._error(f"{words}\n  this may be another machine; ask the host's owner for its new key")
 
     def _differs(self, key: paramiko.PKey, known: KnownKey) -> HostKeyError:
@@ -256,7 +258,7 @@ class Trust(paramiko.MissingHostKeyPolicy):
             )
         except (OSError, subprocess.SubprocessError) as error:
             text = f"host key cannot be checked: KnownHostsCommand {words[0]}: {error}"
-            raise self._error(f"{text}\n  mend its line in ~/.ssh/config") from error
+            raise self._error(f"{text}\n  correct its line in ~/.ssh/config") from error
         yield from known_hosts.lines(done.stdout, f"KnownHostsCommand {words[0]}")
 
 

@@ -27,7 +27,7 @@ LEAVE_S = 1
 TURNED_AWAY = (
     b"Exceeded MaxStartups",
     b"Not allowed at this time",
-)  # messages of a full sshd; older versions send nothing
+)  # sshd sends these when it has too many logins; older versions send nothing
 RETRY_S = 0.2, 1.2
 
 

@@ -53,7 +53,7 @@ def test_what_a_script_used_stands_beside_what_the_card_wants(client):
     assert rows["autocast"] == ["none", "fp16", "differs"]
     assert rows["trained weights"] == ["fp16", "fp32", "differs"]
     assert rows["scaler"] == ["on", "on"]
-    assert "with what ran: a scaler cannot unscale float16 gradients" in said
+    assert "soundly on this card: a scaler cannot unscale float16 gradients" in said
     command = "launch --profile titan_rtx --rehearse -e 'A=b c' --adapt -- python train.py --lr 1"
     assert f"next   {command}" in said
     values = report(client, "last")
@@ -99,9 +99,9 @@ def test_what_was_only_taken_is_not_said_to_have_run(client):
     client.script("import launcher_worker as worker\nworker.knobs().precision\nworker.done(1)\n")
     client.ok(*TURING, "--set", "inject=false", "--", "python", "train.py")
     said = client.ok("explain", "last")
-    assert "what ran is" not in said
+    assert "this run used" not in said
     assert "  the script takes the card's best precision\n" in said
-    assert "did not see what ran: inject = false" in said
+    assert "did not observe the precision: inject = false" in said
     assert re.search(r"^ +from the plan  the card wants$", said, re.MULTILINE)
     assert re.search(r"device +cpu, for cuda  cuda$", said, re.MULTILINE)
     assert re.search(r"products +not seen  ", said)

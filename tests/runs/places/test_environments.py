@@ -311,7 +311,7 @@ def test_a_host_without_ensurepip_is_refused_before_anything_is_sent(client, bar
     """What was found, and the mend."""
     done = client.run(*LAUNCH)
     assert done.returncode == 3
-    assert "lacks small, and nothing there can make an environment" in done.stderr
+    assert "lacks small, and no program on the host can make an environment" in done.stderr
     assert "/usr/bin/python3 3." in done.stderr
     assert "has no ensurepip" in done.stderr
     assert "python3-venv" in done.stderr

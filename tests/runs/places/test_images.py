@@ -346,7 +346,10 @@ def test_a_pin_that_no_index_has_is_told_with_the_builder_s_lines(client, box):
     assert done.returncode == 4
     assert "No matching distribution found for nosuchpackage==9" in done.stderr
     assert "the build of launcher/cpu:" in done.stderr
-    assert "failed: no index that it asks has a requirement (asked: the index in pip_conf)\n" in done.stderr
+    assert (
+        "failed: no index of this build has one of the requirements (asked: the index in pip_conf)\n"
+        in done.stderr
+    )
     assert "another version in the job's requirements" in done.stderr
     nothing_is_left(box)
     write_job(client, SMALL)

@@ -236,7 +236,7 @@ def test_a_doubtful_success_has_its_own_mark_and_its_next_command(capsys):
 
 def test_a_success_at_a_precision_that_is_not_sound_says_so(capsys):
     """With the rule that is broken, and the command that shows what the card wants."""
-    why = "this card does not train soundly with what ran: a scaler cannot unscale float16 gradients"
+    why = "this run used a precision that does not train soundly on this card: a scaler cannot unscale float16 gradients"
     result = Result(None, {}, None, {}, None, None, unsound=why)
     PlainView().end(RUN, RunState(state="succeeded", evidence={"exit": 0}), result)
     said = capsys.readouterr().err

@@ -237,7 +237,7 @@ def refused(client, *words):
         ("NOT_SET", "export NOT_SET="),
         ("EMPTY", "export EMPTY="),
         ("SHORT", "fewer than 4 characters"),
-        ("HF_TOKEN=hf_SESAME", "its name alone"),
+        ("HF_TOKEN=hf_SESAME", "give only its name"),
         ("hf-SESAME", "name of an environment variable"),
         ("LAUNCH_TOKEN", "LAUNCH_TOKEN"),
         ("LD_PRELOAD", "LD_PRELOAD"),

@@ -120,7 +120,7 @@ def test_an_exclusive_card_that_a_stranger_holds_is_refused_with_who_and_what_to
         done = client.run("--host", "A", "--profile", "titan_rtx", "--", "true")
         assert done.returncode == 3
         assert (
-            "refused before anything was sent: A: its TITAN RTX 24 GB takes one process at a time"
+            "refused before anything was sent: A: its TITAN RTX 24 GB accepts one process at a time"
             in done.stderr
         )
         assert f"pid {held.pid} (root, /usr/bin/python3 -B " in done.stderr

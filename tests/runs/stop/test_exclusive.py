@@ -127,7 +127,8 @@ def test_a_torchrun_of_one_s_own_gets_a_card_for_each_rank_too(project, exclusiv
     done = project.run(*words, "torchrun", "--nproc-per-node=4", *script)
     assert done.returncode == 3
     assert (
-        "'torchrun' would start 4 processes on 2 cards, and GPU 0 of local takes one at a time" in done.stderr
+        "'torchrun' would start 4 processes on 2 cards, and GPU 0 of local accepts one process at a time"
+        in done.stderr
     )
 
 
