@@ -10,7 +10,8 @@ EVIDENCE = {
     "class": REASON,
     "line": "its last attempt was ended from outside",
     "why": "its script never asked worker.resume_from(), so another attempt would begin at step 1 again",
-    "mend": "call worker.resume_from() to continue from its checkpoint, or set `restart = true` to start again",
+    "mend": "call worker.resume_from() to continue from its checkpoint; "
+    "if it resumes from its own file, --set restart=true",
 }
 """The evidence of a run whose script cannot continue."""
 

@@ -64,7 +64,8 @@ class Spooled(LivenessProbe):
                 "class": restartable.REASON,
                 "line": line,
                 "why": "its script never asked worker.resume_from(), so another session would begin at step 1 again",
-                "mend": "call worker.resume_from() to continue in the next session, or set `restart = true` to start again",
+                "mend": "call worker.resume_from() to continue in the next session; "
+                "if it resumes from its own file, --set restart=true",
             }
             return "failed", restartable.REASON, evidence
         if fruitless < MAX_FRUITLESS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from launcher.base.json_file import JsonObject
-from launcher.values.record import Event, RunState, State, Summary
+from launcher.values.record import Event, Reason, RunState, State, Summary
 
 KILLED = 137
 SIGKILL = 9
@@ -42,13 +42,17 @@ def diagnosis(evidence: object) -> dict[str, str]:
 def why_failed(evidence: object) -> str | None:
     """Return the cause of a failure of a known class in one line.
 
-    If the words refer to the log's last line, that line is appended, cut to fit.
+    If the words refer to the log's last line, that line is appended, cut to fit. If the script cannot start
+    again, the end of its last attempt comes first.
     """
     known = diagnosis(evidence)
     why, line = known.get("why"), " ".join(known.get("line", "").split())
-    if why is None or not line or not why.endswith(_LAST_LINE):
+    if why is None or not line:
         return why
-    return f"{why}: {line if len(line) <= MAX_LINE_LENGTH else line[: MAX_LINE_LENGTH - 1] + '…'}"
+    line = line if len(line) <= MAX_LINE_LENGTH else line[: MAX_LINE_LENGTH - 1] + "…"
+    if isinstance(evidence, dict) and evidence.get("class") == Reason.NOT_RESTARTABLE:
+        return f"{line}; {why}"
+    return f"{why}: {line}" if why.endswith(_LAST_LINE) else why
 
 
 def doubt(evidence: object) -> str | None:

@@ -17,6 +17,7 @@ from launcher.agent.liveness.slurm.slurm_liveness import PROBE, SlurmLiveness
 from launcher.agent.record import secret
 from launcher.agent.serving import contact
 from launcher.agent.serving.requests import RequestError
+from launcher.runs.follow.evidence import why_failed
 
 RUN = "261126-cluster-aaaaaa"
 UNKNOWN = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
@@ -255,6 +256,51 @@ def test_an_end_of_a_job_that_the_run_had_before_does_not_count(cluster, tmp_pat
     Path(run.slurm_end).write_text('{"job":"6","state":"CANCELLED"}')
     cluster.put("squeue", "exit 1")
     assert SlurmLiveness().judge([run])[run.id].fate == SILENT
+
+
+def trained(folder, consumed, **plan):
+    """A run whose job was submitted, and whose script has trained; its agent was killed before it recorded an end."""
+    run = made(folder, job="21")
+    attempt = run.new_folder(run.last())
+    Path(attempt.attempt).write_text(json.dumps({"version": 1, "kind": "attempt"}))
+    attempt.write_state("running", began=True, consumed=consumed)
+    attempt.release()
+    Path(run.plan).write_text(json.dumps(plan))
+    return run
+
+
+@pytest.mark.parametrize(
+    ("consumed", "plan", "state"),
+    [
+        ([], {}, ("failed", "not-restartable")),
+        (["resume"], {}, ("waiting", "client")),
+        ([], {"restart": True}, ("waiting", "client")),
+    ],
+)
+def test_a_run_whose_job_is_gone_waits_for_another_only_if_its_script_can_continue(
+    cluster, tmp_path, consumed, plan, state
+):
+    """Recover would cost an allocation for nothing. The script has ignored TERM, so its agent recorded no end."""
+    run = trained(tmp_path, consumed, **plan)
+    cluster.put("scontrol", shown("timeout", run, tmp_path))
+    verdict = SlurmLiveness().judge([run])[run.id]
+    assert (verdict.fate, verdict.state, verdict.reason) == (GONE, *state)
+    assert bool(secret.read(run)) == (state[0] == "waiting")
+    hopeless = SlurmLiveness().hopeless(run)
+    assert (hopeless and hopeless[:2]) == (state if state[0] == "failed" else None)
+    if state[0] == "failed":
+        assert verdict.evidence["line"] == "the time of its job was up: its job 21 is TIMEOUT"
+        assert why_failed(verdict.evidence).startswith("the time of its job was up: ")
+        assert "--set restart=true" in verdict.evidence["mend"]
+
+
+def test_a_script_that_cannot_continue_is_in_doubt_while_slurm_is_silent(cluster, tmp_path):
+    """Slurm may have started its job again."""
+    run = trained(tmp_path, [])
+    Path(run.slurm_end).write_text('{"job":"21","state":"PREEMPTED"}')
+    cluster.put("squeue", "exit 1")
+    assert SlurmLiveness().judge([run])[run.id].fate == SILENT
+    assert secret.read(run)
 
 
 GARBAGE = "echo 'scancel: error: garbage' >&2; exit 1"

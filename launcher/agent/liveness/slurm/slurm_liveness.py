@@ -105,7 +105,9 @@ class SlurmLiveness(LivenessProbe):
         verdicts = {
             run.id: _silent(run, unsaid[run.id])
             if run.id in unsaid
-            else self._verdict(run, submissions[run.id], jobs[run.id], queued[run.id], before)
+            else _if_it_can_continue(
+                run, self._verdict(run, submissions[run.id], jobs[run.id], queued[run.id], before)
+            )
             for run in runs
         }
         for run in runs:
@@ -131,7 +133,7 @@ class SlurmLiveness(LivenessProbe):
         return not submission.jobs and submission.asked is None
 
     def hopeless(self, run: Run) -> Optional[Tuple[str, str, JsonObject]]:
-        """Refuse to restart a run whose job was cancelled in Slurm, or whose first job could not begin."""
+        """Refuse to restart a run whose verdict is an end, such as one whose job was cancelled in Slurm."""
         verdict = self.judge([run])[run.id]
         if verdict.fate != GONE or verdict.state not in TERMINAL:
             return super().hopeless(run)
@@ -408,6 +410,23 @@ def _stray(root: str, job: slurm_jobs.ActiveJob) -> Optional[Orphan]:
     if state.get("state") not in TERMINAL or is_leaving or job.id not in slurm_submission.read(run).jobs:
         return None
     return Orphan("job", job.id, run_id, "its run has ended", cancel)
+
+
+def _if_it_can_continue(run: Run, verdict: RunLiveness) -> RunLiveness:
+    """Return the verdict on a run; if its job is gone for good and its script cannot start again, it has failed.
+
+    Its agent records that end itself, unless it was killed first: a script may ignore TERM for too long.
+    """
+    if verdict.fate != GONE or verdict.state in TERMINAL:
+        return verdict
+    from .. import restartable  # few jobs end so, and loading it would delay every launch
+
+    if restartable.may_begin_again(run):
+        return verdict
+    words = verdict.words or str((verdict.evidence or {}).get("service"))
+    line = "the time of its job was up: %s" % words if "TIMEOUT" in words.split() else words
+    evidence = {**restartable.EVIDENCE, "line": line}
+    return verdict._replace(state="failed", reason=restartable.REASON, evidence=evidence)
 
 
 def _end_of_log(run: Run) -> str:
