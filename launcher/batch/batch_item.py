@@ -107,40 +107,44 @@ def request_of(item: Item) -> Request:
     return TypeAdapter(Request).validate_json(item.request)
 
 
-def begin(lane: ItemContext, item: Item, host: str, view: ItemView) -> Attempt:
+def begin(context: ItemContext, item: Item, host: str, view: ItemView) -> Attempt:
     """Launch a queued item on a host. The run's id is on disk before anything is sent."""
-    item = lane.queue.step(item, ItemState.RESERVED, run=new_run_id(item.name), host=host)
-    return submit(lane, item, view)
+    item = context.queue.step(item, ItemState.RESERVED, run=new_run_id(item.name), host=host)
+    return submit(context, item, view)
 
 
-def submit(lane: ItemContext, item: Item, view: ItemView) -> Attempt:
+def submit(context: ItemContext, item: Item, view: ItemView) -> Attempt:
     """Launch an item that has its run's id and its host."""
     request = request_of(item)._replace(host=item.host, name=item.name)
     try:
-        with lane.budget.promise(item.number, request, _aloud(lane, item, view)) as cents:
+        with context.budget.promise(
+            item.number, request, _view_with_notes_shown(context, item, view)
+        ) as cents:
             request = request._replace(most_cents=cents)
-            started = launch(request, view, item.run, opening=lane.opening, hold=NoInterrupts, code=lane.code)
+            started = launch(
+                request, view, item.run, opening=context.opening, hold=NoInterrupts, code=context.code
+            )
     except CardBusyError as error:
-        return _put_back(lane.queue, item, BeginResult.BUSY, _line(error))
+        return _put_back(context.queue, item, BeginResult.BUSY, _line(error))
     except (RefusedError, UsageError) as error:
-        return _put_back(lane.queue, item, BeginResult.REFUSED, _own_words(error))
+        return _put_back(context.queue, item, BeginResult.REFUSED, _own_words(error))
     except AgentError as error:
         if error.code == RUN_EXISTS:
-            return settle(lane, item, view)
-        return _failed(lane.queue, item, error)
+            return settle(context, item, view)
+        return _failed(context.queue, item, error)
     except (HostError, RunError) as error:
-        return _failed(lane.queue, item, error)
+        return _failed(context.queue, item, error)
     try:
-        item = lane.queue.step(item, ItemState.CONFIRMED)
+        item = context.queue.step(item, ItemState.CONFIRMED)
     except BaseException:  # the disk is full: this process cannot follow the run
         started.client.close()
         if started.lease is not None:
-            _hand_over(lane, item, started.lease, view)
+            _hand_over(context, item, started.lease, view)
         raise
     return Attempt(item, BeginResult.BEGAN, started=started)
 
 
-def settle(lane: ItemContext, item: Item, view: ItemView, tries: int = 0) -> Attempt:
+def settle(context: ItemContext, item: Item, view: ItemView, tries: int = 0) -> Attempt:
     """Look for the run of an item whose launch was interrupted.
 
     Adopt the run, or launch it again under the same id. If a client dies while it prepares a run, the host
@@ -150,32 +154,32 @@ def settle(lane: ItemContext, item: Item, view: ItemView, tries: int = 0) -> Att
     host = Lookup().host(item.host)
     local_copy = LocalCopy(run_of(item), runs_folder())
     try:
-        if lane.is_rented:
+        if context.is_rented:
             is_there = _is_rented(host, item, view)
         else:
             host = local_copy.host() if _is_bound(local_copy) else host  # its table may have changed since
             awaits = tries < backend_of(host).upkeep.preparing_looks
-            is_there = _is_there(host, local_copy, lane.opening, awaits=awaits)
+            is_there = _is_there(host, local_copy, context.opening, awaits=awaits)
     except UnreachableError as error:
-        return _failed(lane.queue, item, error)  # a run not bound to a host has not begun there
+        return _failed(context.queue, item, error)  # a run not bound to a host has not begun there
     except _PreparingError:
         return Attempt(
             item, BeginResult.UNSETTLED, f"{host.name} removes the remains of an interrupted launch"
         )
     if is_there:
-        _note_batch(lane, local_copy)
-        return Attempt(lane.queue.step(item, ItemState.CONFIRMED), BeginResult.BEGAN)
+        _note_batch(context, local_copy)
+        return Attempt(context.queue.step(item, ItemState.CONFIRMED), BeginResult.BEGAN)
     if local_copy.files.is_folder() and not local_copy.files.numbered():
         with local_copy.disk_errors(local_copy.folder):
             local_copy.remove()  # bound by a launch that never reached the host
-    return submit(lane, item, view)
+    return submit(context, item, view)
 
 
-def _note_batch(lane: ItemContext, local_copy: LocalCopy) -> None:
+def _note_batch(context: ItemContext, local_copy: LocalCopy) -> None:
     """Write the batch's name into the index entry of a run, for lists. Raises RunError if the write fails."""
     with local_copy.disk_errors(index.place(local_copy.run)):
         if (entry := local_copy.entry) is not None:
-            index.update(entry, batch=lane.queue.name)
+            index.update(entry, batch=context.queue.name)
 
 
 class _PreparingError(Exception):
@@ -204,16 +208,16 @@ def _is_bound(local_copy: LocalCopy) -> bool:
     return index.knows(local_copy.run)
 
 
-def _bind_again(lane: ItemContext, item: Item, local_copy: LocalCopy) -> None:
+def _bind_again(context: ItemContext, item: Item, local_copy: LocalCopy) -> None:
     """Restore the record of a run's host, if the local record was removed. Raises HostError.
 
     Raises RunError if the run is not on the host.
     """
     host = Lookup().host(item.host)
-    if not lane.is_rented and not _is_there(host, local_copy, lane.opening, awaits=False):
+    if not context.is_rented and not _is_there(host, local_copy, context.opening, awaits=False):
         raise RunError(
             f"{local_copy.run} is neither here nor on {host.name}: it was removed\n"
-            f"  end its item   launch batch stop {lane.queue.name}     then again   launch batch resume {lane.queue.name} --failed"
+            f"  end its item   launch batch stop {context.queue.name}     then again   launch batch resume {context.queue.name} --failed"
         )
 
 
@@ -271,7 +275,7 @@ def _failed(queue: BatchQueue, item: Item, error: LaunchError) -> Attempt:
 
 
 def follow_item(
-    lane: ItemContext, item: Item, started: Started | None, view: ItemView, watch: Watch, *, pulls: bool
+    context: ItemContext, item: Item, started: Started | None, view: ItemView, watch: Watch, *, pulls: bool
 ) -> RunState:
     """Follow the run of an item to its end, as `launch` and `attach` do. Return its last state.
 
@@ -279,7 +283,7 @@ def follow_item(
     """
     local_copy = started.local_copy if started is not None else LocalCopy(run_of(item), runs_folder())
     if not _is_bound(local_copy):
-        _bind_again(lane, item, local_copy)
+        _bind_again(context, item, local_copy)
     host = started.host if started is not None else local_copy.host()
     client: HostClient | None = started.client if started is not None else None
     if started is None and (words := gone(local_copy)) is not None:
@@ -303,17 +307,17 @@ def follow_item(
     try:
         take_left()
         if started is None:
-            client = _recovered(host, local_copy, view, lane.opening)
+            client = _recovered(host, local_copy, view, context.opening)
         brings = pulls and (lease is None or lease.record.keeps)  # the end of a rental downloads everything
         state = follow_sessions(
-            host, local_copy, view, client, pulls=brings, watch=look, opening=lane.opening
+            host, local_copy, view, client, pulls=brings, watch=look, opening=context.opening
         )
         take_left()
         if lease is not None:
             from launcher.rental.lease.release import end_rent  # few runs are on a rented machine
             from launcher.runs.rented.final_download import RunOnMachine
 
-            shown = _aloud(lane, item, view) if lease.record.keeps else view
+            shown = _view_with_notes_shown(context, item, view) if lease.record.keeps else view
             end_rent(lease, RunOnMachine(local_copy, host, shown), shown, state.state)
     except MachineGoneError as error:
         if lease is not None:
@@ -322,7 +326,7 @@ def follow_item(
         return _state_of_gone(LocalCopy(local_copy.run, runs_folder()), str(error))
     except BaseException:
         if lease is not None and not lease.is_released and lease.rental.is_open:
-            _hand_over(lane, item, lease, view)
+            _hand_over(context, item, lease, view)
         raise
     finally:
         if lease is not None:
@@ -331,19 +335,19 @@ def follow_item(
     return state
 
 
-def _hand_over(lane: ItemContext, item: Item, lease: Lease, view: ItemView) -> None:
+def _hand_over(context: ItemContext, item: Item, lease: Lease, view: ItemView) -> None:
     """Leave a rental to a background process. Show the user the same messages as a launch does."""
     from launcher.rental.lease.release import hand_off  # few runs are on a rented machine
 
-    hand_off(lease, _aloud(lane, item, view))
+    hand_off(lease, _view_with_notes_shown(context, item, view))
 
 
-def _aloud(lane: ItemContext, item: Item, view: ItemView) -> ItemView:
+def _view_with_notes_shown(context: ItemContext, item: Item, view: ItemView) -> ItemView:
     """Return a view whose notes are also shown to the user, and not only written to the log."""
 
     def tell(text: str) -> None:
         view.note(text)
-        lane.tell(f"{item.name}: {text}")
+        context.tell(f"{item.name}: {text}")
 
     return ItemView(tell)
 

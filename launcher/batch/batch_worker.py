@@ -372,9 +372,9 @@ class BatchWorker:
         self._news.put(lambda: what(*values))
 
     def _begin(self, item: Item, view: ItemView, host: str) -> None:
-        self._after(begin(self._lane(host), item, host, view), view, host)
+        self._after(begin(self._context(host), item, host, view), view, host)
 
-    def _lane(self, host: str | None) -> ItemContext:
+    def _context(self, host: str | None) -> ItemContext:
         place = self._hosts[host or ""]
         opening = None if place.line is None else over_shared_connection(place.line)
         return ItemContext(self._queue, self._budget, opening, self._say_in_view, self._code, place.is_rented)
@@ -386,7 +386,7 @@ class BatchWorker:
     def _settle(self, item: Item, view: ItemView) -> None:
         tries = 0
         while True:
-            attempt = settle(self._lane(item.host), item, view, tries)
+            attempt = settle(self._context(item.host), item, view, tries)
             if attempt.verdict != BeginResult.UNSETTLED:
                 self._after(attempt, view, item.host or "")
                 return
@@ -406,7 +406,12 @@ class BatchWorker:
         started = attempt.started if attempt is not None else None
         while True:
             state = follow_item(
-                self._lane(item.host), item, started, view, self._watch, pulls=self._rules.artifacts == "all"
+                self._context(item.host),
+                item,
+                started,
+                view,
+                self._watch,
+                pulls=self._rules.artifacts == "all",
             )
             started = None
             if is_terminal(state.state):

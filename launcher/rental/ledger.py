@@ -120,7 +120,7 @@ class RentalLedger:
                 if is_stopped(self._lock(nonce)):
                     self._lock(nonce).unlink(missing_ok=True)
                     lock = self._hold(nonce)
-        return lock if lock is None else self._anew(nonce, lock)
+        return lock if lock is None else self._without_refusal(nonce, lock)
 
     def _hold(self, nonce: str) -> RentalLock | None:
         lock = Lock.take(str(self._lock(nonce)))
@@ -129,9 +129,13 @@ class RentalLedger:
     def inherited(self, nonce: str) -> RentalLock | None:
         """Return the rental lock that this process inherited, or None. The first call alone returns it."""
         descriptor = _inherited(self._lock(nonce))
-        return None if descriptor is None else self._anew(nonce, RentalLock(descriptor, self._lock(nonce)))
+        return (
+            None
+            if descriptor is None
+            else self._without_refusal(nonce, RentalLock(descriptor, self._lock(nonce)))
+        )
 
-    def _anew(self, nonce: str, lock: RentalLock) -> RentalLock:
+    def _without_refusal(self, nonce: str, lock: RentalLock) -> RentalLock:
         """Remove the note that an earlier process's API key was refused."""
         (self.place(nonce) / REFUSED).unlink(missing_ok=True)
         return lock

@@ -147,7 +147,7 @@ class RentedMachine(NamedTuple):
     def why_gone(self, rentals: Sequence[Rental]) -> str:
         """Return why the rental ended, its cost, and its lost files."""
         cost = dollars(run_cents(rentals, self.rental.intent.run, self.rental.ended or self.rental.since))
-        return "; ".join(filter(None, (_fate(self.rental), f"it cost at most {cost}", self.lost)))
+        return "; ".join(filter(None, (_why_ended(self.rental), f"it cost at most {cost}", self.lost)))
 
 
 class GoneMachine(NamedTuple):
@@ -353,7 +353,7 @@ def damage(book: RentalLedger, rental: Rental) -> str | None:
     return None if Path(record.runs).is_dir() else f"{record.runs}, the folder of its run, is not there"
 
 
-def _fate(rental: Rental) -> str:
+def _why_ended(rental: Rental) -> str:
     """Return why a machine is no longer rented, as a sentence."""
     why = rental.why or ""
     if why.startswith(ENDED_WITH_RUN):

@@ -215,7 +215,7 @@ def _reconcile(
             return Reconciled(renter.provider.account, (), judged, renter.ledger.unreadable())
         for one in found:
             if one.rental.instance in adopted and not named.force:
-                _bring_named_home(one, run_of, view, is_due=named.after is not None)
+                _download_named(one, run_of, view, is_due=named.after is not None)
         wanted = {
             one.rental.intent.run
             for one in found
@@ -283,7 +283,7 @@ def _asking(view: RentalView, settings: RentalSettings) -> Iterator[Step]:
         yield stage
 
 
-def _bring_named_home(found: RentedMachine, run_of: RunOf, view: RentalView, *, is_due: bool) -> None:
+def _download_named(found: RentedMachine, run_of: RunOf, view: RentalView, *, is_due: bool) -> None:
     """Download the files of a machine that the user wants terminated now.
 
     Raises RunError if another process keeps the machine, unless `is_due`.

@@ -60,7 +60,7 @@ def free(client: HostClient, local_copy: LocalCopy, lose: Loss, stage: Stage) ->
     if summary is not None:
         if is_terminal(summary.state):
             _end_runtime(client, summary)
-        _bring_record(client, local_copy, lose)
+        _fetch_record(client, local_copy, lose)
         try:
             with local_copy.alone("pull"):
                 freed = _remove(client, local_copy, lose, stage)
@@ -80,7 +80,7 @@ def free(client: HostClient, local_copy: LocalCopy, lose: Loss, stage: Stage) ->
     return Freeing(freed, problem)
 
 
-def _bring_record(client: HostClient, local_copy: LocalCopy, lose: Loss) -> None:
+def _fetch_record(client: HostClient, local_copy: LocalCopy, lose: Loss) -> None:
     """Fetch a run's record.
 
     If `lose` allows the loss of all files, ignore failures of the host or the local disk, and limit the

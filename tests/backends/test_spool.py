@@ -114,12 +114,12 @@ def test_a_cut_anywhere_changes_nothing(tmp_path, captured, dies, every, monkeyp
             died = Spool(Path(run.path), 1)
             died._save_at_s = float("inf")
             died.take(text[cut : cut + 700])
-            died._chatter.flush()
+            died._other_text.flush()
         second = Spool(Path(run.path), 1)
         assert second.position == 1
         second._save_at_s = float("inf")
         second.take(text[cut:])
-        second._chatter.flush()
+        second._other_text.flush()
         assert_whole(run, record)
         assert (Path(run.path) / "service-1.log").read_text() == others_in(text)
         shutil.rmtree(place)
@@ -284,7 +284,7 @@ def test_of_other_lines_the_newest_are_kept(tmp_path):
     run = spooled(tmp_path)
     fed(run, *(f"{number:099}\n" for number in range(60_000)))
     kept = (Path(run.path) / "service-1.log").read_text()
-    assert spools.CHATTER_BYTES <= len(kept) <= 2 * spools.CHATTER_BYTES
+    assert spools.MAX_OTHER_TEXT_BYTES <= len(kept) <= 2 * spools.MAX_OTHER_TEXT_BYTES
     assert kept.endswith(f"{59_999:099}\n")
 
 

@@ -267,7 +267,7 @@ class Segments:
         lost = _with(record, lost=(*record.lost, record.ref))
         return _waiting(lost, "its push never arrived", 0.0)
 
-    def _chase(self, record: SegmentRecord) -> SegmentRecord:
+    def _delete_late_pushes(self, record: SegmentRecord) -> SegmentRecord:
         """Delete lost pushes of a run that have appeared."""
         for ref in record.lost:
             if ref != record.ref and self.service.exists(ref):
@@ -290,7 +290,7 @@ class Segments:
                 if lock is None and not feeds:
                     return record
                 try:
-                    self._bring(record, heard or unheard)
+                    self._download(record, heard or unheard)
                 finally:
                     if lock is not None:
                         lock.release()
@@ -307,7 +307,7 @@ class Segments:
             record = self._known(run)
             if record.status not in ASKED:
                 return record
-            return self._write(run, self._looked(self._chase(record)))
+            return self._write(run, self._looked(self._delete_late_pushes(record)))
 
     def _looked(self, record: SegmentRecord) -> SegmentRecord:
         if record.status == "unsettled":
@@ -356,7 +356,7 @@ class Segments:
 
     # download
 
-    def _bring(self, record: SegmentRecord, heard: Heard) -> None:
+    def _download(self, record: SegmentRecord, heard: Heard) -> None:
         """Download the record of a segment that has ended, or all other files of one that is over.
 
         `heard` gets the number of bytes so far. The caller holds the feed lock. Files downloaded before an
@@ -365,7 +365,7 @@ class Segments:
         run, is_record = record.run, record.status == "ended"
         if self._known(run).status != record.status:
             return  # another process was faster
-        brought = _Brought(self._path(run, f"home-{record.segment}.txt"))
+        brought = _DownloadedPaths(self._path(run, f"home-{record.segment}.txt"))
         count = 0
 
         def pending() -> Iterator[SegmentOutput]:
@@ -399,7 +399,7 @@ class Segments:
             if is_record:
                 self._write(run, _over(record, record.words, "over"))
                 return
-            record = _with(self._at_home(record), refused=_first(settled.refused))
+            record = _with(self._with_all_files(record), refused=_first(settled.refused))
             self._delete_unneeded(run, self._write(run, _with(record, status="gone") if problem else record))
 
     def _check_gone(self, error: ServiceError, ref: str) -> None:
@@ -413,7 +413,7 @@ class Segments:
             words = f"{self.service.name}: the outputs of {ref} are not available at the moment"
             raise ServiceUnreachableError(self.service.name, error.reason, words) from error
 
-    def _at_home(self, record: SegmentRecord) -> SegmentRecord:
+    def _with_all_files(self, record: SegmentRecord) -> SegmentRecord:
         """Return the record of a segment whose outputs were downloaded, with the source for the next segment."""
         newest = checkpoints.newest(self.run(record.run).checkpoints)
         has_ended = self.has_ended(record.run)
@@ -564,7 +564,7 @@ class Segments:
         with self._locked(run):
             record = self._known(run)
             if record.source not in (None, record.ref, *record.pushed):
-                self._bring_source(record)
+                self._download_source(record)
             everything = (record.ref, *filter(None, (record.source,)), *record.pushed)
             for ref in dict.fromkeys(everything):
                 if ref not in record.lost:  # a lost push that appears later is deleted then
@@ -572,7 +572,7 @@ class Segments:
                     record = self._write(run, _without(record, ref))
             self._write(run, _with(record, source=None))
 
-    def _bring_source(self, record: SegmentRecord) -> None:
+    def _download_source(self, record: SegmentRecord) -> None:
         """Download the work files of an earlier segment unless a later one brought a checkpoint."""
         folder = self.run(record.run)
         has_later = not record.are_files_lost and checkpoints.newest(folder.checkpoints) is not None
@@ -699,7 +699,7 @@ def _number(name: str) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-class _Brought:
+class _DownloadedPaths:
     """The downloaded paths of a segment, kept across interruptions.
 
     Each is a line of JSON, because a name may contain line breaks.

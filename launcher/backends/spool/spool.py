@@ -51,7 +51,7 @@ from launcher.base.text import is_obeyed
 VERSION = 1
 STDOUT = "stdout"
 SAVE_S = 0.5
-CHATTER_BYTES = 1_000_000
+MAX_OTHER_TEXT_BYTES = 1_000_000
 """Bytes of other text that are kept: the newest."""
 MAX_FOLDERS = 1000
 """The largest number of numbered folders that one segment may make."""
@@ -103,7 +103,7 @@ class Spool:
         self._sequence = int(record.get("seq", 0))
         self._appended = int(record.get("appended", 0))
         self._lines = _Lines(str(record.get("rest", "")), is_begun=record.get("mid") is True)
-        self._chatter = _Chatter(self._run, segment, (record.get("chatter") or {}).get("size"))
+        self._other_text = _OtherText(self._run, segment, (record.get("chatter") or {}).get("size"))
         self._own: set[int] = set()
         self._save_at_s = 0.0
         if not record:
@@ -131,9 +131,9 @@ class Spool:
                 if is_frame:
                     self._take_frame(line)
                 else:
-                    self._chatter.add(line)
+                    self._other_text.add(line)
         else:
-            self._chatter.add(text)
+            self._other_text.add(text)
         self._pieces += 1
         if time.monotonic() >= self._save_at_s:
             self.save()
@@ -143,7 +143,7 @@ class Spool:
         record = {
             "version": VERSION,
             "after": self._after,
-            "chatter": {"size": self._chatter.flush()},
+            "chatter": {"size": self._other_text.flush()},
             "pieces": self._pieces,
             "rest": self._lines.rest,
             "mid": self._lines.is_begun,
@@ -411,7 +411,7 @@ class _Lines:
         return begin.startswith(FRAME) or FRAME.startswith(begin)
 
 
-class _Chatter:
+class _OtherText:
     """Printed text that is not a frame, in a separate file that keeps the newest end."""
 
     def __init__(self, run: Run, segment: int, size: object) -> None:
@@ -430,19 +430,21 @@ class _Chatter:
     def add(self, text: str) -> None:
         self._waiting.append(text)
         self._waiting_characters += len(text)
-        if self._waiting_characters > CHATTER_BYTES:
+        if self._waiting_characters > MAX_OTHER_TEXT_BYTES:
             self.flush()
 
     def flush(self) -> int:
         """Write the waiting text and return the file's size. Raises OSError."""
-        data = "".join(self._waiting).encode("utf-8", "replace")[-CHATTER_BYTES:]
+        data = "".join(self._waiting).encode("utf-8", "replace")[-MAX_OTHER_TEXT_BYTES:]
         descriptor = open_regular(self._path, os.O_RDWR | os.O_CREAT)
         try:
             size = os.fstat(descriptor).st_size
             _write_at(descriptor, data, size)
             size += len(data)
-            is_large = size > 2 * CHATTER_BYTES
-            newest = os.pread(descriptor, CHATTER_BYTES, size - CHATTER_BYTES) if is_large else None
+            is_large = size > 2 * MAX_OTHER_TEXT_BYTES
+            newest = (
+                os.pread(descriptor, MAX_OTHER_TEXT_BYTES, size - MAX_OTHER_TEXT_BYTES) if is_large else None
+            )
         finally:
             os.close(descriptor)
         self._waiting, self._waiting_characters = [], 0

@@ -29,7 +29,7 @@ OWN_KEYS = ("host", "profile", "precision", "gpus")
 """The keys of a run that a matrix may vary, in addition to the keys of `--set`."""
 _OF_JOBS = {field.serialization_alias or name for name, field in Job.model_fields.items()}
 _DEFAULT_NAME = "batch"
-_HOLE = re.compile(r"(?<!\$)(\{)?\{([A-Za-z_][\w.-]*)\}(?(1)\})")
+_PLACEHOLDER = re.compile(r"(?<!\$)(\{)?\{([A-Za-z_][\w.-]*)\}(?(1)\})")
 """The placeholder `{KEY}` in a word.
 
 `{{KEY}}` stands for a literal `{KEY}`, and `${KEY}` belongs to the shell.
@@ -145,17 +145,17 @@ class _Maker:
         """Find the matrix keys that its command names. Add unknown keys and wrong values to the mistakes."""
         self._batch, self._run, self._place, self._matrix = batch, run, place, matrix
         self._words = run.command or (() if run.job else batch.command)
-        found = {hole[2] for word in self._words for hole in _HOLE.finditer(word) if not hole[1]}
+        found = {match[2] for word in self._words for match in _PLACEHOLDER.finditer(word) if not match[1]}
         self._named = found & set(matrix.written_as)
-        meant: set[str] = set()
+        guessed: set[str] = set()
         for key in sorted(found - self._named):
             known = [one for one in matrix.written_as if one not in found]
             guess = nearest(key, known)
-            meant |= {one for one in known if f"'{one}'" in guess}
+            guessed |= {one for one in known if f"'{one}'" in guess}
             words = f"{{{key}}}: the matrix has no key '{key}'{guess}\n  the text itself   {{{{{key}}}}}"
             mistakes.add(self._key("command"), words)
         self._unknown = {key for key in matrix.written_as if key not in self._named and not _is_known(key)}
-        for key in self._unknown - meant:
+        for key in self._unknown - guessed:
             lacking = (
                 f"{f'{place}: ' if place else ''}the command has no {{{key}}}, and " if self._words else ""
             )
@@ -184,7 +184,7 @@ class _Maker:
         written = {**dict(flat(batch.settings)), **dict(flat(run.settings)), **unnamed}
         settings = {key: value for key, value in written.items() if key not in self._unknown}
         hosts = (own["host"],) if "host" in own else run.host or batch.host or (project_host or "local",)
-        words = [_HOLE.sub(lambda hole: _filled(hole, point), word) for word in self._words]
+        words = [_PLACEHOLDER.sub(lambda match: _filled(match, point), word) for word in self._words]
         request = Request(
             profile=own.get("profile") or run.profile or batch.profile,
             job=run.job or (None if words else batch.job),
@@ -211,14 +211,14 @@ class _Maker:
         return f"{self._place}.{key}" if self._place and key in self._run.model_fields_set else key
 
 
-def _filled(hole: re.Match[str], point: Point) -> str:
+def _filled(match: re.Match[str], point: Point) -> str:
     """Fill a placeholder of a word.
 
     There is only one pass, so a value that looks like `{KEY}` stays as it is.
     """
-    if hole[1]:
-        return hole[0][1:-1]
-    return _shown(point[hole[2]]) if hole[2] in point else hole[0]
+    if match[1]:
+        return match[0][1:-1]
+    return _shown(point[match[2]]) if match[2] in point else match[0]
 
 
 def _shown(value: Any) -> str:

@@ -47,7 +47,7 @@ def copy(
         copies = LocalCopies(local_copy)
         transfer = Transfer(client, local_copy, copies, stage)
         until_stable(
-            lambda: _bring(transfer, copies, local_copy, files, places),
+            lambda: _fetch(transfer, copies, local_copy, files, places),
             f"launch cp {local_copy.short}:{path} {destination}",
         )
         sync_folders(places.values(), top.parent)
@@ -99,7 +99,7 @@ def _free_places(
     return top, places
 
 
-def _bring(
+def _fetch(
     transfer: Transfer,
     copies: LocalCopies,
     local_copy: LocalCopy,

@@ -177,7 +177,7 @@ def download_files(
             failed["checkpoints"] = str(error).splitlines()[0]
         if folders:
             saved = pull(client, local_copy, Choice(NO_LIMIT, paths=(*folders,), fits=True), stage)
-            words.append(f"{_few(folders)}: {came(saved)}")
+            words.append(f"{_last_names(folders)}: {came(saved)}")
             failed |= saved.left_out
         if failed:
             path, why = min(failed.items())
@@ -187,10 +187,10 @@ def download_files(
     if older := checkpoints_left(pulled, local_copy):
         names = sorted({checkpoint_of(file.path) for file in older}, key=by_number)
         size = decimal(sum(file.size for file in older))
-        view.note(f"older checkpoints are lost with the machine: {_few(names)} ({size})")
+        view.note(f"older checkpoints are lost with the machine: {_last_names(names)} ({size})")
 
 
-def _few(folders: Sequence[str]) -> str:
+def _last_names(folders: Sequence[str]) -> str:
     """Return the names of the last folders, and the number of the others."""
     more = f" and {len(folders) - MAX_NAMED} more" if len(folders) > MAX_NAMED else ""
     return f"{', '.join(folders[-MAX_NAMED:])}{more}"

@@ -92,11 +92,11 @@ class _Renting:
             if lease is not None:
                 lease.give_up(self._view)
                 if isinstance(failure, ServiceError) and failure.reason == RentalReason.NO_LOGIN:
-                    raise self._not_let_in(failure, lease) from failure
+                    raise self._login_refused(failure, lease) from failure
             raise
         return lease
 
-    def _not_let_in(self, failure: ServiceError, lease: Lease) -> ServiceError:
+    def _login_refused(self, failure: ServiceError, lease: Lease) -> ServiceError:
         """Return the error of a machine that refuses the login, with its cost and the next command."""
         if lease.rental.is_open:
             return failure  # its cost, and how to end it, was just reported

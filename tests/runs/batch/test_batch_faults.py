@@ -413,7 +413,7 @@ def test_the_table_keeps_what_it_had_of_a_run_that_was_removed(made):
     made.client.ok("rm", "--here", "--force", made.rows()["i1"]["run"])
     done = made.client.run("batch", "resume")
     assert done.returncode == 0
-    assert "the record of i1 is not here: not compared" in done.stderr
+    assert "the record of i1 is not here: it is not compared" in done.stderr
     assert table.read_text() == before
     made.client.ok("rm", "--here", "--force", made.rows()["i2"]["run"])
     assert made.client.run("batch", "resume").returncode == 0

@@ -165,7 +165,7 @@ def test_where_a_disk_is_full_no_batch_is_made(small_disk, folder, monkeypatch):
 def test_locks_that_do_not_hold_are_refused(folder, monkeypatch):
     """As on a file system that takes every lock."""
     monkeypatch.setattr(batch_queue, "_TRY", "raise SystemExit(1)")
-    with pytest.raises(RunError, match="does not keep them"):
+    with pytest.raises(RunError, match="does not enforce them"):
         make_queue("sweep", Rules(), [])
     assert not [*Path("runs/batches").glob("*")]
 

@@ -399,7 +399,7 @@ def test_a_record_whose_copy_was_moved_is_not_forgotten_unasked(ended):
     client.ok("rm", run)
     client.runs.rename(client.runs.with_name("moved"))
     done = client.run("rm", "--here", run)
-    assert "its copy is not at" in done.stderr
+    assert "its local copy is not at" in done.stderr
     assert entry_file(client, run).exists()
     client.runs.with_name("moved").rename(client.runs)
     client.ok("rm", "--here", "--force", run)
