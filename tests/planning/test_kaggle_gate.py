@@ -89,4 +89,4 @@ def test_files_of_a_dataset_that_the_table_names_are_there():
     assert "no-host-files" not in found(inside, with_data)
     assert "no-host-files" in found(inside)
     said = found(job(model="host:/models/base"), with_data)["no-host-files"]
-    assert "but those below /kaggle/input/" in said.message
+    assert "except those below /kaggle/input/" in said.message

@@ -302,7 +302,7 @@ def test_a_login_node_may_be_this_machine():
         ({"modules": ["cuda; id"]}, ["hosts.k.modules", "cuda/12.4"]),
         ({"modules": ["-f"]}, ["hosts.k.modules", "cuda/12.4"]),
         ({"partitions": "gpu"}, ["did you mean 'partition'"]),
-        ({"account": "a b"}, ["hosts.k.account", "expected Slurm's name"]),
+        ({"account": "a b"}, ["hosts.k.account", "expected a name that Slurm knows"]),
         ({"address": "-x"}, ["hosts.k.address"]),
         ({"slurm": {}}, ["its keys here"]),
     ],
