@@ -44,7 +44,7 @@ def load(task: resolve.Task, env_files: Iterable[str] = (), lookup: Lookup | Non
     refusals = tuple(named_paths.refusals(task, local, hidden, digests))
     tree = CodeTree([], []) if refusals else collect(task.code, local, hidden, digests)
     digests.save()
-    return Load(tree, _cargo(task.code, tree, sources, refusals), digests)
+    return Load(tree, _selection(task.code, tree, sources, refusals), digests)
 
 
 def _hidden(env_files: Iterable[str], lookup: Lookup) -> dict[str, ExclusionReason]:
@@ -68,7 +68,7 @@ def _spellings(path: str | Path) -> tuple[str, str]:
     return absolute, os.path.realpath(absolute)
 
 
-def _cargo(
+def _selection(
     code: Path, tree: CodeTree, sources: list[JobSource], findings: tuple[Finding, ...]
 ) -> UploadSelection:
     sizes = {entry.source: entry for entry in tree.entries if entry.is_file}

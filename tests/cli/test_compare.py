@@ -150,7 +150,7 @@ def test_no_host_is_asked(client, grid):
         done = client.run("compare", *runs)
         assert done.returncode == 0, done.stderr
         assert table(done.stdout)["state"] == ["succeeded", "running"]
-        assert f"not ended when last heard of: {runs[1]}   launch attach {runs[1]}" in done.stderr
+        assert f"had not ended at the last contact: {runs[1]}   launch attach {runs[1]}" in done.stderr
         with pytest.raises(BlockingIOError):
             port.accept()
 
@@ -162,7 +162,7 @@ def test_no_host_is_asked(client, grid):
         (("a00000", "zzzz"), "no run 'zzzz' here"),
         (("a00000", "b00001", "a00"), "a00000 and a00 are one run, 261122-grid-a00000"),
         (("a00000", "grid"), "'grid' is the name of 3 runs"),
-        (("a00000", "b00001", "c00002", "--diff"), "--diff is of two runs"),
+        (("a00000", "b00001", "c00002", "--diff"), "--diff compares two runs"),
         (("a00000", "b00001", "-o", "curves.pdf"), "-o curves.png"),
         ((), "which run?"),
     ],

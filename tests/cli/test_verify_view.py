@@ -135,7 +135,7 @@ def test_a_job_that_trains_nowhere_shows_what_it_printed_last_and_what_to_type_n
     out = capsys.readouterr().out
     assert "rung 1 printed last:\n  1 a\n  1 b\n  1 c\nno rung works here\n" in out
     assert "2 a" not in out
-    assert "to see all that it prints   launch --adapt -- python boom.py" in out
+    assert "to see the complete output   launch --adapt -- python boom.py" in out
     found = report_json(nowhere(), None)
     assert found.rungs[2].printed == ["3 a", "3 b", "3 c"]
     assert "no rung works here" in found.conclusions
@@ -143,7 +143,7 @@ def test_a_job_that_trains_nowhere_shows_what_it_printed_last_and_what_to_type_n
 
 def test_what_mends_a_failure_is_said():
     """The agent's own words, else those of its class; of an unknown failure none."""
-    assert conclusions(nowhere())[1].startswith("to see all")
+    assert conclusions(nowhere())[1].startswith("to see the complete")
     assert "micro-batch" in conclusions(nowhere("cuda-oom"))[1]
     evidence = {"class": "not-verifiable", "mend": "launch verify … --adapt"}
     assert conclusions(nowhere("not-verifiable", evidence))[1] == "launch verify … --adapt"
@@ -211,7 +211,7 @@ def test_a_first_rung_that_fails_is_said_to_stay_first_if_it_does(result, figure
     state = RunState(state="succeeded", reason="verified")
     lines = conclusions(VerificationReport("sft-5k7p", PLAN, state, None, None, rungs, None))
     assert lines[0] == "rung 1 does not work here; rung 2 works"
-    assert any("begins with rung 1 all the same" in line for line in lines) is not is_moved
+    assert any("a launch still begins with rung 1" in line for line in lines) is not is_moved
 
 
 def test_the_fastest_rung_is_the_one_that_a_later_plan_begins_with():

@@ -532,7 +532,7 @@ def test_hosts_shows_what_is_held_and_closes_it(place):
     assert is_gone(holder)
     assert place.held() == []
     until(lambda: place.sshd.streams() == 0, "the end of the connection")
-    assert place.client.ok("hosts", "--close") == "no connection is held\n"
+    assert place.client.ok("hosts", "--close") == "no connection is kept open\n"
 
 
 def test_another_home_of_the_same_user_sees_no_connection_of_this_one(place, tmp_path):
@@ -542,7 +542,7 @@ def test_another_home_of_the_same_user_sees_no_connection_of_this_one(place, tmp
     home = place.client.home
     (tmp_path / "other").mkdir()
     place.client.home = tmp_path / "other"
-    assert place.client.ok("hosts", "--close") == "no connection is held\n"
+    assert place.client.ok("hosts", "--close") == "no connection is kept open\n"
     assert json.loads(place.client.ok("hosts", "--json"))["connections"] == []
     assert not is_gone(holder)
     assert place.held() == held_here
@@ -558,7 +558,7 @@ def test_close_gives_up_a_connection_that_is_just_being_made(place):
     said = place.client.ok("hosts", "--close")
     assert place.holders() == []
     assert said in (
-        "A: the connection that was being made for the next command is given up\n",
+        "A: the connection that was being opened for the next command is cancelled\n",
         "A: its connection is closed\n",
     )
     with Link(ADDRESS, place.sshd.port) as link:

@@ -84,6 +84,6 @@ def _about(run: KnownRun) -> str:
     """Return the state, the name and the age of a run."""
     from launcher.cli.output.figures import age_text
 
-    state = "removed from its host" if run.is_freed else run.state or "not heard of yet"
+    state = "removed from its host" if run.is_freed else run.state or "not known yet"
     age = f"  {age_text(time.time() - run.launched)} ago" if run.launched else ""
     return f"{state}  {run.name}{age}"

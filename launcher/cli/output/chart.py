@@ -69,7 +69,7 @@ def _mark(figure: Figure, points: list[tuple[float, float]], letter: str) -> Non
 
 
 def _limits(values: list[float], places: int) -> tuple[float, float]:
-    """Return the two different limits of an axis. The upper one exceeds the largest value: a canvas excludes its limit."""
+    """Return the two different limits of an axis. A canvas excludes its upper limit, so that one is larger than every value."""
     low, high = min(values), max(values)
     return (low, high + (high - low) / places) if high > low else (low - 0.5, high + 0.5)
 

@@ -71,7 +71,7 @@ def _redraw(look: Callable[[], list[Row]], table: Callable[[list[Row], int | Non
             try:
                 lines = table(look(), console.width)
             except HostError as error:
-                lines = [*str(error).splitlines(), f"it is asked again every {EVERY_S:.0f} s"]
+                lines = [*str(error).splitlines(), f"the host is asked again every {EVERY_S:.0f} s"]
             text = "\n".join(map(printable, lines))
             live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
             time.sleep(EVERY_S)

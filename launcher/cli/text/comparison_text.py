@@ -158,7 +158,7 @@ def outcome_rows(runs: Sequence[ComparedRun]) -> Iterator[ComparisonRow]:
 def state_words(run: ComparedRun) -> str:
     """Return a run's last known state. A failed, waiting or resuming run has its reason too."""
     if run.state is None:
-        return "not heard of yet"
+        return "not known yet"
     return f"{run.state}: {run.reason}" if run.reason and run.state in _REASON_SHOWN else run.state
 
 

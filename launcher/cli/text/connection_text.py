@@ -25,16 +25,16 @@ def show_held(connections: Sequence[PersistentState]) -> None:
 def show_closed(closed: Closing) -> None:
     """Print the connections that were closed, and those cancelled while they were being opened."""
     if not (closed.held or closed.opening):
-        say("no connection is held")
+        say("no connection is kept open")
     for host in closed.opening:
-        say(f"{host}: the connection that was being made for the next command is given up")
+        say(f"{host}: the connection that was being opened for the next command is cancelled")
     for one in closed.held:
-        say(f"{one.host}: its connection {_fate(one)}")
+        say(f"{one.host}: its connection {_closing_words(one)}")
 
 
 def _left(one: PersistentState) -> str:
     return f"{one.left_s:.0f} s" if one.users == 0 else "in use"
 
 
-def _fate(one: PersistentState) -> str:
+def _closing_words(one: PersistentState) -> str:
     return "is closed" if one.users == 0 else "is closed once the commands that use it have ended"

@@ -12,9 +12,7 @@ from launcher.runs.launch.hook_note import hook_note
 from launcher.values.host import Host
 from launcher.values.plan import Finding, Plan, PlanValue
 
-CHECKPOINTING = (
-    "activation checkpointing: the backward pass computes activations again, about a third more time a step"
-)
+CHECKPOINTING = "activation checkpointing: the backward pass computes activations again, which takes about a third more time per step"
 _WORDS: dict[PlanValue, str] = {"precision": "precision", "split": "batch"}
 
 

@@ -174,12 +174,12 @@ def conclusions(report: VerificationReport) -> list[str]:
         lines.append(f"rung 1 does not work here{behind}")
         if not (first.is_put_behind or plan.rehearsed) and fastest is None:
             lines.append(
-                "a launch begins with rung 1 all the same: only failures of a precision are remembered"
+                "a launch still begins with rung 1: only failures that a precision caused are remembered"
             )
     elif report.trains_nowhere:
         lines.append("no rung works here")
         lines += filter(None, [_mend(report.rungs[0].result, report)])
-        lines += [f"to see all that it prints   {report.launch}"] if report.launch is not None else []
+        lines += [f"to see the complete output   {report.launch}"] if report.launch is not None else []
     if report.card_failure is not None:
         lines += filter(None, [_mend(report.card_failure.result, report)])
     elif len(report.rungs) < len(plan.ladder):
@@ -194,7 +194,7 @@ def conclusions(report: VerificationReport) -> list[str]:
     if report.rungs and any(rung.measured is not None for rung in report.rungs):
         lines.append(f"remembered on {plan.host}: later plans of this job there use it")
     if plan.profile.kind == "cpu":
-        lines.append("a CPU shows speed and dtypes of a CPU; for a card's plan   --rehearse --profile CARD")
+        lines.append("the speed and dtypes are those of a CPU; for a card's plan   --rehearse --profile CARD")
     return lines
 
 

@@ -202,7 +202,7 @@ def test_a_job_that_trains_nowhere_shows_what_it_printed_last(project):
     done = project.verify()
     assert done.returncode == 1
     assert "rung 1 printed last:\n  5\n  6\n  7\n  8\n  no data\nno rung works here\n" in done.stdout
-    assert "to see all that it prints   launch --profile t4 --job toy.toml" in done.stdout
+    assert "to see the complete output   launch --profile t4 --job toy.toml" in done.stdout
     project.check_nothing_left()
 
 

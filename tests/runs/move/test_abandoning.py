@@ -70,7 +70,7 @@ def test_a_run_goes_on_without_its_host_which_ends_its_own_when_it_answers(two, 
             "abandoned": 0, "told": None, "settled": None, "also": None, "given_up": [],
         }  # fmt: skip
         listed = client.ok("ps")
-        assert f"abandoned, continues as {child[-6:]}; not yet told" in listed
+        assert f"abandoned, continues as {child[-6:]}; not yet informed" in listed
         assert f"its parent {run[-6:]} may still train on A" in listed
     swept = client.seen("sweep", "--host", "A")  # any verb
     assert f"{run} on A was ended, at step " in swept
@@ -80,7 +80,7 @@ def test_a_run_goes_on_without_its_host_which_ends_its_own_when_it_answers(two, 
     moved = json.loads((two.roots["A"] / "runs" / run / "control" / "moved.json").read_text())
     assert moved["run"] == child
     assert row(two, run)["goes_on"]["settled"] is not None
-    assert "not yet told" not in client.ok("ps")
+    assert "not yet informed" not in client.ok("ps")
     assert "succeeded" in client.seen("attach", child)
     assert trained(two, child) == [*range(newest + 1, STEPS + 1)]
     assert two.everywhere() == {run: "stopped", child: "succeeded"}

@@ -69,7 +69,7 @@ def test_what_was_rented_with_a_lost_key_is_dismissed_without_a_claim(project):
     old = project.client.variables["LAMBDA_API_KEY"]
     with_key_of(project, "bob")
     said = project.client.ok("reconcile", "--dismiss", run[-6:])
-    assert "may still be paid for" in said
+    assert "may still be billed" in said
     (rental,) = project.rentals()
     assert (rental.state, rental.ended, rental.cents) == ("dismissed", None, None)
     assert project.ours() == [rental.instance]

@@ -52,7 +52,7 @@ def _columns_of(rows: Sequence[ItemRow]) -> tuple[tuple[Column, ...], list[tuple
 
 
 def spent(queue: BatchQueue, used: Mapping[int, Used]) -> str:
-    """Return the total time of a batch's runs, its GPU hours, and its cost of the maximum. Missing figures are left out."""
+    """Return the total time of a batch's runs, its GPU hours, and its cost beside the maximum. Unknown figures are left out."""
     whole, words = total(used), ""
     if whole.run_s:
         words = f"; {duration_text(whole.run_s)} of runs"
@@ -172,7 +172,7 @@ def who_works(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
 
 
 def left_rentals(queue: BatchQueue) -> list[str]:
-    """Return a warning for each machine rented for a batch whose run has ended, or that no process here ends in time."""
+    """Return warnings about a batch's rented machines: the run has ended, or no process here ends the machine in time."""
     if queue.rules.max_cost is None:
         return []
     from launcher.rental.open_rentals import open_rentals
@@ -195,7 +195,7 @@ def how_to_go_on(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
     if refused := next((item for item in items if item.outcome == REFUSED and item.why), None):
         lines += [f"  {refused.name} was refused: {(refused.why or '').replace(LF, LF + '  ')}"]
         lines.append(
-            f"  the batch keeps its file as it was: after a change there   launch batch rm {queue.name}   and make it again"
+            f"  the batch does not read its file again: to change it   launch batch rm {queue.name}   then launch the changed file"
         )
     if any(item.outcome != "succeeded" for item in items):
         lines.append(f"  once more    launch batch resume {queue.name} --failed")
@@ -259,14 +259,17 @@ def print_stopped(queue: BatchQueue, stopped: Sequence[Stopped], *, as_json: boo
     else:
         say(f"{queue.name}: everything had ended")
     if rows and not as_json:
-        known = {one.item.number: one.state for one in stopped}  # another process may still record it
+        # The queue may lack a state that another process has yet to record.
+        known = {one.item.number: one.state for one in stopped}
         say(f"{queue.name}: {totals(known.get(item.number, state_of(item)) for item in queue.items())}")
         say(f"  run stopped or dropped items again   launch batch resume {queue.name} --failed")
     if lost := [one for one in stopped if one.problem]:
         count = "1 run" if len(lost) == 1 else f"{len(lost)} runs"
         complain(f"{count} could not be stopped   once their hosts answer: launch batch stop {queue.name}")
     elif (worker := worker_of(queue)) is not None:
-        complain(f"{worker.words} has not put all ends on record yet   launch batch status {queue.name}")
+        complain(
+            f"{worker.words} has not recorded the end of every run yet   launch batch status {queue.name}"
+        )
     for line in left_rentals(queue):
         complain(line)
     return 4 if lost else 0

@@ -250,10 +250,10 @@ def _view(queue: BatchQueue, *, as_json: bool) -> Iterator[_LinesView]:
 
 
 def follow(queue: BatchQueue, *, as_json: bool) -> int:
-    """Show a batch that another process works until that process ends. Return the exit code."""
+    """Show a batch that another process runs, until that process ends. Return the exit code."""
     worker = worker_of(queue)
     if worker is not None:
-        complain(f"{worker.words} works {queue.name}; this command only shows it")
+        complain(f"{worker.words} runs {queue.name}; this command only shows it")
     try:
         with _view(queue, as_json=as_json) as view:
             _show_to_end(queue, view)
@@ -315,7 +315,7 @@ def work_detached(queue: BatchQueue, *, as_json: bool) -> None:
     if as_json:
         print_batch(queue.name, queue.items(), worker)
         return
-    say(f"process {process.pid} works {queue.name}   launch batch status {queue.name}")
+    say(f"process {process.pid} runs {queue.name}   launch batch status {queue.name}")
     say(f"  its log                               {log}")
     say(f"  if this machine sleeps or goes down   launch batch resume {queue.name}")
 
@@ -323,7 +323,7 @@ def work_detached(queue: BatchQueue, *, as_json: bool) -> None:
 def exit_code(items: list[Item], outcome: BatchOutcome) -> int:
     """Return 0 if all items succeeded, 1 if some did not, 4 if hosts do not answer, 5 if some wait for the user.
 
-    For a batch with one item, return the code of `launch`, but 5 also if the batch gives up on a run that may continue.
+    For a batch with one item, return the code of `launch`, or 5 if the batch leaves a run that may continue.
     """
     if outcome == BatchOutcome.LEFT:
         return 0

@@ -53,7 +53,7 @@ def gc(
     for kind, size in sizes.most_common():
         say(f"  {counts[kind]:>6} x {kind:<14} {size_text(size)}")
     for run, why in unreadable.items():
-        say(f"  {run} unreadable: {printable(why)}   files that it may need stay")
+        say(f"  {run} unreadable: {printable(why)}   items that it may use are kept")
     say(
         f"{place.name}: {size_text(total)} {'would be freed' if dry_run else 'freed'}, {len(items)} thing{'s' * (len(items) != 1)}"
     )

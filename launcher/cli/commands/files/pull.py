@@ -67,7 +67,9 @@ def pull(
         return
     if checkpoint is not None:
         if paths or everything or follow:
-            raise UsageError("pull: --checkpoint stands alone\n  next   launch pull RUN --checkpoint last")
+            raise UsageError(
+                "pull: --checkpoint allows neither PATH nor --all nor --follow\n  next   launch pull RUN --checkpoint last"
+            )
         _one_checkpoint(
             pull_one_checkpoint(place, local_copy, checkpoint, view), local_copy, view, as_json=as_json
         )

@@ -63,7 +63,7 @@ def compare(
     words = [word for given in runs for word in _runs_of(given)]
     local_copies = _distinct(_local_copies(words), words)
     if diff and len(local_copies) != 2:
-        raise UsageError("compare: --diff is of two runs\n  next   launch compare RUN RUN --diff")
+        raise UsageError("compare: --diff compares two runs\n  next   launch compare RUN RUN --diff")
     if output is not None and output.suffix.lower() != ".png":
         raise UsageError(f"-o {output}: the picture is a PNG\n  example   -o {output.stem or 'curves'}.png")
     picture = output if output is not None else comparing.picture_of(local_copies)
@@ -170,7 +170,7 @@ def _notes(comparison: Comparison, *, has_diff: bool) -> Iterator[str]:
     """Yield notes on missing information about the runs, each with the command that gets it."""
     runs = comparison.runs
     if live := [run.local_copy for run in runs if not run.has_ended]:
-        yield f"not ended when last heard of: {_named(live)}   launch attach {live[0].short}"
+        yield f"had not ended at the last contact: {_named(live)}   launch attach {live[0].short}"
     if planless := [run.local_copy for run in runs if not run.has_plan]:
         yield f"the plan is not here: {_named(planless)}   launch attach {planless[0].short}"
     pair = " ".join(run.local_copy.short for run in runs) if len(runs) == 2 and not has_diff else None

@@ -63,7 +63,7 @@ def ps(
         from launcher.cli.output.wait_notice import waiting_for
 
         with waiting_for(host or "the hosts of live runs"):
-            rows = look(limit + 1)  # one extra row tells whether more runs exist
+            rows = look(limit + 1)  # one extra row shows whether more runs exist
         _show(rows[:limit], host, foreign, is_chosen=bool(state), here=here, as_json=as_json)
         if len(rows) > limit and not as_json:
             complain(f"the newest {limit} are shown   more   launch ps --limit {10 * limit}")
@@ -223,7 +223,7 @@ def _remarks(row: ListedRun) -> str:
     if not (row.goes_on or row.beside or row.kept_age_s or row.rent or row.folder):
         return first
     where = f"in {_short(row.folder)}" if row.folder else ""
-    return "; ".join(filter(None, (first, _goes_on(row), row.beside, _kept(row), _rent(row), where)))
+    return "; ".join(filter(None, (first, _continuation(row), row.beside, _kept(row), _rent(row), where)))
 
 
 def _short(folder: str) -> str:
@@ -238,7 +238,7 @@ def _unreached(row: ListedRun) -> str:
     return f"last seen {row.summary.state}{ago}; {row.problem}"
 
 
-def _goes_on(row: ListedRun) -> str:
+def _continuation(row: ListedRun) -> str:
     """Return the run that continues this one elsewhere, and whether the old host has been informed."""
     recorded_move = row.goes_on
     if recorded_move is None:
@@ -253,7 +253,7 @@ def _goes_on(row: ListedRun) -> str:
             else ""
         )
         return f"{what}{also}"
-    heard = "not yet told" if recorded_move.told is None else "told, not yet ended"
+    heard = "not yet informed" if recorded_move.told is None else "informed, not yet ended"
     return f"abandoned, {what}; {heard}"
 
 
@@ -303,12 +303,12 @@ def _why(row: ListedRun) -> str:
         return f"{', '.join(words(evidence))}   launch attach {run.short}{there}".strip()
     if why := why_failed(evidence) or doubt(evidence) or lingered(evidence):
         return why
-    if remedy and not evidence and _is_of_now(remedy, run.attempt):
+    if remedy and not evidence and _is_current(remedy, run.attempt):
         return f"after {remedy.get('class')} in attempt {remedy.get('attempt')}: {remedy.get('text')}"
     return ", ".join(words(evidence))
 
 
-def _is_of_now(remedy: dict[str, Any], attempt: int | None) -> bool:
+def _is_current(remedy: dict[str, Any], attempt: int | None) -> bool:
     """Whether the current attempt is the one that the remedy started, or the failed one before it."""
     answered = remedy.get("attempt")
     return attempt is None or not isinstance(answered, int) or attempt <= answered + 1

@@ -67,5 +67,5 @@ def extend(
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(rental.intent.deadline))
     say(
         f"{local_copy.run}: its machine is rented until {until}, for {dollars(rental.largest)} at most",
-        f"  if a crontab has a line for the earlier limit, it ends the machine then; put this in its place   {cron_line(rental)}",
+        f"  a crontab line for the earlier limit still ends the machine then; replace it by   {cron_line(rental)}",
     )

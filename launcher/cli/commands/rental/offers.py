@@ -87,7 +87,7 @@ def _show(found: list[tuple[InstanceOffer, Profile | None]]) -> None:
     print_columns(columns, rows)
     if unnamed := dict.fromkeys(offer.card for offer, profile in found if profile is None and offer.card):
         say_wrapped(
-            f"PROFILE -: no profile names {', '.join(unnamed)}: that takes one of yours, profiles/NAME.toml; to begin with   launch profile show l40s --toml"
+            f"PROFILE -: no profile names {', '.join(unnamed)}: write one, profiles/NAME.toml; a start   launch profile show l40s --toml"
         )
     for offer, _ in found:
         if is_arm(offer):

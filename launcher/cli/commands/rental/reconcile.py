@@ -62,10 +62,11 @@ def reconcile(
 ) -> None:
     """Terminate rented machines that no run needs, after their runs' files are downloaded.
 
-    It compares this machine's list of rentals with the account's instances. A machine whose run continues gets a
-    background process again. Only instances that carry a mark of this machine's rentals are terminated, and those that
-    --adopt names. The exit code is 1 if a rental of this machine is not needed and still billed. It is 3 if --adopt names
-    an instance of another computer, without --yes and without a terminal to ask at.
+    It compares this machine's list of rentals with the account's instances. A machine whose run continues
+    gets a new background process. Only instances that carry a mark of this machine's rentals are terminated,
+    and those that --adopt names. The exit code is 1 if a rental of this machine is not needed and still
+    billed. It is 3 if --adopt names an instance of another computer, without --yes and without a terminal to
+    ask at.
 
     A rental made with an API key of another account can be neither seen nor terminated. If that key is lost, look at the
     account's web page, then --dismiss the rental.
@@ -95,10 +96,14 @@ def reconcile(
         return
     named = TerminationRequest(adopt or (), None if after is None else _moment(after), force, sure)
     if named.after is not None and not named.instances:
-        raise UsageError("reconcile: --after is for what --adopt names\n  next   launch reconcile")
+        raise UsageError(
+            "reconcile: --after applies only to instances that --adopt names\n  next   launch reconcile"
+        )
     for flag, is_given in (("--force", force), ("--yes", sure)):
         if is_given and not named.instances:
-            raise UsageError(f"reconcile: {flag} is for what --adopt names\n  next   launch reconcile")
+            raise UsageError(
+                f"reconcile: {flag} applies only to instances that --adopt names\n  next   launch reconcile"
+            )
     view = NullView() if as_json else make_view(as_json_lines=False)
     tables = (backend_of(host).running.rental(host) for host in Lookup().hosts.values())
     accounts = (one for one in tables if one is not None)
@@ -119,16 +124,16 @@ def reconcile(
         if found.verdict == "elsewhere" and found.rental is not None:
             intent = found.rental.intent
             complain(
-                f"{intent.run}: its machine was rented with another API key, and may still be paid for: set {module_of(intent.provider).SETTINGS.variable} to that one\n"
-                f"  if it is lost, and the account's page shows nothing   launch reconcile --dismiss {intent.run.rpartition('-')[2]}",
+                f"{intent.run}: its machine was rented with another API key, and may still be billed: set {module_of(intent.provider).SETTINGS.variable} to that key\n"
+                f"  if that key is lost, and the account's page shows no machine   launch reconcile --dismiss {intent.run.rpartition('-')[2]}",
             )
     for path in _unreadable(reports):
         complain(f"{path} cannot be read: its rental may still be billed")
     for rental in settled.unknown:
         intent = rental.intent
         complain(
-            f"{intent.run}: its machine may still be paid for at {intent.provider}, which this launcher does not know\n"
-            "  have the version that rented it end it   launch reconcile"
+            f"{intent.run}: its machine may still be billed by {intent.provider}, which this version of launcher does not know\n"
+            "  with the version that rented it   launch reconcile"
         )
     there = [one for one in named.instances if any(one in report.listed for report in reports)]
     is_missing = False
@@ -136,7 +141,9 @@ def reconcile(
         if one not in there and not any(
             one == ending.instance for report in reports for ending in report.ended
         ):
-            complain(f"{one} is not in the list of any account here: it has gone, or it is another key's")
+            complain(
+                f"{one} is not in the list of any account here: it no longer exists, or it belongs to another key"
+            )
             is_missing = named.after is None
     for error in settled.failed:
         complain(str(error))
@@ -168,7 +175,7 @@ def _dismiss(word: str) -> None:
     rental = dismiss(open_ones[find(word, [*open_ones])])
     what = f"instance {rental.instance}" if rental.instance is not None else "an instance"
     say(
-        f"{rental.intent.run}: no command speaks of its rental any more; {what} of it may still be paid for",
+        f"{rental.intent.run}: its rental is no longer reported; {what} of it may still be billed",
         f"  look at   {module_of(rental.intent.provider).INSTANCES_PAGE}",
     )
 
