@@ -46,7 +46,7 @@ class Stopped(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing of it is running."""
+        """Whether the item never began, or its run has ended."""
         return self.state in NEVER_BEGAN or is_terminal(self.state)
 
 

@@ -172,8 +172,8 @@ def module_of(provider: str) -> ProviderModule:
     """Return a provider's module. Raises UsageError for a provider that this version does not know."""
     if provider not in PROVIDERS:
         raise UsageError(
-            f"{provider}: this launcher knows no such provider of machines: another version has rented there\n"
-            "  have that version end it   launch reconcile"
+            f"{provider}: this version of launcher does not know this provider; another version has rented a machine from it\n"
+            "  terminate the machine with that version   launch reconcile"
         )
     return importlib.import_module(PROVIDERS[provider])
 

@@ -292,7 +292,7 @@ def _ask(host: Host, asked: list[LocalCopy]) -> list[ListedRun]:
 
 
 def _unanswered(host: Host, local_copy: LocalCopy, heard: Summary | None, problem: str) -> ListedRun:
-    """Return the row of a run whose host does not answer. The end of an ended run is certain all the same."""
+    """Return the row of a run whose host does not answer. If the run has ended, its recorded end remains valid."""
     summary = heard or remembered(local_copy)
     if heard is None and is_terminal(summary.state):
         return ListedRun(host.name, summary)

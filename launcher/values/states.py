@@ -37,7 +37,7 @@ class State(StrEnum):
     STOP_INCOMPLETE = "stop-incomplete"
     """It was stopped, and processes of it may be left."""
     INTERRUPTED = "interrupted"
-    """It has not ended, and no agent looks after it: `launch recover` continues it."""
+    """It has not ended, and no agent manages it: `launch recover` continues it."""
 
 
 TERMINAL = frozenset({State.SUCCEEDED, State.FAILED, State.STOPPED, State.STOP_INCOMPLETE})

@@ -184,7 +184,7 @@ def test_an_open_rental_of_an_unknown_provider_is_said(toy, monkeypatch, lambda_
     monkeypatch.delitem(provider.PROVIDERS, "toy")
     (left,) = reconciled([LambdaSettings(api=lambda_service.base)]).unknown
     assert left.nonce == nonce
-    with pytest.raises(UsageError, match="knows no such provider"):
+    with pytest.raises(UsageError, match="does not know this provider"):
         dismiss(left)
 
 

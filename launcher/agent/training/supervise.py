@@ -585,7 +585,7 @@ class Supervisor:
                 "class": OUTPUTS_LOST,
                 "line": line,
                 "why": why,
-                "mend": "look after the disk of this host",
+                "mend": "check the disk of this host",
             }
         return {}
 

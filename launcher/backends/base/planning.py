@@ -150,5 +150,5 @@ def cannot_go_on(host: str, limit: str, following: str) -> Finding:
         f"{host}: the script never calls worker.resume_from(): a run longer than {limit} cannot continue in the "
         f"next {following}, and ends as not-restartable"
     )
-    mend = "have it save and resume through launcher_worker     or let it begin anew   --set restart=true"
+    mend = "let it save and resume with launcher_worker     or let it start again   --set restart=true"
     return Finding(level="note", code="cannot-go-on", message=message, mend=mend)

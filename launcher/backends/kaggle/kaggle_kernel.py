@@ -254,7 +254,7 @@ class Quota(_Answer):
     def title(self) -> str:
         """The hours on GPUs, e.g. `GPU 3.5 h used, 8.5 h reserved, 18 h left, refill 28 Nov 00:00 UTC`."""
         if self.gpu_quota is None:
-            return "Kaggle names no hours on GPUs"
+            return "Kaggle reports no GPU hours"
         words = f"GPU {self.gpu_quota.title}"
         moment = self.refill
         return words if moment is None else f"{words}, refill {moment:%d %b %H:%M} UTC"

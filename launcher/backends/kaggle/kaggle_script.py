@@ -143,8 +143,8 @@ def extract_run(payload: bytes, folder: Path) -> None:
 def opened(payload: bytes) -> Iterator[tarfile.TarFile]:
     """Open the archive of a payload.
 
-    Raises BadFileError if it is no archive, has a path that leads out of it, or is larger unpacked than any
-    that launcher pushes.
+    Raises BadFileError if it is no archive, has a path that leads out of it, or is larger when unpacked than
+    any payload that launcher pushes.
     """
     try:
         unpacking = lzma.LZMADecompressor()

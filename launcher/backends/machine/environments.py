@@ -45,9 +45,7 @@ def provide(
         if client.making.has_environment(environment.name):
             return f"{environment.name}, made by another launch"
         if maker is None:
-            words = (
-                f"{client.host}: environment {environment.name} is gone, and nothing there can make it again"
-            )
+            words = f"{client.host}: environment {environment.name} is gone, and the host has no program that can make it again"
             raise HostError(
                 client.host, f"{words}\n  install Python {environment.python} with venv on the host, or uv"
             )

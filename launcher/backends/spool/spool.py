@@ -224,8 +224,8 @@ class Spool:
     def settle(self, files: Iterable[tuple[str, Iterable[bytes]]]) -> OutputChanges:
         """Put a session's outputs in place. Each is a path below the run's folder and its bytes.
 
-        Return the changes. Outputs replace printed data. States come last, so that a reader who sees an end
-        finds all files of it. Raises OSError if this machine's disk refuses.
+        Return the changes. Outputs replace printed data. States come last, so that a reader that sees the
+        run's end finds all its files. Raises OSError if this machine's disk refuses.
         """
         for path in paths_in(self._run.control):
             if os.path.basename(path).startswith(_STAGED):

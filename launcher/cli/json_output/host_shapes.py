@@ -52,7 +52,7 @@ class HostRow(Part):
 class RentalRow(Part):
     """A machine rented for a run, by the ledger here. `cents` is its maximum cost so far.
 
-    `held`: a process here looks after it. `problem` names the problem and the command to type.
+    `held`: a process here manages the rental. `problem` names the problem and the command to type.
     """
 
     run: str

@@ -51,7 +51,7 @@ def propose(host: Host, environment: str | None, facts: Facts) -> Proposal:
     is_written = host.name != "local" and host.name in Lookup().written_hosts
     if is_written and environment is not None:
         raise UsageError(
-            f"{host.name} is in {user_folder_text()}/hosts.toml\n  set there   environment = {json.dumps(environment)}"
+            f"{host.name} is in {user_folder_text()}/hosts.toml\n  set in that file   environment = {json.dumps(environment)}"
         )
     name = host.name if is_written or host.name in ("local", *Lookup().aliases) else _short(host)
     probing = backend_of(host).probing

@@ -320,7 +320,7 @@ def _exported(uv: str, folder: str) -> str:
         raise BadFileError(f"{LOCK}: uv export: {error}") from error
     if done.returncode != 0:
         said = "\n  | ".join(done.stderr.strip().splitlines()[-5:])
-        raise BadFileError(f"{LOCK}: uv export failed:\n  | {said}\n  write it anew   uv lock")
+        raise BadFileError(f"{LOCK}: uv export failed:\n  | {said}\n  write it again   uv lock")
     return done.stdout
 
 

@@ -203,7 +203,7 @@ def _nothing_to_go_on_with(local_copy: LocalCopy, target: Host, why: str, more: 
     return RunError(
         f"{why}\n"
         f"  once {name} answers   launch recover {local_copy.short} --host {target.name}\n"
-        f"  begin anew there      {anew}{more}"
+        f"  start again there      {anew}{more}"
     )
 
 
@@ -235,7 +235,7 @@ def _files(
         raise RunError(
             f"not as it was sent to {local_copy.host().name}, and {new.host} has no copy: {names}{f' and {more} more' if more > 0 else ''}\n"
             f"  restore it, then   launch recover {local_copy.short} --host {target.name} --abandon\n"
-            f"  begin anew there   launch rerun {local_copy.short} --host {target.name}"
+            f"  start again there   launch rerun {local_copy.short} --host {target.name}"
         )
     return [found.files[sha256] for sha256 in missing]
 

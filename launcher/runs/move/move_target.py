@@ -107,14 +107,14 @@ def refuse_succeeded(state: str | None, local_copy: LocalCopy, host: str) -> Non
     """Raise UsageError for a run that has succeeded."""
     if state == State.SUCCEEDED:
         words = f"{local_copy.run} has succeeded: there is nothing left to move"
-        raise UsageError(f"{words}\n  again there   launch rerun {local_copy.short} --host {host}")
+        raise UsageError(f"{words}\n  run it again there   launch rerun {local_copy.short} --host {host}")
 
 
 def refuse_unresumable(*, resumes: bool, local_copy: LocalCopy, host: str) -> None:
     """Raise RunError for a run whose script would start at step 1 again."""
     if not resumes:
         words = f"the script of {local_copy.run} never called worker.resume_from(): it would start at step 1 again"
-        raise RunError(f"{words}\n  begin anew there   launch rerun {local_copy.short} --host {host}")
+        raise RunError(f"{words}\n  start again there   launch rerun {local_copy.short} --host {host}")
 
 
 class EarlierMove(NamedTuple):
@@ -141,7 +141,9 @@ def taken_up(
     next_run, child = own_copy(moved.run), known_summary(new, moved.run)
     if child.parent is None or child.parent.run != local_copy.run:
         words = f"{local_copy.host().name} says that {local_copy.run} was moved to {new.host} as {moved.run}, but that run is not its successor"
-        raise RunError(f"{words}\n  begin anew there   launch rerun {local_copy.short} --host {request.host}")
+        raise RunError(
+            f"{words}\n  start again there   launch rerun {local_copy.short} --host {request.host}"
+        )
     next_run.bind_seen(target, new.root_id, child.time)
     if is_terminal(child.state):
         words = f"{local_copy.run} was moved to {new.host} as {moved.run}, which has {child.state}"

@@ -252,7 +252,7 @@ def _explained(old: HostClient, local_copy: LocalCopy, target: Host) -> Iterator
         if error.code != "no-checkpoint":
             raise
         words = f"{local_copy.run} has no whole checkpoint on {old.host}"
-        again = f"begin anew there   launch rerun {local_copy.short} --host {target.name}"
+        again = f"start again there   launch rerun {local_copy.short} --host {target.name}"
         raise RunError(
             f"{words}\n  once it has one   launch recover {local_copy.short} --host {target.name}\n  {again}"
         ) from error

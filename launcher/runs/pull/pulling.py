@@ -124,7 +124,7 @@ class _Pull:
         for file in chosen:
             place = fold(str(self._local_copy.place(file.path)))
             if place in places:
-                clashes[file.path] = f"its name is that of {places[place]} on this disk"
+                clashes[file.path] = f"this disk cannot distinguish its name from {places[place]}"
             places.setdefault(place, file.path)
         return clashes
 

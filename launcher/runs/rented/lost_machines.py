@@ -57,7 +57,7 @@ def end_rental(found: RentedMachine, why: str, view: View) -> Rental | None:
 def look_for(found: RentedMachine) -> RentedMachine:
     """Ask the provider for a machine, and record the end of its rental if it is lost; return its present record.
 
-    If the provider does not answer, or the key is not the one of the rental, the record does not change.
+    If the provider does not answer, or the API key is not the key of the rental, the record does not change.
     """
     if not found.rental.is_open:
         return found

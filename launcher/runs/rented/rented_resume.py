@@ -129,7 +129,7 @@ def _check_steps(plan: Plan, home: LocalCheckpoint, parent: LocalCopy) -> None:
     if plan.steps is not None and home.checkpoint.step >= plan.steps:
         raise UsageError(
             f"{parent.run}: its checkpoint is of step {home.checkpoint.step}, and there are {plan.steps} steps: nothing is left to do\n"
-            f"  train on   launch resume {parent.short} --set steps=…"
+            f"  train further   launch resume {parent.short} --set steps=…"
         )
 
 
@@ -181,7 +181,7 @@ def _refuse_without_checkpoint(found: RentedMachine, parent: LocalCopy) -> None:
     state, cost = parent.state(), rent_cost(parent.run)
     if state is None or not is_terminal(state.state) or state.checkpoint is not None:
         return
-    by_hand = "" if parent.is_freed else f"by hand there   launch exec {parent.short} -- …     "
+    by_hand = "" if parent.is_freed else f"use that machine by hand   launch exec {parent.short} -- …     "
     raise RunError(
         f"{parent.run}: it has saved no checkpoint that launcher can continue from; its machine is kept: {cost.words if cost else ''}\n"
         f"  {by_hand}end it   launch reconcile --adopt {found.rental.instance}\n"

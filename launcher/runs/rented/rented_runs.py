@@ -141,9 +141,9 @@ def kept_idle(host_name: str) -> list[str]:
 def _kept_words(found: RentedMachine, local_copy: LocalCopy, *, has_checkpoint: bool) -> str:
     short = found.record.short
     use = (
-        f"train on there   launch resume {short} --set steps=…"
+        f"continue the training on it   launch resume {short} --set steps=…"
         if has_checkpoint
-        else f"by hand there   launch exec {short} -- …"
+        else f"use that machine by hand   launch exec {short} -- …"
     )
     use = "" if local_copy.is_freed else f"   {use}  "
     return (

@@ -132,7 +132,7 @@ def check_ended(summary: Summary, parent: LocalCopy, request: ResumeRequest) -> 
         )
     if state == State.SUCCEEDED and not request.settings:
         more = f"steps={2 * summary.step}" if summary.step and summary.step > 0 else "steps=…"
-        again = f"train on from its last checkpoint   launch resume {short} --set {more}     from its start   launch rerun {short}"
+        again = f"train further from its last checkpoint   launch resume {short} --set {more}     from its start   launch rerun {short}"
         raise UsageError(f"{parent.run} has succeeded: nothing is left to do\n  {again}")
 
 

@@ -173,9 +173,9 @@ def _explained(error: AgentError, parent: LocalCopy) -> LaunchError:
     """Convert the agent's objection to a parent into the right error, with the command to use."""
     words, short = str(error), parent.short
     if error.code == "steps":
-        return UsageError(f"{words}\n  train on   launch resume {short} --set steps=…")
+        return UsageError(f"{words}\n  train further   launch resume {short} --set steps=…")
     if error.code in ("no-checkpoint", "cannot-resume", "lost"):
-        return RunError(f"{words}\n  begin anew   {new_launch(parent)}")
+        return RunError(f"{words}\n  start again   {new_launch(parent)}")
     if error.code in ("not-ended", "held", "changed"):
         return RunError(f"{words}\n  look   launch ps     again   launch resume {short}")
     return error

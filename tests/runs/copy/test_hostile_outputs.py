@@ -225,7 +225,7 @@ def test_names_that_this_disk_takes_for_one_are_left_there_and_named(host, local
         Choice(LIMIT),
         Quiet(),
     )
-    assert pulled.left_out == {"artifacts/a": "its name is that of artifacts/A on this disk"}
+    assert pulled.left_out == {"artifacts/a": "this disk cannot distinguish its name from artifacts/A"}
 
 
 def test_a_name_that_a_terminal_would_obey_is_not_made_here(host, local_copy):

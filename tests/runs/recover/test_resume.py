@@ -347,9 +347,9 @@ def test_a_run_without_a_checkpoint_is_only_repeated_by_a_launch(aware):
     run = launched(aware, "--set", "settings.fails_at=3")
     said = refused(aware, 1, run)
     assert "left no checkpoint" in said
-    assert f"begin anew   launch rerun {run[-6:]}\n" in f"{said}\n"
+    assert f"start again   launch rerun {run[-6:]}\n" in f"{said}\n"
     (aware.index / run / "request.json").unlink()
-    assert "begin anew   launch --host local" in refused(aware, 1, run)
+    assert "start again   launch --host local" in refused(aware, 1, run)
 
 
 def test_recover_of_a_run_that_has_ended_names_what_will_not_be_refused(succeeded):

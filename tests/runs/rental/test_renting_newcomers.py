@@ -256,7 +256,7 @@ def test_a_machine_that_is_kept_is_not_forgotten_when_another_is_rented(project)
     run = project.rentals()[0].intent.run
     second = project.client.run(*ON_RENTED, "--", "python3", "train.py").stderr
     assert f"the machine of {run} is kept, at $1.99/h, and this rents another one" in second
-    assert f"by hand there   launch exec {run[-6:]} -- …" in second
+    assert f"use that machine by hand   launch exec {run[-6:]} -- …" in second
     assert "launch resume" not in second
     refused = project.client.run("resume", run, "--set", "steps=9")
     assert refused.returncode == 1
