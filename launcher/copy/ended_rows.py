@@ -71,7 +71,7 @@ class EndedRows:
         try:
             form, *lines = self._path.read_bytes().splitlines()
             rows = _ROWS.validate_json(b"[%s]" % b",".join(lines)) if form == _FORM else []
-        except (OSError, ValueError):  # missing or damaged: it is made anew
+        except (OSError, ValueError):  # missing or damaged: it is made again
             return []
         return list(zip(lines, rows, strict=False))
 

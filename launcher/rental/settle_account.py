@@ -267,7 +267,7 @@ def _agree_to_end(renter: ProviderAccount, adopted: Sequence[str], view: Interac
     if answer is None:
         ids = " ".join(f"--adopt {one.id}" for one in others)
         raise RefusedError(
-            f"nothing was ended: {words}\n  to terminate them all the same   launch reconcile {ids} --yes"
+            f"nothing was ended: {words}\n  to terminate them anyway   launch reconcile {ids} --yes"
         )
     if not answer:
         raise RefusedError(
@@ -451,5 +451,5 @@ def _goes_on(found: RentedMachine, run_of: RunOf, view: RentalView) -> bool:
 def _unsure(lease: Lease, error: LaunchError) -> str:
     """Return the message about a machine whose run cannot be downloaded now."""
     words = str(error).splitlines()[0]
-    left = "its time is up, so it is ended all the same" if lease.is_past else f"left until {lease.until}"
+    left = "its time is up, so it is ended anyway" if lease.is_past else f"left until {lease.until}"
     return f"{lease.record.run}: {words}; {left}; {lease.cost} so far, {lease.price}"

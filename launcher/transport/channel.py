@@ -526,7 +526,7 @@ class AgentChannel(ForwardingOpener):
         while (end := self._rest.find(b"\n", searched)) < 0:
             searched = len(self._rest)
             if searched > MAX_LINE:
-                raise ConnectionLostError(self.host, f"{self.host}: a line without end")
+                raise ConnectionLostError(self.host, f"{self.host}: a line does not end")
             self._fill()
         line = bytes(self._rest[:end])
         del self._rest[: end + 1]

@@ -1,4 +1,4 @@
-"""Judge a command with exit status 0 from its log: whether it failed all the same, or leaves a doubt.
+"""Judge a command with exit status 0 from its log: whether it failed nevertheless, or leaves a doubt.
 
 Many scripts catch an error, print it, and end as if it had not happened. Only an error of precision near the
 end of the log is certain enough to count as a failure. Any other error is a doubt, which is shown with the

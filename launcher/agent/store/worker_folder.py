@@ -1,6 +1,6 @@
 """The folder for PYTHONPATH that lets a training `import launcher_worker`.
 
-The package travels inside the agent's file and is unpacked beside it, into a folder named by its content:
+The package is sent inside the agent's file and is unpacked beside it, into a folder named by its content:
 
     agent/<digest16>/agent.pyz
     agent/<digest16>/worker-<digest16>/launcher_worker/__init__.py ...

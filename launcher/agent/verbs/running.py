@@ -55,7 +55,7 @@ class StopRequest(NamedTuple):
 def wish(session: ClientSession, request: StopRequest, _payload: bytes) -> VerbReply:
     """Write a wish to stop or cancel a run, and wake its agent. Return the state right afterwards.
 
-    `refused` says why the host's disk did not accept the wish's record. The run is stopped all the same.
+    `refused` says why the host's disk did not accept the wish's record. The run is stopped anyway.
     """
     run = session.run(request.run)
     if request.wish not in ("stop", "cancel"):

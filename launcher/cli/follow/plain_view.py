@@ -266,7 +266,7 @@ class PlainView(View):
             self.note(f"{name} is damaged ({wrong}): the newest whole checkpoint before it is taken")
         if files := evidence.made_anew(event):
             self.note(
-                f"the host stopped before its disk had all of the code: {files} of its files were made anew"
+                f"the host stopped before its disk had all of the code: {files} of its files were made again"
             )
         phase = self.progress.phase
         self.progress.take(event)

@@ -71,6 +71,6 @@ def check_loss(local_copy: LocalCopy, loss: str) -> None:
     words = f"{local_copy.run}: {loss}"
     is_meant = agrees(words)
     if is_meant is None:
-        raise UsageError(f"{words}\n  to stop it all the same   launch stop --now {local_copy.short}")
+        raise UsageError(f"{words}\n  to stop it anyway   launch stop --now {local_copy.short}")
     if not is_meant:
         raise typer.Exit(1)

@@ -206,7 +206,7 @@ def _download_files(
 ) -> None:
     """Pull a run's files.
 
-    A failure is only noted: the run has ended all the same, and the pull can be repeated. Raises
+    A failure is only noted: the run has ended anyway, and the pull can be repeated. Raises
     UnreachableError for a lost link, unless it is the last try: the next try continues with the missing
     files.
     """

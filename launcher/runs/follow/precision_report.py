@@ -198,7 +198,7 @@ def _sentence(
         last = earlier[-1]
         return f"{verdict.sentence}: attempt {last.attempt} failed on rung {last.rung} ({last.reason})"
     changed = "; it changed during the training" if len(ran.seen) > 1 else ""
-    failed = f", and it failed all the same ({ran.reason})" if is_fine and _has_failed(ran) else ""
+    failed = f", and it failed nevertheless ({ran.reason})" if is_fine and _has_failed(ran) else ""
     return f"{verdict.sentence}{changed}{failed}"
 
 

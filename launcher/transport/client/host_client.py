@@ -201,7 +201,7 @@ class _VerbGroup:
         try:
             return self._channel.receive_stream(verb, read, payload, wait_s=wait_s, total_s=total_s, **args)
         except _LineTooLongError:
-            raise self._malformed(verb, "a line without end") from None
+            raise self._malformed(verb, "a line does not end") from None
 
     def _malformed(self, verb: str, why: str) -> MalformedAnswerError:
         host = self._channel.host

@@ -159,7 +159,7 @@ def test_lists_and_lines_without_end_are_given_up(host, local_copy):
     long = b"".join(b'["artifacts/%s%d","artifact",1,1]\n' % (name.encode(), number) for number in range(250))
     with pytest.raises(MalformedAnswerError, match="its names are too long"):
         pull(host(stream(*[long] * 140)), local_copy, Choice(LIMIT), Quiet())
-    with pytest.raises(MalformedAnswerError, match="a line without end"):
+    with pytest.raises(MalformedAnswerError, match="a line does not end"):
         pull(host(stream(*[b"[" * 50_000] * 3)), local_copy, Choice(LIMIT), Quiet())
 
 

@@ -203,7 +203,7 @@ def lost(client, tmp_path):
 
 def test_an_empty_script_is_made_anew_and_never_a_success(client, lost, tmp_path):
     """It ended as `succeeded`, exit 0, with two of 20 steps."""
-    assert "1 of its files were made anew" in client.seen("attach", lost)
+    assert "1 of its files were made again" in client.seen("attach", lost)
     assert made_anew(client, lost) == 1
     model = client.home / ".launch" / "runs" / lost / "work" / "artifacts" / "model"
     trainer.judge(tmp_path / "ledger", model, STEPS, STEPS)
