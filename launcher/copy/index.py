@@ -22,6 +22,7 @@ from pydantic import SerializeAsAny, ValidationError
 
 from launcher.base.whole_file import sync, write_durably
 from launcher.copy.index_folder import FILE, folder, knows, place, read, runs
+from launcher.copy.run_id import is_of_job
 from launcher.errors import RunError
 from launcher.values.base import Record
 from launcher.values.host import Host
@@ -100,6 +101,13 @@ def entries() -> list[IndexEntry]:
     """Return all entries, the latest launched last."""
     found = [entry for run in runs() if (entry := find(run)) is not None]
     return sorted(found, key=lambda entry: entry.place_in_order)
+
+
+def has_run_of(job: str, host: str) -> bool:
+    """Return whether this user has launched a job of this name on a host before."""
+    return any(
+        is_of_job(run, job) and (entry := find(run)) is not None and entry.host.name == host for run in runs()
+    )
 
 
 def of_batch(name: str, since: float) -> list[IndexEntry]:

@@ -24,8 +24,17 @@ def new_run_id(name: str) -> str:
     that it can name a Slurm job, a Kaggle kernel or a cloud instance.
     """
     day = time.strftime("%y%m%d")
-    job = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_NAME_LENGTH].strip("-") or "run"
-    return f"{day}-{job}-{''.join(secrets.choice(_CHARACTERS) for _ in range(6))}"
+    return f"{day}-{_of_job(name)}-{''.join(secrets.choice(_CHARACTERS) for _ in range(6))}"
+
+
+def is_of_job(run: str, name: str) -> bool:
+    """Whether a run id was made for a job of this name."""
+    return _name(run) == _of_job(name)
+
+
+def _of_job(name: str) -> str:
+    """Return a job's name as it stands in a run id."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:_NAME_LENGTH].strip("-") or "run"
 
 
 def find(word: str, runs: list[str]) -> str:

@@ -210,7 +210,9 @@ class Job(Written):
     attempts: Count = 20
     """Starts of the training within one run."""
     restart: bool = False
-    """Allow a second start of a script that does not resume."""
+    """Allow a second start of a script that does not resume through the worker: one that resumes from its own
+    file, or may begin anew.
+    """
     hang_minutes: Minutes | None = None
     """Minutes of silence that count as a hang; by default 30 times the median step, at least 15. Before the
     second step, 60 idle minutes.

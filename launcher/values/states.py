@@ -106,7 +106,7 @@ class Reason(StrEnum):
     NEVER_STARTED = "never-started"
     """Its code never arrived, or its job or first session could not begin."""
     NO_PROGRESS = "no-progress"
-    """Two sessions in a row left no new checkpoint."""
+    """Two sessions in a row left no new checkpoint, or two starts of a job in a row got no further than one before."""
     PROCESSES_REMAIN = "processes-remain"
     """Processes of it could not be ended."""
     ENGINE_SILENT = "engine-silent"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, List, NamedTuple, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 from ..diagnosis import remedy
 from ..record.run_progress import RunProgress, progress_of, step_in
-from ..record.rundir import RecordFolder, Run
+from ..record.rundir import SESSION_LIMIT, RecordFolder, Run
 
 if TYPE_CHECKING:
     from ..record.run_records import AttemptRecord, PreviousRecord, StateRecord
@@ -29,7 +29,12 @@ class History(NamedTuple):
     @property
     def begun(self) -> int:
         """The number of attempts whose command was started."""
-        return sum(bool(state.get("began")) for _, state in self.records)
+        return len(self.begun_states)
+
+    @property
+    def begun_states(self) -> List[StateRecord]:
+        """The states of the attempts whose command was started, oldest first."""
+        return [state for _, state in self.records if state.get("began")]
 
     @property
     def in_force(self) -> remedy.CurrentChanges:
@@ -39,7 +44,7 @@ class History(NamedTuple):
     @property
     def failure(self) -> Optional[remedy.AttemptFailure]:
         """The failure of the last attempt whose command was started; None without one."""
-        begun = [state for _, state in self.records if state.get("began")]
+        begun = self.begun_states
         return remedy.read_failure(begun[-1].get("failure")) if begun else None
 
     @property
@@ -68,6 +73,27 @@ def read_history(run: Run) -> History:
     folders = [run.folder(number) for number in run.numbers()]
     records = [(folder.read_attempt(), folder.read_state()) for folder in folders]
     return History(records, progress_of(run, is_live=False), run.prepared())
+
+
+def fruitless_starts(states: Iterable[StateRecord]) -> int:
+    """Return how many of the last attempts of a run used up the time of their job without progress.
+
+    `states` are those of the attempts whose command was started, oldest first. Progress is a later step, or a
+    later checkpoint, than in any attempt before. A failure may set a run back, so the count begins again
+    after one. Attempts without known steps or checkpoints before them do not count.
+    """
+    furthest: Optional[int] = None
+    fruitless = 0
+    for state in states:
+        if state.get("failure"):
+            furthest, fruitless = None, 0
+            continue
+        known = [step for step in (state.get("step"), state.get("checkpoint")) if step is not None]
+        if known and (furthest is None or max(known) > furthest):
+            furthest, fruitless = max(known), 0
+        elif furthest is not None and state.get("reason") == SESSION_LIMIT:
+            fruitless += 1
+    return fruitless
 
 
 def taken_knobs(consumed: Set[str]) -> Set[str]:

@@ -6,6 +6,9 @@ from ..diagnosis import remedy
 from ..record.rundir import Run
 
 REASON = "not-restartable"
+NO_PROGRESS = "no-progress"
+MAX_FRUITLESS = 2
+"""The sessions, or starts of a job, in a row without progress after which a run is not started again."""
 EVIDENCE = {
     "class": REASON,
     "line": "its last attempt was ended from outside",
@@ -14,6 +17,16 @@ EVIDENCE = {
     "if it resumes from its own file, --set restart=true",
 }
 """The evidence of a run whose script cannot continue."""
+
+
+def without_progress(fruitless: int) -> dict[str, str]:
+    """Return the evidence of a run whose last starts got no further than one before them."""
+    return {
+        "class": NO_PROGRESS,
+        "why": "%d starts of its job in a row got no further than one before: another would end as they did"
+        % fruitless,
+        "mend": "a longer time   --set slurm.time=…     or have the script resume, by worker.resume_from() or from its own file",
+    }
 
 
 def may_begin_again(run: Run) -> bool:

@@ -14,8 +14,6 @@ from ..record.strict_json import JsonObject
 from . import restartable
 from .liveness import ALIVE, GONE, SILENT, LivenessProbe, RunLiveness
 
-MAX_FRUITLESS = 2
-NO_PROGRESS = "no-progress"
 _FATES = {
     **dict.fromkeys(("waiting", "sent", "queued", "running", "ended"), ALIVE),
     **dict.fromkeys(("over", "home", "gone", "deleted", "none"), GONE),
@@ -64,20 +62,19 @@ class Spooled(LivenessProbe):
                 "class": restartable.REASON,
                 "line": line,
                 "why": "its script never asked worker.resume_from(), so another session would begin at step 1 again",
-                "mend": "call worker.resume_from() to continue in the next session; "
-                "if it resumes from its own file, --set restart=true",
+                "mend": "call worker.resume_from() to continue in the next session, or set `restart = true` to start again",
             }
             return "failed", restartable.REASON, evidence
-        if fruitless < MAX_FRUITLESS:
+        if fruitless < restartable.MAX_FRUITLESS:
             return None
         evidence = {
-            "class": NO_PROGRESS,
+            "class": restartable.NO_PROGRESS,
             "line": line,
             "why": "%d sessions in a row left no new checkpoint: another one would end as they did"
             % fruitless,
             "mend": "what stopped them is in the log; a script saves within a session by worker.due, or `save_every_minutes`",
         }
-        return "failed", NO_PROGRESS, evidence
+        return "failed", restartable.NO_PROGRESS, evidence
 
 
 def _verdict(run: Run) -> RunLiveness:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ..attempt.attempt_record import Basis, compose
 from ..attempt.attempt_writer import TAIL_BYTES, AttemptWriter
 from ..attempt.fence import Fence
-from ..attempt.history import describe_previous, read_history, taken_knobs
+from ..attempt.history import describe_previous, fruitless_starts, read_history, taken_knobs
 from ..attempt.hook_parts import hook_parts, imitates_card
 from ..attempt.judging import RENT_WORDS, CommandResult, judge, suspect
 from ..attempt.progress import AttemptProgress
@@ -41,7 +41,7 @@ from ..diagnosis import remedy
 from ..liveness import predecessor, restartable, run_state
 from ..record import secret
 from ..record.files import REFUSED, sync_tree
-from ..record.rundir import TERMINAL, RecordFolder, Run
+from ..record.rundir import SESSION_LIMIT, TERMINAL, RecordFolder, Run
 from ..record.safe_open import unlink
 from ..record.strict_json import JsonObject
 from ..store import checkpoints, code_sync
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from ..cards import lease
     from ..diagnosis.good_exit import Doubt
-    from ..record.run_records import AttemptRecord, PreviousRecord, WorkerTrialRecord
+    from ..record.run_records import AttemptRecord, PreviousRecord, StateRecord, WorkerTrialRecord
 
 RESTART = 75
 NOT_STARTED = "command-not-found"
@@ -397,16 +397,28 @@ class Supervisor:
             self.mending.set_aside(failure)
             wish = self.run.read_wish()  # a new one forbids another attempt
         state, reason, evidence = judge(outcome, failure, doubt, wish, self.plan.get("steps"))
-        if state == "resuming" and signal.SIGUSR1 in self.terminations and not self._may_begin_again():
-            return self._end(
-                "failed", restartable.REASON, {**evidence, **restartable.EVIDENCE, "line": TIME_UP}
-            )
+        if state == "resuming" and signal.SIGUSR1 in self.terminations:
+            hopeless = self._why_not_again()
+            if hopeless:
+                return self._end("failed", hopeless["class"], {**evidence, **hopeless, "line": TIME_UP})
         if state == "resuming":
             self.account.say(state, reason, evidence=evidence)
             return RESTART
         if state == "failed" and failure is not None:
             return self._answer(failure, evidence)
         return self._end(state, reason, evidence)
+
+    def _why_not_again(self) -> dict[str, str]:
+        """Return why another start of the job would be for nothing; {} if it may help."""
+        if not self._may_begin_again():
+            return restartable.EVIDENCE
+        reached: StateRecord = {
+            "reason": SESSION_LIMIT,
+            "step": self.progress.step,
+            "checkpoint": self.progress.checkpoint,
+        }
+        fruitless = fruitless_starts([*self.history.begun_states, reached])
+        return restartable.without_progress(fruitless) if fruitless >= restartable.MAX_FRUITLESS else {}
 
     def _may_begin_again(self) -> bool:
         return self.mending.may_begin_again(self.progress.consumed | self.history.consumed)

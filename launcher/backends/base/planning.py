@@ -141,14 +141,10 @@ class Planning:
         return HostChecks((Finding(level="note", code="slurm-login-node", message=message, mend=mend),))
 
 
-def cannot_go_on(host: str, limit: str, following: str) -> Finding:
-    """Return the note that a run longer than `limit` cannot continue in the next session or job.
+def cannot_go_on(host: str, limit: str, mend: str) -> Finding:
+    """Return the note that a run longer than `limit` ends there, because its script cannot continue.
 
-    The caller has found from the job's script that it cannot resume.
+    The caller has found from the job's script that it does not resume through the worker.
     """
-    message = (
-        f"{host}: the script never calls worker.resume_from(): a run longer than {limit} cannot continue in the "
-        f"next {following}, and ends as not-restartable"
-    )
-    mend = "let it save and resume with launcher_worker     or let it start again   --set restart=true"
+    message = f"{host}: a run longer than {limit} ends as not-restartable: the script never calls worker.resume_from()"
     return Finding(level="note", code="cannot-go-on", message=message, mend=mend)

@@ -53,7 +53,7 @@ class KagglePlanning(Planning):
         job, limit = task.job, task.job.time_limit_minutes
         is_short = limit is not None and limit <= settings_of(host).session_hours * 60
         if not job.restart and not is_short and seems_to_resume(job, task.code) is False:
-            yield cannot_go_on(host.name, "a session", "one")
+            yield cannot_go_on(host.name, "a session", "let it save and resume with launcher_worker")
 
     def profile(self, profile: Profile, request: Resolved, facts: Facts | None) -> Profile:
         """Return the profile of all cards of the chosen machine, whatever --gpus asks for."""

@@ -68,7 +68,8 @@ class SlurmPlanning(Planning):
         if job.restart or seems_to_resume(job, task.code) is not False:
             yield from short_time(host.name, job.stop_grace_s, settings.time, settings.time_s)
         else:
-            yield cannot_go_on(host.name, f'its time = "{settings.time}"', "start of its job")
+            mend = "if it resumes from its own file   --set restart=true"
+            yield cannot_go_on(host.name, f'its time = "{settings.time}"', mend)
 
     def image(self, job: Job, host: Host) -> str | None:
         """Return the job's image, for Apptainer or Docker."""

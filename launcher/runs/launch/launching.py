@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.backends.kinds import RUNTIMES
@@ -16,6 +16,7 @@ from launcher.backends.runtimes import load as load_runtime
 from launcher.base.delayed_interrupts import HeldInterrupts, Interrupts
 from launcher.config import build_settings, job_check, resolve, script_check, secret_values
 from launcher.config.resolved import Resolved
+from launcher.copy import index
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.request import Request, remember
 from launcher.copy.run_id import new_run_id
@@ -107,7 +108,7 @@ def launch(
         view.note(task.said)
     settle([*job_check.findings(task), *secret_values.findings(resolved.values)], view)
     settle(resolved.machine.notes if resolved.machine is not None else (), view)
-    settle(planning.task_findings(task, host), view)
+    settle(_not_said_before(planning.task_findings(task, host), task.job.name, host.name), view)
     runs_folder()  # raises if it cannot be made, before the host is contacted
     loaded = _load(task, request.env_files, view, code)
     before = UploadHistory(task.code, host)
@@ -119,6 +120,13 @@ def launch(
         there = resolved._replace(host=machine.host, profiles=profiles)
         started = _launch_on(there, ready, view, machine.run, machine.plan)
     return started._replace(lease=machine.lease)
+
+
+def _not_said_before(findings: Iterable[Finding], job: str, host: str) -> Iterator[Finding]:
+    """Yield findings without the note that a job's script cannot continue, if the job had a run on this host."""
+    for one in findings:
+        if one.code != "cannot-go-on" or not index.has_run_of(job, host):
+            yield one
 
 
 def wanted_of(resolved: Resolved, request: Request, run_id: str | None = None) -> Wanted:

@@ -632,3 +632,31 @@ assert not late, late
 def test_an_attempt_begins_without_what_reads_its_log():
     """That takes as long to load as all else: the first line of the log has it loaded."""
     subprocess.run([sys.executable, "-c", BEFORE_ITS_FIRST_LINE], check=True, timeout=60)
+
+
+# the time of a job
+
+
+STARTS = """
+tell("metric", step=%s[values["attempt"] - 1], loss=1.0)
+os.kill(os.getppid(), signal.SIGUSR1)
+time.sleep(1000)
+"""
+"""A start that reaches a step, and is then told that the time of its job is nearly up."""
+
+
+@pytest.mark.parametrize(
+    ("reached", "made"),
+    [
+        pytest.param([24, 24, 8, 25], 3, id="begins anew"),
+        pytest.param([24, 48, 40, 72, 70, 71], 6, id="resumes from its own file"),
+    ],
+)
+def test_a_run_that_begins_anew_at_the_end_of_each_job_is_given_up(toy, reached, made):
+    """After two starts in a row that got no further: it would never end, and burn its allocation."""
+    toy.plan(restart=True)
+    toy.script(STARTS % reached)
+    ended = toy.ended()
+    assert (ended["state"], ended["reason"], len(toy.ledger())) == ("failed", "no-progress", made)
+    assert ended["evidence"]["why"].startswith("2 starts of its job in a row got no further")
+    assert "slurm.time" in ended["evidence"]["mend"]

@@ -26,7 +26,7 @@ from launcher.runs.follow.summaries import remembered
 from launcher.runs.launch import launching
 from launcher.runs.run_listing import ListedRun
 from launcher.values.facts import Facts
-from launcher.values.plan import Submission
+from launcher.values.plan import Finding, Submission
 from launcher.values.record import RunState, RuntimeRecord, Summary
 from launcher.values.slurm_settings import SlurmSettings
 
@@ -128,6 +128,16 @@ def test_what_slurm_has_done_to_a_run_is_its_diagnosis(local_copy, told, name, w
     assert (found.name, found.line) == (name, None)
     assert why in found.why
     assert mend in found.mend
+
+
+def test_that_a_script_cannot_continue_is_said_before_the_first_run_of_its_job_on_a_host(local_copy):
+    """Each launch of a plain script would repeat it."""
+    notes = [
+        Finding(level="note", code="cannot-go-on", message=""),
+        Finding(level="note", code="short-time", message=""),
+    ]
+    for job, host, said in (("Train", "hive", notes[1:]), ("train", "lab", notes), ("eval", "hive", notes)):
+        assert [*launching._not_said_before(notes, job, host)] == said
 
 
 NEVER_BEGAN = {

@@ -130,7 +130,7 @@ def _run_hello(host: str, *, as_json: bool) -> None:
 
     with tempfile.TemporaryDirectory(prefix="launch-") as folder:
         Path(folder, "hello.py").write_text(HELLO)
-        settings = [f"code={folder}", "inject=false"]
+        settings = [f"code={folder}", "inject=false", "time_limit_minutes=10"]
         words = ["python3", "hello.py"]
         request = Request(host=host, settings=settings, name="hello", words=words)
         if own_runtime(Lookup().host(host).kind) is None:
