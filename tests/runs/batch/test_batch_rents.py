@@ -260,7 +260,7 @@ def test_a_host_that_became_one_where_machines_are_rented_costs_nothing_unasked(
     asked = made.client.run("batch", "resume", "--failed", "--max-cost", "12")
     assert asked.returncode == 3
     assert "gpu: the item may cost $12.00" in asked.stderr
-    assert "launch batch resume sweep --yes … agrees" in asked.stderr
+    assert "launch batch resume sweep --yes … accepts the cost" in asked.stderr
     assert lambda_cloud.rentals() == ()
     done = made.client.run("batch", "resume", "--failed", "--max-cost", "12", "--yes", timeout=120)
     assert done.returncode == 0, done.stderr + done.stdout
