@@ -149,6 +149,34 @@ def test_an_address_gets_a_name_and_a_table():
     assert proposal.runtime == "native"
 
 
+def test_a_login_node_is_written_as_a_cluster():
+    """Its card and its engine do not matter: nothing is to run on it."""
+    there = FACTS.model_copy(update={"has_slurm": True})
+    host = Host(name="me@hive.example.org", address="hive.example.org", user="me")
+    proposal = propose(host, "~/venvs/torch", there)
+    assert (proposal.is_login_node, proposal.profile, proposal.runtime) == (True, None, "slurm")
+    table = {"kind": "slurm", "address": "hive.example.org", "user": "me", "environment": "~/venvs/torch"}
+    assert tomllib.loads(proposal.text) == {"host": "hive", "hosts": {"hive": table}}
+    local = propose(Host(name="local"), None, there)
+    assert tomllib.loads(local.text) == {"host": "local", "hosts": {"local": {"kind": "slurm"}}}
+
+
+def test_no_first_job_is_run_on_a_login_node(client):
+    """It is one by sbatch and a slurm.conf, here named by a variable."""
+    programs = client.home / "bin"
+    programs.mkdir()
+    (programs / "sbatch").write_text("#!/bin/sh\nexit 1\n")
+    (programs / "sbatch").chmod(0o755)
+    (client.home / "slurm.conf").write_text("ClusterName=hive\n")
+    client.variables["PATH"] = f"{programs}:{client.env['PATH']}"
+    client.variables["SLURM_CONF"] = str(client.home / "slurm.conf")
+    done = client.run("init", "--host", "local", "--yes")
+    assert done.returncode == 0, done.stderr
+    assert written(client) == {"host": "local", "hosts": {"local": {"kind": "slurm"}}}
+    assert "launch --dry-run -- python train.py" in done.stderr
+    assert not (client.home / ".launch" / "runs").exists()
+
+
 def test_an_engine_or_an_environment_decides_where_jobs_run():
     """A container if there is an engine that can be used, your own environment if you name one."""
     docker = FACTS.model_copy(

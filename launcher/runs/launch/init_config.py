@@ -22,9 +22,7 @@ NO_NAME = re.compile(r"[^a-z0-9_-]+")
 NUMBERS = re.compile(r"[0-9.]+|[0-9a-f:.]*:[0-9a-f:.]*")
 """The form of an IPv4 or IPv6 address."""
 
-_LOGIN_NODE = (
-    'this is a login node of a Slurm cluster: with   kind = "slurm"   in its table, its runs are jobs'
-)
+_CLUSTER = "a login node of a cluster: runs are its jobs, and no first job is run"
 
 A_JOB = NO_JOB.model_copy(update={"requirements": ("torch",)})
 """A job with the requirement that most jobs have."""
@@ -33,7 +31,8 @@ A_JOB = NO_JOB.model_copy(update={"requirements": ("torch",)})
 class Proposal(NamedTuple):
     """A project's proposed defaults.
 
-    `profile` is None for a card that no profile names; `lines` explain them to the user.
+    `profile` is None for a card that no profile names; `lines` explain them to the user. On a `is_login_node`
+    nothing is to run: its cluster runs the jobs.
     """
 
     host: str
@@ -41,6 +40,7 @@ class Proposal(NamedTuple):
     runtime: str
     text: str
     lines: tuple[tuple[str, str], ...]
+    is_login_node: bool = False
 
 
 def propose(host: Host, environment: str | None, facts: Facts) -> Proposal:
@@ -55,6 +55,12 @@ def propose(host: Host, environment: str | None, facts: Facts) -> Proposal:
         )
     name = host.name if is_written or host.name in ("local", *Lookup().aliases) else _short(host)
     probing = backend_of(host).probing
+    if probing.is_unused_login(facts):
+        table = _table(name, host, None, environment, kind="slurm")
+        runs_in = environment or "jobs of the cluster, which begin on its nodes"
+        lines = (("host", name), ("runs in", runs_in), ("slurm", _CLUSTER))
+        text = f"host = {json.dumps(name)}\n" + ("" if is_written else table)
+        return Proposal(name, None, "slurm", text, lines, is_login_node=True)
     try:
         best = probing.best_cards(host, A_JOB, facts, Lookup())
         found: Profile | None = best.profile
@@ -75,7 +81,6 @@ def propose(host: Host, environment: str | None, facts: Facts) -> Proposal:
         ("host", name),
         ("profile", _profile_words(found) if found is not None else f"-   {card}"),
         ("runs in", _environment(runtime, environment, facts)),
-        *([("slurm", _LOGIN_NODE)] if probing.is_unused_login(facts) else []),
     )
     return Proposal(name, profile, runtime, text, lines)
 
@@ -113,10 +118,13 @@ def _environment(runtime: str, environment: str | None, facts: Facts) -> str:
     )
 
 
-def _table(name: str, host: Host, profile: str | None, environment: str | None) -> str:
+def _table(
+    name: str, host: Host, profile: str | None, environment: str | None, kind: str | None = None
+) -> str:
     """Return the table of a host; without an address for an alias of ssh's configuration and for this machine."""
     is_new = name != host.name
     keys = {
+        "kind": kind,
         "address": host.address if is_new else None,
         "user": host.user if is_new else None,
         "port": host.port if is_new else None,

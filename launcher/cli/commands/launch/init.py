@@ -40,7 +40,8 @@ def init(
     """Write launch.toml for a host: probe it, propose its card and environment, and run a first job on it.
 
     Without --host you are asked. At a terminal you are asked before the file is written; elsewhere --yes must be given. An
-    existing launch.toml is never changed. The written values are trusted.
+    existing launch.toml is never changed. The written values are trusted. A login node of Slurm is written as a cluster, and
+    no job is run on it.
 
     Examples:
         launch init
@@ -69,6 +70,7 @@ def init(
         stage.text = probing.describe(facts)
     proposal = propose(place, environment, facts)
     _show(proposal, path)
+    smoke = smoke and not proposal.is_login_node
     if not yes:
         _check_wanted(path, place.name, smoke=smoke)
     write(path, proposal.text)
@@ -83,7 +85,22 @@ def init(
         answer(Proposed(path=str(path), **written))
     if smoke:
         _run_hello(proposal.host, as_json=as_json)
-    complain("  next     launch -- python train.py")
+    if proposal.is_login_node:
+        _show_next_on_cluster(proposal)
+    else:
+        complain("  next     launch -- python train.py")
+
+
+def _show_next_on_cluster(proposal: Proposal) -> None:
+    """Show the next commands for a cluster, or the key that the user's own table lacks."""
+    from launcher.config.catalogue import user_folder_text
+
+    if "kind" in proposal.text:
+        complain("  next     launch --dry-run -- python train.py     shows the request to Slurm")
+        complain(f"           launch probe --host {proposal.host}     its partitions, for   partition = …")
+    else:
+        table = f"[hosts.{proposal.host}] of {user_folder_text()}/hosts.toml"
+        complain(f'  next     kind = "slurm"   in {table}: without it, runs train on the login node')
 
 
 def _check_wanted(path: Path, host: str, *, smoke: bool) -> None:
