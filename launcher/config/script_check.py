@@ -11,7 +11,9 @@ from pathlib import Path
 
 from launcher.base.bounded_read import read_bounded
 from launcher.base.toml import MAX_BYTES
+from launcher.config.script_reading import imported
 from launcher.planning.script.script import Script, interpreter_of, leading_assignments, script_of
+from launcher.values.facts import Facts
 from launcher.values.job import Job
 from launcher.values.plan import Finding, Plan
 from launcher.values.precision import PrecisionRequest
@@ -54,6 +56,20 @@ def without_effect(plan: Plan, asked: PrecisionRequest, job: Job, *, rehearses: 
     if job.checkpointing is True and not plan.hands_out("checkpointing"):
         message = "checkpointing = true: your script decides itself whether it computes activations again"
         yield Finding(level="note", code="checkpointing-not-taken", message=message, mend=mend)
+
+
+def not_installed(plan: Plan, facts: Facts, job: Job, folder: Path) -> Iterator[Finding]:
+    """Yield a note on each package that the job's Python lacks, by the probe, and that its script imports."""
+    python = facts.interpreter
+    if python is None or python.error or plan.environment is not None or plan.image is not None:
+        return
+    required = set(map(distribution, plan.requirements))
+    lacking = [name for name, version in python.packages.items() if version is None and name not in required]
+    for name, file in imported(job, folder).items() if lacking else ():
+        if name in lacking:
+            message = f"{plan.host}: {python.path} lacks {name}, which {file} imports: the job would fail"
+            mend = f'a Python that has it   environment = "~/venvs/…"  for {plan.host}     or one made for the job   --with {name}'
+            yield Finding(level="note", code="import-missing", message=message, mend=mend)
 
 
 def _refusal(code: str, message: str, mend: str) -> Finding:

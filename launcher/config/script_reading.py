@@ -16,6 +16,7 @@ from typing import NamedTuple
 from launcher.base.bounded_read import read_bounded
 from launcher.errors import BadFileError
 from launcher.planning.script.rank_use import rank_use
+from launcher.planning.script.script import starts_python
 from launcher.planning.script.worker_use import python_tree, values_taken
 from launcher.values.job import Job
 from launcher.values.plan import ScriptUse
@@ -55,6 +56,23 @@ def seems_to_resume(job: Job, folder: Path) -> bool | None:
     if job.adapt or any(_RESUMES.search(source) for source in sources):
         return True
     return False if sources else None
+
+
+def imported(job: Job, folder: Path) -> dict[str, str]:
+    """Return the modules that a job's Python imports at the top of its files, each with the first such file.
+
+    An import in a function, or one that may fail, does not count.
+    """
+    if not starts_python(job.command):
+        return {}
+    found: dict[str, str] = {}
+    for file in _Reading(folder).files(job.command):
+        for node in file.tree.body:
+            names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            for name in names:
+                found.setdefault(name.partition(".")[0], file.name)
+    return found
 
 
 def uses_worker(job: Job, folder: Path) -> bool:

@@ -95,7 +95,8 @@ def check(
         found += [*_card(plan, facts), *_how(plan, facts, host, own), *room_findings(facts)]
         if not own.is_elsewhere:
             found += model_on_cpu(plan, facts, cards)
-        if wheels is not None and own.packages != "unknown":
+        is_torch_used = own.packages == "installed" or "torch" in map(distribution, plan.requirements)
+        if wheels is not None and own.packages != "unknown" and is_torch_used:
             found += _installed_torch(plan, facts, wheels)
         if wheels is not None:
             found += _chosen_torch(plan, facts, wheels)

@@ -210,11 +210,16 @@ class Probing:
         yield from ()
 
 
-def ask(client: HostClient, host: Host, job: Job | None, *, slurm: bool = False) -> Facts:
-    """Return a host's facts, including those of its cluster if `slurm`. Raises HostError."""
+def ask(
+    client: HostClient, host: Host, job: Job | None, *, slurm: bool = False, also: Sequence[str] = ()
+) -> Facts:
+    """Return a host's facts, including those of its cluster if `slurm`. Raises HostError.
+
+    `also` are packages to look for besides those that the job needs.
+    """
     return client.probe(
         environment=host.environment,
-        packages=None if job is None else _packages(job),
+        packages=None if job is None else [*_packages(job), *also],
         engine=host.engine,
         model=source(job.model).model_dump() if job is not None and job.model is not None else None,
         model_keys=CONFIG_KEYS,

@@ -50,7 +50,7 @@ class SlurmProbing(Probing):
         self, client: HostClient, host: Host, job: Job | None = None, choice: MachineChoice | None = None
     ) -> Facts:
         """Probe the login node. Raises HostError, also if the cluster's controller does not answer."""
-        facts = ask(client, host, job, slurm=True)
+        facts = ask(client, host, job, slurm=True, also=_imports(host, job) if job is not None else ())
         if facts.slurm is None or facts.slurm.error is not None:
             why = facts.slurm.error if facts.slurm is not None else None
             raise HostError(
@@ -131,6 +131,15 @@ class SlurmProbing(Probing):
                 ]
                 yield "", f"  {alike.count} with {', '.join(filter(None, words))}: {', '.join(counts)}"
         yield "yours", f"{cluster.running or 0} jobs running, {cluster.queued or 0} waiting"
+
+
+def _imports(host: Host, job: Job) -> tuple[str, ...]:
+    """Return the packages to look for because a script may import them: its job would fail after the queue.
+
+    A module or an image may have them, and the packages of a job that names some are looked for anyway.
+    """
+    settings = settings_of(host, job) or SlurmSettings()
+    return () if job.requirements or settings.modules or settings.image else ("torch",)
 
 
 def _cluster(facts: Facts) -> Cluster:

@@ -120,6 +120,8 @@ def preview(
     against += planning.task_findings(resolved.task, host)
     against += suggestion(plan) if facts is None else [*suggestion(plan), *unknown_model(plan)]
     against += script_check.without_effect(plan, resolved.asked, resolved.job, rehearses=request.rehearses)
+    if facts is not None:
+        against += script_check.not_installed(plan, facts, resolved.job, resolved.task.code)
     found = planning.check(plan, facts, host, resolve.wheels(), resolve.cards())
     findings = (*against, *unreached, *asked, *found)
     place = facts.host_id if facts is not None else host.name

@@ -190,6 +190,7 @@ def _launch_on(
         settle(
             script_check.without_effect(plan, resolved.asked, resolved.job, rehearses=request.rehearses), view
         )
+        settle(script_check.not_installed(plan, facts, resolved.job, resolved.task.code), view)
         deadline = time.monotonic() + request.wait_s
         contact = ConnectedHost(
             host, client, resolved.job, facts, view, resolved.gpus, deadline, shown is not None, batch

@@ -1,11 +1,20 @@
 """Which sources a command starts: found by its words, by scripts of a shell, and by imports."""
 
 import pytest
+from testbed.profiles import profile
 
-from launcher.config.script_reading import script_use
+from launcher.config.script_check import not_installed
+from launcher.config.script_reading import imported, script_use
+from launcher.planning.assembly import plan
+from launcher.values.facts import Facts
+from launcher.values.host import Host
 from launcher.values.job import Job
 
 AWARE = "import launcher_worker as w\nw.autocast()\n"
+FACTS = {
+    "host_id": "h", "boot_id": "b", "hostname": "login1", "user": "me", "platform": "linux", "machine": "x86_64",
+    "cpus": 2, "root": "/r", "python": "3.11.2",
+}  # fmt: skip
 FILES = {
     "train.py": "print('hi')\n",
     "aware.py": AWARE,
@@ -104,3 +113,44 @@ def test_an_adapted_script_with_an_adapter_of_its_own_is_not_taken_for_a_full_fi
     )
     job = Job(name="x", command=("python", "train.py"), method=method, adapt=adapt)
     assert ("base" in script_use(job, folder).takes) == is_ours
+
+
+@pytest.mark.parametrize(
+    ("command", "modules"),
+    [
+        (["python", "needs.py"], {"torch": "needs.py", "near": "needs.py", "json": "near.py"}),
+        (["python", "-c", "import torch.nn"], {"torch": "-c"}),
+        (["python", "lenient.py"], {}),
+        (["sh", "-c", ". venv/bin/activate && python needs.py"], {}),
+    ],
+    ids=["file", "words", "may fail", "shell"],
+)
+def test_modules_that_a_script_cannot_start_without_are_found(folder, command, modules):
+    (folder / "needs.py").write_text("import near\nfrom torch.utils import data\n")
+    (folder / "near.py").write_text("import json\n")
+    (folder / "lenient.py").write_text("try:\n    import torch\nexcept ImportError:\n    torch = None\n")
+    assert imported(Job(name="train", command=tuple(command)), folder) == modules
+
+
+@pytest.mark.parametrize(
+    ("packages", "requirements", "is_noted"),
+    [
+        ({"torch": None}, (), True),
+        ({"torch": "2.13.0"}, (), False),
+        ({}, (), False),  # the probe did not look
+        ({"torch": None}, ("torch",), False),  # the gate says that
+    ],
+)
+def test_a_package_that_the_hosts_python_lacks_is_noted_before_the_start(
+    folder, packages, requirements, is_noted
+):
+    (folder / "train.py").write_text("import torch\n")
+    job = Job(name="train", command=("python", "train.py"), requirements=requirements)
+    interpreter = {"path": "/usr/bin/python3", "version": "3.11.2", "packages": packages}
+    facts = Facts.model_validate({**FACTS, "interpreter": interpreter})
+    made = plan(profile("cpu"), Host(name="hive", address="hive"), job)
+    notes = list(not_installed(made, facts, job, folder))
+    assert [(one.level, one.code) for one in notes] == [("note", "import-missing")] * is_noted
+    if is_noted:
+        assert "/usr/bin/python3 lacks torch, which train.py imports" in notes[0].message
+        assert 'environment = "~/venvs/…"' in notes[0].mend

@@ -168,6 +168,8 @@ def test_a_script_that_is_one_process_is_not_sent_to_two_nodes(client, hive):
             ["slurm.partition=short", "slurm.time=60"], "time-over-limit", True, marks=pytest.mark.long
         ),
         (["slurm.time=99-0"], "time-over-limit", True),
+        (['slurm.extra=["--cpus-per-task=64"]'], "nodes-too-small", True),
+        pytest.param(['slurm.extra=["--mem=64G"]'], "nodes-too-small", False, marks=pytest.mark.long),
     ],
 )
 def test_what_could_never_start_is_refused_before_anything_is_sent(client, hive, words, code, accepts):
@@ -222,6 +224,15 @@ def test_a_root_that_no_node_sees_is_refused(client, hive):
     done = client.run("--host", "hive", "--", "python3", "train.py")
     assert done.returncode == 3
     assert "compute nodes cannot read files there" in done.stderr
+
+
+def test_a_python_without_torch_is_noted_before_the_job_waits(client, hive):
+    """It is the login node's, which has no packages. A folder of packages for the script changes nothing."""
+    client.script("import torch\n")
+    _, findings = previewed(client)
+    assert "lacks torch, which train.py imports" in findings["import-missing"]["message"]
+    client.script("print('hello')\n")
+    assert "import-missing" not in previewed(client)[1]
 
 
 def test_a_job_that_names_slurms_keys_runs_on_a_cluster_alone(client, hive):
