@@ -11,8 +11,10 @@ from collections.abc import Iterable
 _VERBS = {
     "status": ("launch ps", "launch attach RUN"),
     "list": ("launch ps", "launch hosts"),
-    "queue": ("launch ps --state waiting", "launch hosts"),
-    "squeue": ("launch ps --state waiting", "launch hosts"),
+    "queue": ("launch ps --state reserved", "launch hosts"),
+    "squeue": ("launch ps", "launch ps --state reserved     only those whose job waits"),
+    "sinfo": ("launch probe --host HOST", "launch hosts"),
+    "sacct": ("launch ps", "launch explain RUN"),
     "jobs": ("launch ps",),
     "top": ("launch hosts", "launch metrics last"),
     "ssh": ("launch shell RUN", "launch exec RUN -- COMMAND"),
@@ -38,6 +40,9 @@ _VERBS = {
     "restart": ("launch rerun RUN", "launch resume RUN"),
     "continue": ("launch resume RUN",),
     "start": ("launch --host HOST -- python train.py",),
+    "sbatch": ("launch --host HOST -- python train.py",),
+    "srun": ("launch --host HOST -- python train.py", "launch exec RUN -- COMMAND"),
+    "salloc": ("launch shell RUN",),
     "submit": ("launch --detach --host HOST -- python train.py",),
     "train": ("launch --host HOST -- python train.py",),
     "up": ("launch --host HOST -- python train.py",),
@@ -49,6 +54,30 @@ _VERBS = {
     "help": ("launch --help",),
 }
 """Command names of other tools, and the matching commands of launch."""
+
+
+_EXTRA = """--set 'slurm.extra=["{}"]'"""
+_OF_SBATCH = {
+    **{
+        f"--{key}": f"--set slurm.{key}=…"
+        for key in ("partition", "account", "qos", "time", "nodes", "gres", "constraint", "reservation")
+    },
+    "--array": "launch batch FILE     a batch is a file of runs, see   launch batch --help",
+    "--cpus-per-task": _EXTRA.format("--cpus-per-task=8"),
+    "--mem": _EXTRA.format("--mem=64G"),
+    "--dependency": _EXTRA.format("--dependency=afterok:12"),
+    "--exclusive": _EXTRA.format("--exclusive"),
+    "--mail-type": _EXTRA.format("--mail-type=END"),
+    "--job-name": "--name NAME",
+    "--output": "launch logs RUN",
+    "--gpus-per-node": "--gpus NUMBER",
+}
+"""Options of `sbatch`, and the words of launch for them."""
+
+
+def of_sbatch(option: str) -> str | None:
+    """Return launch's words for an option of `sbatch`; None for any other option."""
+    return _OF_SBATCH.get(option)
 
 
 def tip(word: str, more: list[str], verbs: Iterable[str]) -> str:

@@ -168,9 +168,12 @@ def tell_wrong_words(error: Any) -> None:
     if error.ctx is None or type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return
-    path = error.ctx.command_path
+    path, sbatch = error.ctx.command_path, None
     if type(error).__name__ == "NoSuchOption":
-        error.possibilities = _near_options(error)
+        from launcher.cli.command_suggestions import of_sbatch  # few commands are mistyped
+
+        sbatch = of_sbatch(error.option_name) if path == "launch run" else None
+        error.possibilities = _near_options(error) if sbatch is None else None
     said = error.format_message().replace("Value error, ", "").rstrip(".")
     for pattern, plain in _PLAIN:
         said = re.sub(pattern, plain, said)
@@ -178,7 +181,8 @@ def tell_wrong_words(error: Any) -> None:
         from launcher.values.precision import NO_NATIVE  # loads pydantic
 
         said = NO_NATIVE
-    complain(f"{path}: {said[:1].lower()}{said[1:]}\n  see   {path} --help")
+    of_slurm = f"  on a Slurm cluster   {sbatch}\n" if sbatch is not None else ""
+    complain(f"{path}: {said[:1].lower()}{said[1:]}\n{of_slurm}  see   {path} --help")
 
 
 def _near_options(error: Any) -> list[str]:

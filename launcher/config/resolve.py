@@ -220,8 +220,9 @@ def _job_file(name: str, known: Mapping[str, Path]) -> Path:
             raise BadFileError(f"{name}: cannot be read: no such file{guess}\n  {mend}")
         return Path(name)
     if name not in known:
+        meant = [f"--job {name}.toml"] if os.path.isfile(f"{name}.toml") else []
         raise unknown_name(
-            "job", name, known, looked_in=f"jobs/, {user_folder_text()}/jobs/, the built-in ones"
+            "job", name, known, looked_in=f"jobs/, {user_folder_text()}/jobs/, the built-in ones", meant=meant
         )
     return known[name]
 

@@ -102,10 +102,13 @@ def _explain(
     place = f"   (line {line})" if line else ""
     if error["type"] == "extra_forbidden":
         hidden = (*_NOT_IN_TABLES,) if prefix else ()
-        known = _allowed_keys(model, where[:-1])
+        table = _table_of(model, where[:-1])
+        known = [] if table is None else _keys(table)
         allowed = [name for name in known if name not in hidden and (len(where) > 1 or name not in unoffered)]
         guess = nearest(where[-1], allowed)
-        if advise is not None and len(where) == 1:
+        if (hint := table and getattr(table, "hints", {}).get(where[-1])) is not None:
+            guess = f": write   {hint}"
+        elif advise is not None and len(where) == 1:
             guess = advise(key, guess)
         return f"{file}: unknown key '{key}'{guess}{place}\n  allowed: {', '.join(allowed)}"
     if error["type"] == "missing":
@@ -139,7 +142,8 @@ def _kind(value: Any) -> str:
     return "a list" if isinstance(value, list) else "a table" if isinstance(value, dict) else "nothing"
 
 
-def _allowed_keys(model: type[BaseModel], path: list[str]) -> list[str]:
+def _table_of(model: type[BaseModel], path: list[str]) -> type[BaseModel] | None:
+    """Return the model of a table within a model; None if the path leads to no table."""
     for part in path:
         if part.isdigit():  # the number of a table in a list
             continue
@@ -150,8 +154,12 @@ def _allowed_keys(model: type[BaseModel], path: list[str]) -> list[str]:
         if get_origin(inner) in (UnionType, Union):  # an optional field
             inner = get_args(inner)[0]
         if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-            return []
+            return None
         model = inner
+    return model
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
     return [field.serialization_alias or name for name, field in model.model_fields.items()]
 
 

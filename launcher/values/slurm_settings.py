@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
@@ -39,7 +39,8 @@ _REFUSED = {
     **dict.fromkeys(
         ("job-name", "comment", "output", "error", "input", "open-mode", "export", "export-file", "chdir"), _OURS
     ),
-    **dict.fromkeys(("signal", "requeue", "no-requeue", "parsable", "wrap", "array"), _OURS),
+    **dict.fromkeys(("signal", "requeue", "no-requeue", "parsable", "wrap"), _OURS),
+    "array": "each run is a separate job; several are a batch, see   launch batch --help",
     **dict.fromkeys(("ntasks", "ntasks-per-node", "ntasks-per-gpu", "ntasks-per-core", "tasks-per-node"), _ONE_A_NODE),
     **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"), _CARDS),
     **dict.fromkeys(("help", "usage", "version", "test-only"), _OTHER_ANSWER),
@@ -52,6 +53,18 @@ _REFUSED = {
     "gid": "a run belongs to the user who logs in",
 }  # fmt: skip
 """The flags of sbatch that `extra` may not contain, and the reasons."""
+
+
+_HINTS = {
+    **dict.fromkeys(("cpus", "cpus_per_task", "cpus-per-task"), 'extra = ["--cpus-per-task=8"]'),
+    **dict.fromkeys(("mem", "memory"), 'extra = ["--mem=64G"]'),
+    **dict.fromkeys(("mail_type", "mail-type"), 'extra = ["--mail-type=END"]'),
+    "dependency": 'extra = ["--dependency=afterok:12"]',
+    "exclusive": 'extra = ["--exclusive"]',
+    "gpus": 'gres = "gpu:2"',
+    "array": "a batch, see   launch batch --help",
+}
+"""What to write in place of keys that a user of sbatch may expect."""
 
 
 def _names(written: str) -> str:
@@ -137,6 +150,8 @@ def _flag(written: str) -> str:
 
 class SlurmSettings(Written):
     """The request to Slurm for one job; a key that is None is not sent, and the cluster's default holds."""
+
+    hints: ClassVar[Mapping[str, str]] = _HINTS
 
     partition: Annotated[str, AfterValidator(_names)] | None = None
     """One partition, or several separated by commas: Slurm takes the first that is free. By default the cluster's."""

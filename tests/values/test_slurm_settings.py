@@ -135,7 +135,7 @@ def test_a_value_that_is_none_of_its_kind_is_refused_by_its_key(key, value):
         ("--wrap=id", "launcher sets it"),
         ("--wra=id", "launcher sets it"),
         ("--no-requeue", "launcher sets it"),
-        ("--array=1-3", "launcher sets it"),
+        ("--array=1-3", "each run is a separate job; several are a batch"),
         ("--no-kill", "too few for another attempt"),
         ("--no-kill=off", "too few for another attempt"),
         ("--no-k", "too few for another attempt"),
