@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launcher.backends.kinds import PACKAGES, RUNTIMES, host_kind
+from launcher.base.text import printable
 from launcher.base.toml import Toml, TomlTable, read_toml
 from launcher.config import trust
 from launcher.config.catalogue import files, user_folder, user_folder_text
@@ -87,7 +88,11 @@ class Lookup:
 
     def check_trust(self) -> None:
         """Check trust like `ask_trust`. Raises BadFileError if the values are not trusted."""
-        trust.check_trust(PROJECT_FILE, self.project_values)
+        tables = self._project_file.tables.get("hosts", {})
+        replaced = ", ".join(printable(f"[hosts.{name}]") for name in tables if name in self._own_hosts)
+        own = f"{user_folder_text()}/hosts.toml"
+        why = f"  it replaces {replaced} of {own}, so each of its values needs trust\n" if replaced else ""
+        trust.check_trust(PROJECT_FILE, self.project_values, why)
 
     @functools.cached_property
     def project_values(self) -> trust.Values:

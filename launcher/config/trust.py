@@ -128,10 +128,10 @@ def is_trusted(file: Path, values: Values) -> bool:
     return not values or _is_in_a_trusted_folder(file) or _record(file, values).is_file()
 
 
-def check_trust(file: Path, values: Values) -> None:
+def check_trust(file: Path, values: Values, why: str = "") -> None:
     """Ask the user, if a terminal is available, to trust values of a file.
 
-    Raises BadFileError without approval.
+    Raises BadFileError without approval. `why` is a line that explains why the values need trust.
     """
     if is_trusted(file, values) or ask(file, values):
         return
@@ -139,7 +139,7 @@ def check_trust(file: Path, values: Values) -> None:
     word = "" if file == Path("launch.toml") else f" {shlex.quote(name)}"
     is_relative = any(one and not os.path.isabs(one) for one in _named_folders())
     raise BadFileError(
-        f"{name}: not trusted yet: {keys}\n"
+        f"{name}: not trusted yet: {keys}\n{why}"
         f"  look at it, then   launch trust{word}     for CI   LAUNCH_TRUST=FOLDER, see docs/hosts.md"
         + ("\n  LAUNCH_TRUST does not name an absolute folder" if is_relative else "")
     )

@@ -252,6 +252,22 @@ def test_hosts_of_this_user_need_no_trust(clone):
     client.ok("hosts")
 
 
+def test_a_table_that_replaces_the_users_own_is_called_that(clone):
+    """Its keys alone would need no trust."""
+    client = clone.client
+    client.variables["LAUNCH_TRUST"] = ""
+    own = client.home / ".config" / "launch" / "hosts.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text('[hosts.mine]\naddress = "127.0.0.1"\n')
+    (client.project / "launch.toml").write_text('[hosts.mine]\nkind = "slurm"\npartition = "gpu"\n')
+    done = client.run("--host", "mine", "--dry-run", "--", "true")
+    assert done.returncode == 2
+    assert (
+        "not trusted yet: hosts.mine.kind, hosts.mine.partition\n  it replaces [hosts.mine] of ~/.config"
+        in done.stderr
+    )
+
+
 def test_what_init_writes_is_trusted(client):
     """With an environment it holds a value that needs trust."""
     client.variables["LAUNCH_TRUST"] = ""
