@@ -149,6 +149,8 @@ def test_the_newest_of_a_state(client, ended):
     done = client.run("ps", "-n", "2")
     assert [row[0] for row in rows(done.stdout)[1:]] == [run[-6:] for run in ended[:0:-1]]
     assert done.stderr == "the newest 2 are shown   more   launch ps --limit 20\n"
+    done = client.run("ps", "-n", "1")
+    assert done.stderr == "only the newest is shown   more   launch ps --limit 10\n"
     (found,) = json.loads(client.ok("ps", "--json", "--limit", "1", "--state", "succeeded"))["runs"]
     assert found["run"] == ended[0]
 

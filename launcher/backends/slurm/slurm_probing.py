@@ -157,7 +157,10 @@ def _words(cluster: Cluster) -> str:
     words = [_title(cluster)]
     if default is not None:
         idle = sum(alike.idle for alike in default.nodes)
-        words.append(f"{idle} of {default.size} nodes idle in {default.name}")
+        down = sum(alike.down for alike in default.nodes)
+        words.append(
+            f"{idle} of {default.size} nodes idle{f' and {down} down' if down else ''} in {default.name}"
+        )
     if others := [one.name for one in cluster.partitions if one is not default]:
         shown = ", ".join(others[:4]) + (f", +{len(others) - 4}" if len(others) > 4 else "")
         words.append(f"also {shown}")

@@ -49,20 +49,23 @@ class SlurmRunning(Running):
                 None,
                 None,
                 f"Slurm could not begin it: {said}",
-                _begin_again(local_copy),
+                _begin_again(local_copy, said),
             )
         return None
 
 
-def _begin_again(local_copy: LocalCopy) -> str:
-    """Return the next step for a job that could not begin, with the place of its log on the cluster."""
+def _begin_again(local_copy: LocalCopy, said: str) -> str:
+    """Return the next step for a job that could not begin, with the place of its log on the cluster, if it has one."""
     host = local_copy.host()
+    again = f"change its cause, such as `extra` or `modules`   launch rerun {local_copy.short}{_without(local_copy)}"
+    if "its log ends" not in said:
+        return (
+            f"{again}\n"
+            f"can a node give what `extra` asks for?   launch probe --host {host.name}\n"
+            "does each node see `root`, and may it write there?"
+        )
     log = host.by_hand(shlex.join(["cat", f"{host.root}/runs/{local_copy.run}/record/slurm.log"]))
-    return (
-        f"change its cause, such as `extra` or `modules`   launch rerun {local_copy.short}{_without(local_copy)}\n"
-        f"its log   {log}\n"
-        "without a log: does each node see `root`, and may it write there?"
-    )
+    return f"{again}\nits log   {log}"
 
 
 def _without(local_copy: LocalCopy) -> str:

@@ -13,7 +13,7 @@ from launcher.cli.text.log_text import readable
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.printed_lines import Printed, PrintedLines
 from launcher.copy.record_sync import News
-from launcher.runs.follow.evidence import log_of_job, why_waiting
+from launcher.runs.follow.evidence import log_of_job, why_waiting, with_stop
 from launcher.values.record import Parent, RunState
 
 _PIECE = 1 << 20
@@ -57,7 +57,7 @@ class LogView(PlainView):
         """Note why a run waits for its start. Repeat the note only when the reason changes."""
         words = None if state is None else why_waiting(state)
         if words is not None and words != self._said_of_wait:
-            self.note(words)
+            self.note(with_stop(words, self._local_copy.short))
         self._said_of_wait = words
 
     def say_where_metrics_are(self) -> None:

@@ -212,7 +212,7 @@ class PlainView(View):
             else evidence.of_service(state.evidence)
         )
         if said is not None and said != self._said_of_session:
-            self.note(said)
+            self.note(evidence.with_stop(said, self.progress.run.rpartition("-")[2]))
         self._said_of_session = said
 
     def hear(self, news: News) -> None:

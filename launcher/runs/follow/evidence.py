@@ -93,9 +93,9 @@ def why_waiting(run: Summary | RunState) -> str | None:
     return of_service(run.evidence) if run.state in (State.RESERVED, State.RESUMING) else None
 
 
-def waits_for_ever(said: str) -> bool:
-    """Return whether a queued job waits for resources that cannot become free, according to its host's report."""
-    return "waits for ever" in said
+def with_stop(said: str, short: str) -> str:
+    """Return the host's report about a queued job; with the command that ends a run whose job can never start."""
+    return f"{said}   launch stop {short}" if "waits for ever" in said else said
 
 
 def of_rent(evidence: object) -> bool:

@@ -53,7 +53,7 @@ def queued(name):
 
 
 WAITING = {
-    "held": "because it is held: scontrol release {id}",
+    "held": "because it is held: scontrol release {id}   on the login node",
     "begins-later": "for the time that it may begin at, to start about 20",
     "depends": "for another job",
     "over-the-limit-of-its-partition": "for ever: its `time` is above the limit of its partition",
@@ -61,7 +61,7 @@ WAITING = {
     "nodes-drained": "for nodes that are down, drained or kept for jobs in partitions of a higher priority",
     "waits-for-cards": "for 2 x a100 on each of 2 nodes, to start about 20",
     "requeued": "for the time that it may begin at, to start about 20",
-    "requeued-and-held": "because it is held: scontrol release {id}",
+    "requeued-and-held": "because it is held: scontrol release {id}   on the login node",
     "preempted": "for the time that it may begin at, to start about 20",
     "node-failed": "for the time that it may begin at, to start about 20",
 }

@@ -9,6 +9,7 @@ import pytest
 
 from launcher.backends.base.probing import Probed
 from launcher.backends.slurm.slurm_host import SlurmHost
+from launcher.backends.slurm.slurm_probing import SlurmProbing
 from launcher.backends.slurm.slurm_runtime import NOT_SUBMITTED, SlurmRuntime
 from launcher.batch.batch_queue import NewItem, make_queue
 from launcher.batch.batch_status import rows_of, state_of
@@ -18,7 +19,9 @@ from launcher.cli.commands.hosts import hosts
 from launcher.cli.commands.look import ps
 from launcher.cli.follow.log_view import JsonLogView, LogView
 from launcher.cli.follow.plain_view import PlainView
+from launcher.config.lookup import Lookup
 from launcher.copy.local_copy import LocalCopy
+from launcher.copy.record_sync import News
 from launcher.errors import AgentError, RefusedError
 from launcher.runs.follow import following
 from launcher.runs.follow.diagnosing import diagnosis_of
@@ -27,7 +30,7 @@ from launcher.runs.launch import launching
 from launcher.runs.run_listing import ListedRun
 from launcher.values.facts import Facts
 from launcher.values.plan import Finding, Submission
-from launcher.values.record import RunState, RuntimeRecord, Summary
+from launcher.values.record import PlanSummary, RunState, RuntimeRecord, Summary
 from launcher.values.slurm_settings import SlurmSettings
 
 RUN = "261126-train-w8q2zz"
@@ -85,9 +88,15 @@ def test_a_job_that_slurm_has_ended_is_said_to_get_a_new_job(local_copy, capsys)
     ("told", "name", "why", "mend"),
     [
         (
-            {"state": "failed", "reason": "never-started", "evidence": {"service": "its job 12 is FAILED (BadConstraints); its log is to be /home/ada/slurm.log"}},
+            {"state": "failed", "reason": "never-started", "evidence": {"service": "its job 12 is FAILED (BadConstraints); it has written no log"}},
             "never-started",
             "BadConstraints",
+            "can a node give what `extra` asks for?   launch probe --host hive",
+        ),
+        (
+            {"state": "failed", "reason": "never-started", "evidence": {"service": "its job 12 is FAILED (NonZeroExitCode); its log ends: no module cuda"}},
+            "never-started",
+            "no module cuda",
             f"ssh ada@login1 cat '~/.launch/runs/{RUN}/record/slurm.log'",
         ),
         (
@@ -193,6 +202,16 @@ def test_a_job_that_waits_for_ever_is_to_be_stopped(state):
     assert ps._why(row) == f"{said}   launch stop w8q2zz"
 
 
+def test_a_command_that_follows_such_a_job_names_the_stop_too(local_copy, capsys):
+    """As does `launch logs`."""
+    waits = RunState(state="reserved", evidence={"service": "its job 13 waits for ever: no such nodes"})
+    view = PlainView()
+    view.begin(RUN, PlanSummary(), [])
+    view.news(News(waits, [], [], is_all=True))
+    LogView(local_copy).waits(waits)
+    assert capsys.readouterr().err.count("no such nodes   launch stop w8q2zz\n") == 2
+
+
 NODES = {"cpus": 4, "memory_mib": 4096.0, "gres": [{"name": "gpu", "type": "a100", "count": 2}]}
 FACTS = {
     "platform": "linux", "machine": "x86_64", "host_id": "0", "boot_id": "0", "user": "u", "hostname": "login1", "cpus": 2,
@@ -218,6 +237,17 @@ def test_hosts_shows_the_cards_of_a_cluster_as_slurm_calls_them(partition, cards
     host = SlurmHost(name="hive", address="login1", slurm=SlurmSettings(partition=partition))
     shown = hosts._cells(Probed(host, Facts.model_validate(FACTS)))
     assert shown[:3] == (cards, "-", "-")
+
+
+@pytest.mark.parametrize(
+    ("down", "words"), [(0, "1 of 2 nodes idle in"), (1, "1 of 2 nodes idle and 1 down in")]
+)
+def test_hosts_counts_the_nodes_that_are_down(down, words):
+    nodes = [{**NODES, "count": 2, "idle": 1, "down": down}]
+    slurm = {"name": "hive", "partitions": [{"name": "batch", "is_default": True, "nodes": nodes}]}
+    host = SlurmHost(name="hive", address="login1", slurm=SlurmSettings())
+    facts = Facts.model_validate({**FACTS, "slurm": slurm})
+    assert words in SlurmProbing().row(host, lambda: facts, Lookup()).quota
 
 
 def test_an_item_whose_job_waits_is_not_called_running(local_copy):

@@ -332,8 +332,8 @@ class SlurmLiveness(LivenessProbe):
         if verdict.fate == GONE and not has_begun and not verdict.state:
             log = _end_of_log(run)
             words = verdict.words or str((verdict.evidence or {}).get("service"))
-            said = "ends: " + log.splitlines()[-1][-MAX_LINE:] if log else "is to be " + run.slurm_log
-            evidence = {"service": "%s; its log %s" % (words, said), **({"log": log} if log else {})}
+            said = "its log ends: " + log.splitlines()[-1][-MAX_LINE:] if log else "it has written no log"
+            evidence = {"service": "%s; %s" % (words, said), **({"log": log} if log else {})}
             return verdict._replace(state="failed", reason="never-started", evidence=evidence)
         if verdict.fate == GONE and submission.refused and not verdict.state:
             words = "its job %s is not started again: %s" % (job_id, submission.refused)

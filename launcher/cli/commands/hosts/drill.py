@@ -22,7 +22,10 @@ def drill(
     profile: CardOption = None,
     runtime: Annotated[
         str | None,
-        typer.Option(metavar="RUNTIME", help="How the job runs on the host: auto, docker or native."),
+        typer.Option(
+            metavar="RUNTIME",
+            help="How the job runs on the host: auto, docker or native; a cluster has only auto.",
+        ),
     ] = None,
     faults: Annotated[
         list[str] | None,

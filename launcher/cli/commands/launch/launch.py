@@ -50,7 +50,7 @@ def launch(
         str | None,
         typer.Option(
             metavar="RUNTIME",
-            help="How the job runs on the host: auto, docker or native.",
+            help="How the job runs on the host: auto, docker or native; a cluster has only auto.",
             rich_help_panel=WHERE,
         ),
     ] = None,

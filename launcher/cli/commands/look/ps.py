@@ -66,7 +66,8 @@ def ps(
             rows = look(limit + 1)  # one extra row shows whether more runs exist
         _show(rows[:limit], host, foreign, is_chosen=bool(state), here=here, as_json=as_json)
         if len(rows) > limit and not as_json:
-            complain(f"the newest {limit} are shown   more   launch ps --limit {10 * limit}")
+            shown = "only the newest is" if limit == 1 else f"the newest {limit} are"
+            complain(f"{shown} shown   more   launch ps --limit {10 * limit}")
         return
     from launcher.cli.output.watch_loop import watch as watch_rows
 
@@ -287,9 +288,9 @@ def _why(row: ListedRun) -> str:
         diagnosis,
         doubt,
         lingered,
-        waits_for_ever,
         why_failed,
         why_waiting,
+        with_stop,
         words,
     )
 
@@ -297,8 +298,8 @@ def _why(row: ListedRun) -> str:
     if run.state in ("waiting", "interrupted"):
         what = diagnosis(evidence).get("why") or ", ".join(words(evidence))
         return f"{what}   launch recover {run.short}{there}".strip()
-    if (said := why_waiting(run)) is not None and waits_for_ever(said):
-        return f"{said}   launch stop {run.short}{there}"
+    if (said := why_waiting(run)) is not None and (shown := with_stop(said, run.short)) != said:
+        return f"{shown}{there}"
     if run.state == "reserved":
         return f"{', '.join(words(evidence))}   launch attach {run.short}{there}".strip()
     if why := why_failed(evidence) or doubt(evidence) or lingered(evidence):
