@@ -47,6 +47,11 @@ CASES = {
         "cannot be reached from there (asked: https://torch.example.org/cu126)",
         'torch_index = ""',
     ),
+    "no such build of torch, by uv": (
+        "  Because torch==2.13.0+cpu was not found in the package registry and you require torch==2.13.0+cpu, we can conclude",
+        "the index of torch's builds does not have torch (asked: https://torch.example.org/cu126)",
+        'torch_index = ""',
+    ),
     "no such version, by uv": (
         "  cause: Because there is no version of einops==99 and you require einops==99, we can conclude that your requirements are unsatisfiable.",
         "no index of this build has one of the requirements",
@@ -123,6 +128,15 @@ def test_the_causing_line_is_found_among_others(name):
     assert found.lines == (line,)
     assert what in found.what
     assert mend in found.mend
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if "torch" in name])
+def test_a_host_whose_own_pip_has_a_mirror_is_told_to_take_torch_from_it(name):
+    """Its pip.conf is the host's, so launch does not know of it."""
+    found = build_failure([CASES[name][0]], "hive", Indexes(TORCHS, has_pip_conf=False))
+    assert found.mend.startswith('torch_index = "" in [hosts.hive.build]: torch then comes from the index of')
+    other = build_failure([CASES["no such version"][0]], "hive", Indexes(TORCHS, has_pip_conf=False))
+    assert "torch_index" not in other.mend
 
 
 def test_of_several_the_one_that_causes_the_others_is_told():

@@ -58,6 +58,10 @@ def _cause(pattern: str, what: str, mend: str, *, is_of_index: bool = False) -> 
 
 WITHOUT_TORCHS = 'torch_index = "" in [hosts.{host}.build]: torch then comes from the index in pip_conf too'
 """The remedy if torch's own index fails on a host whose pip_conf sets another index."""
+AS_THE_OTHERS = (
+    'torch_index = "" in [hosts.{host}.build]: torch then comes from the index of the other packages; or'
+)
+"""The first remedy if torch's own index fails on any other host: its own pip may have a mirror, as in /etc/pip.conf."""
 
 
 CAUSES = (
@@ -113,7 +117,7 @@ CAUSES = (
         "the job's requirements: fewer pins, or others",
     ),
     _cause(
-        r"\btorch(?:vision|audio)? was not found in the |that satisfies the requirement torch(?:vision|audio)?\b[^(]*\(from versions: none\)",
+        r"\btorch(?:vision|audio)?(?:[=<>!~]=?\S+)? was not found in the |that satisfies the requirement torch(?:vision|audio)?\b[^(]*\(from versions: none\)",
         "the index of torch's builds does not have torch",
         "torch_index = … in [hosts.{host}.build]: an index that has it",
         is_of_index=True,
@@ -160,8 +164,9 @@ def build_failure(lines: Sequence[str], host: str, asked: Indexes) -> BuildFailu
         found = dict.fromkeys(line for error in _errors(among) for line in _shown(error, cause.pattern))
         if found:
             what = f"{cause.what} (asked: {asked.asked(found)})" if cause.is_of_index else cause.what
-            without = cause.is_of_index and asked.has_pip_conf and asked.is_torchs(found)
-            mend = WITHOUT_TORCHS if without else cause.mend
+            mend = cause.mend
+            if cause.is_of_index and asked.is_torchs(found):
+                mend = WITHOUT_TORCHS if asked.has_pip_conf else f"{AS_THE_OTHERS}\n  {mend}"
             return BuildFailure(what, tuple(found)[:MAX_LINES], mend.format(host=host))
     return BuildFailure(None, tuple(lines)[-LAST_LINES:], "the cause is unknown: read its last lines above")
 
