@@ -30,7 +30,7 @@ _HEAD_BYTES = 400
 _LOSSES = ("loss", "train_loss", *HELD_OUT)
 _SIZE = (9.0, 4.5)
 _MORE_HEIGHT = 1.6
-_EASILY_TOLD = 10
+_DISTINCT_COLOURS = 10
 """The largest number of runs with distinct colours; more runs get a colour scale and thinner lines."""
 _NAMES_A_COLUMN = 40
 _COLUMN_WIDTH = 2.2
@@ -169,7 +169,7 @@ def _draw_panel(axes: Axes, label: str, lines: Sequence[ComparedLine]) -> None:
         for panel in line.curves.panels
         if panel.label == label
     ]
-    is_crowded = len(lines) > _EASILY_TOLD
+    is_crowded = len(lines) > _DISTINCT_COLOURS
     for number, panel in drawn:
         style = {"color": _colour(number, len(lines)), "alpha": 0.7 if is_crowded else 0.9}
         marker = "o" if len(panel.xs) == 1 else ""
@@ -205,7 +205,9 @@ def _colour(number: int, count: int) -> Any:
     import matplotlib as mpl
 
     return (
-        f"C{number}" if count <= _EASILY_TOLD else mpl.colormaps["turbo"](0.05 + 0.9 * number / (count - 1))
+        f"C{number}"
+        if count <= _DISTINCT_COLOURS
+        else mpl.colormaps["turbo"](0.05 + 0.9 * number / (count - 1))
     )
 
 

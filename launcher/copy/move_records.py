@@ -163,13 +163,13 @@ def abandon(local_copy: LocalCopy, target: MovedTo, given_up: str | None = None)
     `given_up` is an earlier successor that never began, and is replaced. Raises RunError if the disk refuses.
     """
 
-    def next_one(before: MoveRecord | None) -> MoveRecord:
+    def next_record(before: MoveRecord | None) -> MoveRecord:
         stands = before is not None and (before.is_open or before.root == target.root)
         kept = before if before is not None and stands and before.run != given_up else None
         decided = kept or _successor(before, target, given_up)
         return decided.model_copy(update={"abandoned": decided.abandoned or time.time()})
 
-    return _change(local_copy, next_one, is_pending=True)
+    return _change(local_copy, next_record, is_pending=True)
 
 
 def _successor(before: MoveRecord | None, target: MovedTo, given_up: str | None) -> MoveRecord:
@@ -185,12 +185,12 @@ def note(local_copy: LocalCopy, **news: object) -> MoveRecord:
     Raises RunError if the disk refuses, or if the record is missing.
     """
 
-    def next_one(before: MoveRecord | None) -> MoveRecord:
+    def next_record(before: MoveRecord | None) -> MoveRecord:
         if before is None:
             raise FileNotFoundError(f"{_file(local_copy)}")
         return before.model_copy(update=news)
 
-    recorded_move = _change(local_copy, next_one)
+    recorded_move = _change(local_copy, next_record)
     if not recorded_move.is_open:
         forget(local_copy)
     return recorded_move
@@ -233,7 +233,7 @@ def _mark(local_copy: LocalCopy) -> Path:
 
 
 def _change(
-    local_copy: LocalCopy, next_one: Callable[[MoveRecord | None], MoveRecord], *, is_pending: bool = False
+    local_copy: LocalCopy, next_record: Callable[[MoveRecord | None], MoveRecord], *, is_pending: bool = False
 ) -> MoveRecord:
     """Replace the record durably, one client at a time; return the new one.
 
@@ -246,7 +246,7 @@ def _change(
             _mark(local_copy).parent.mkdir(parents=True, exist_ok=True)
             _mark(local_copy).touch()
         before = intention_of(local_copy)
-        recorded_move = next_one(before)
+        recorded_move = next_record(before)
         if recorded_move != before:
             write_durably(path, recorded_move.model_dump_json().encode())
         return recorded_move

@@ -192,7 +192,7 @@ def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> Fault
         if number is not None:
             signal.raise_signal(number)
         stage.progress(f"run {started.local_copy.short}")
-        state, problems = _hurt(ready, planned, started, place)
+        state, problems = _cause_fault(ready, planned, started, place)
         row = _judged(ready.client, planned, started.local_copy, place, state, problems, folder)
     except LaunchError as error:
         row = _without(planned, DrillResult.FAILED, str(error).splitlines()[0], started.local_copy.run)
@@ -207,7 +207,7 @@ def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> Fault
     )
 
 
-def _hurt(
+def _cause_fault(
     ready: Prepared, planned: Planned, started: Started, place: DrillPlace
 ) -> tuple[RunState, list[str]]:
     """Follow a run while its fault happens, and recover it if needed.

@@ -84,7 +84,7 @@ def check(
         *_ranks(plan, own),
         *_unpickled(plan),
         *_failed_precision(plan, facts),
-        *_native_half(plan),
+        *_float16_weights(plan),
         *model_room(plan, cards),
         *saved_quantized_findings(plan),
         *_packages(plan),
@@ -92,7 +92,7 @@ def check(
         *own.findings,
     ]
     if facts is not None:
-        found += [*_card(plan, facts), *_how(plan, facts, host, own), *room_findings(facts)]
+        found += [*_card(plan, facts), *_runtime_findings(plan, facts, host, own), *room_findings(facts)]
         if not own.is_elsewhere:
             found += model_on_cpu(plan, facts, cards)
         is_torch_used = own.packages == "installed" or "torch" in map(distribution, plan.requirements)
@@ -168,7 +168,7 @@ def _no_checkpoint(plan: Plan) -> list[Finding]:
     return [Finding(level="note", code="no-checkpoint", message=message, mend=mend)]
 
 
-def _native_half(plan: Plan) -> list[Finding]:
+def _float16_weights(plan: Plan) -> list[Finding]:
     """Note the plan of an older version, with float16 weights: it continues unchanged."""
     if plan.ladder[0].mode != "fp16-native":
         return []
@@ -471,7 +471,7 @@ def _environment_room(plan: Plan, facts: Facts) -> list[Finding]:
     return [Finding(level="note", code="environment-room", message=message)]
 
 
-def _how(plan: Plan, facts: Facts, host: Host, own: HostChecks) -> list[Finding]:
+def _runtime_findings(plan: Plan, facts: Facts, host: Host, own: HostChecks) -> list[Finding]:
     """Return the findings for the runtime: a container needs an engine, a native run needs the job's packages."""
     if plan.runtime == "docker":
         return [*engine_findings(plan.host, facts, host), *_image_room(plan, facts)]

@@ -45,7 +45,7 @@ _LOG = logging.getLogger(__name__)
 _PROGRAM = "from launcher.transport.connection_server import main; main()"
 _WIPING = {"PYTHONMALLOC": "malloc", "MALLOC_PERTURB_": "85"}
 """With these variables, glibc overwrites freed memory, so that forwarded bytes do not stay in memory."""
-_spoken: dict[str, Host | None] = {}
+_connected_hosts: dict[str, Host | None] = {}
 """The hosts that this process has connected to over SSH. None: keep no connection to this host."""
 
 
@@ -64,7 +64,7 @@ def find(host: Host, route: Sequence[Hop]) -> PersistentConnection | None:
         _LOG.debug("%s: the held connection is not used: %s", host.name, error)
         return None
     _LOG.debug("%s: by the connection that is held", host.name)
-    _spoken[host.name] = None
+    _connected_hosts[host.name] = None
     return connection
 
 
@@ -75,7 +75,7 @@ def is_any() -> bool:
 
 def note(host: Host, *, needs_person: bool) -> None:
     """Record that this process has connected to a host, and whether the user had to act for that."""
-    _spoken[host.name] = host if host.hold and not needs_person else None
+    _connected_hosts[host.name] = host if host.hold and not needs_person else None
 
 
 def leave() -> None:
@@ -83,8 +83,8 @@ def leave() -> None:
 
     Return without waiting.
     """
-    hosts = [*_spoken.values()]
-    _spoken.clear()
+    hosts = [*_connected_hosts.values()]
+    _connected_hosts.clear()
     if len(hosts) != 1 or hosts[0] is None or not user_sockets.KNOWS_PEERS:
         return
     background.begin(_PROGRAM, hosts[0].name, hosts[0].model_dump_json().encode(), _WIPING)

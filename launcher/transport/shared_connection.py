@@ -47,7 +47,7 @@ from launcher.values.host import Host
 
 HOLDING = ("create", "hold", "resume")
 """Verbs after which an agent may hold an object that ends with its channel."""
-LETTING_GO = ("start", "await", "hold", "resume", "seal_environment")
+RELEASING = ("start", "await", "hold", "resume", "seal_environment")
 """Verbs after which the agent may no longer hold such an object."""
 JUST_NOW_S = 0.5
 """For this many seconds a failed attempt to connect counts for other threads too.
@@ -85,7 +85,7 @@ class SharedConnection:
         self._connect = connect
         self._make_client = make_client
         self._lock = threading.Lock()
-        self._attempt: Future[_Circuit] | None = None
+        self._attempt: Future[_LiveConnection] | None = None
         self._failed_at = 0.0
         self._is_closed = False
 
@@ -121,12 +121,12 @@ class SharedConnection:
         if attempt is not None and attempt.done() and attempt.exception() is None:
             attempt.result().close()
 
-    def _connected(self) -> _Circuit:
+    def _connected(self) -> _LiveConnection:
         """Return the open connection. One thread makes it; the others wait for the result."""
         with self._lock:
             attempt, before = self._attempt, None
             if self._is_closed:
-                raise self._hung_up()
+                raise self._closed_error()
             is_ours = attempt is None or (attempt.done() and self._is_over(attempt))
             if is_ours:
                 before, self._attempt = attempt, Future()
@@ -136,18 +136,18 @@ class SharedConnection:
             self._make(attempt, before)
         return attempt.result()
 
-    def _is_over(self, attempt: Future[_Circuit]) -> bool:
+    def _is_over(self, attempt: Future[_LiveConnection]) -> bool:
         """Whether a finished attempt is obsolete: its connection is lost, or it failed a while ago."""
         if attempt.exception() is not None:
             return time.monotonic() - self._failed_at > JUST_NOW_S
         return not attempt.result().connection.is_open
 
-    def _make(self, attempt: Future[_Circuit], before: Future[_Circuit] | None) -> None:
+    def _make(self, attempt: Future[_LiveConnection], before: Future[_LiveConnection] | None) -> None:
         """Connect, and finish the attempt. Close the previous connection."""
         try:
             if before is not None and before.exception() is None:
                 before.result().close()
-            circuit = _Circuit(self.host, self._connect())
+            circuit = _LiveConnection(self.host, self._connect())
         except BaseException as error:
             self._failed_at = time.monotonic()
             # Ctrl-C belongs to this thread: the others try themselves.
@@ -164,11 +164,11 @@ class SharedConnection:
         if is_late:
             circuit.close()
 
-    def _hung_up(self) -> ConnectionLostError:
+    def _closed_error(self) -> ConnectionLostError:
         return ConnectionLostError(self.host, f"{self.host}: the shared connection was closed")
 
 
-class _Circuit:
+class _LiveConnection:
     """One connection, its channels, and its root. A host whose root was replaced counts as another host."""
 
     def __init__(self, host: str, connection: Connection) -> None:
@@ -205,7 +205,7 @@ class _Circuit:
 class SharedCalls(ForwardingOpener):
     """The calls of one host client on a shared connection: over its reserved channel, or a shared one."""
 
-    def __init__(self, circuit: _Circuit) -> None:
+    def __init__(self, circuit: _LiveConnection) -> None:
         """Reserve no channel yet."""
         super().__init__(circuit.connection)
         self._circuit = circuit
@@ -288,14 +288,14 @@ class SharedCalls(ForwardingOpener):
                 self._streams.append(stream)
                 return stream
         _close(stream)
-        raise self._hung_up()
+        raise self._closed_error()
 
     @contextlib.contextmanager
     def _channel_for(self, verb: str) -> Iterator[AgentChannel]:
         """Yield the channel for a call: the reserved one, or a shared one for verbs outside HOLDING."""
         with self._lock:
             if self._is_closed:
-                raise self._hung_up()
+                raise self._closed_error()
             kept = self._kept
         if kept is None and verb not in HOLDING:
             with self._circuit.pool.shared() as channel:
@@ -307,7 +307,7 @@ class SharedCalls(ForwardingOpener):
         except AgentError:
             self._let_go(channel)
             raise
-        if verb in LETTING_GO:
+        if verb in RELEASING:
             self._let_go(channel)
 
     def _keep(self) -> AgentChannel:
@@ -317,7 +317,7 @@ class SharedCalls(ForwardingOpener):
                 self._kept = channel
                 return channel
         self._circuit.pool.discard(channel)
-        raise self._hung_up()
+        raise self._closed_error()
 
     def _let_go(self, channel: AgentChannel) -> None:
         """Share the reserved channel again if its agent holds nothing.
@@ -334,7 +334,7 @@ class SharedCalls(ForwardingOpener):
         if is_kept:
             self._circuit.pool.release(channel)
 
-    def _hung_up(self) -> ConnectionLostError:
+    def _closed_error(self) -> ConnectionLostError:
         return ConnectionLostError(self.host, f"{self.host}: its client was closed")
 
 

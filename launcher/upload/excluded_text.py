@@ -11,7 +11,7 @@ from launcher.values.upload_selection import ExcludedPath, ExclusionReason, Size
 MAX_NAMED = 6
 FEW = 3
 """Up to this many exclusions are all named, whatever their size."""
-_SPOKEN_FOR = (ExclusionReason.CREDENTIALS, ExclusionReason.KEY_NAME, ExclusionReason.ENVIRONMENT)
+_SELF_EXPLANATORY = (ExclusionReason.CREDENTIALS, ExclusionReason.KEY_NAME, ExclusionReason.ENVIRONMENT)
 """The reasons that need no words, because a name like `.env`, `id_rsa` or `.venv/` shows them."""
 WORTH_NAMING = 1_000_000
 """The minimum bytes for naming an exclusion's size. Smaller exclusions by git or a rule are only counted."""
@@ -39,7 +39,7 @@ def _rank(one: ExcludedPath) -> tuple[bool, int]:
 
 
 def _short(one: ExcludedPath) -> str:
-    why = [] if one.why in _SPOKEN_FOR else [one.why.value]
+    why = [] if one.why in _SELF_EXPLANATORY else [one.why.value]
     size = [size_words(one.size)] if one.size and one.size.bytes >= WORTH_NAMING else []
     return f"{path_of(one)} ({', '.join([*why, *size])})" if why or size else path_of(one)
 

@@ -108,7 +108,7 @@ def on_rung(ladder: Sequence[Precision], number: int, subject: str = "this run u
 
 def _fault(ran: PrecisionSeen, wanted: Precision) -> str | None:
     """Return why the observed precision is not valid for this card; `None` if no fault is known."""
-    trained = _half_of(ran.trainable)
+    trained = _deciding_dtype(ran.trainable)
     base = _main(_floats(ran.frozen)) or trained
     autocast = ran.autocast[0] if ran.autocast else None
     halves = {dtype for dtype in (base, trained, autocast) if dtype not in ("float32", None)}
@@ -185,7 +185,7 @@ def _main(counts: dict[str, int]) -> str | None:
     return max(counts, key=lambda name: counts[name], default=None)
 
 
-def _half_of(counts: dict[str, int]) -> str:
+def _deciding_dtype(counts: dict[str, int]) -> str:
     """Return the deciding dtype of the trainables: the half-precision one, if any."""
     return next((name for name in ("float16", "bfloat16") if name in counts), "float32")
 

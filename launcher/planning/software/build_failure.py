@@ -28,13 +28,13 @@ class Indexes(NamedTuple):
     torch: str | None = None
     has_pip_conf: bool = False
 
-    def is_torchs(self, lines: Iterable[str]) -> bool:
+    def concerns_torch(self, lines: Iterable[str]) -> bool:
         """Return whether lines of a build's output concern torch's own index."""
         return self.torch is not None and any("torch" in line for line in lines)
 
     def asked(self, lines: Iterable[str]) -> str:
         """Return the index that lines of a build's output concern."""
-        if self.torch is not None and self.is_torchs(lines):
+        if self.torch is not None and self.concerns_torch(lines):
             return self.torch
         return "the index in pip_conf" if self.has_pip_conf else "PyPI"
 
@@ -56,7 +56,9 @@ def _cause(pattern: str, what: str, mend: str, *, is_of_index: bool = False) -> 
     return _Cause(re.compile(pattern), what, mend, is_of_index)
 
 
-WITHOUT_TORCHS = 'torch_index = "" in [hosts.{host}.build]: torch then comes from the index in pip_conf too'
+WITHOUT_TORCH_INDEX = (
+    'torch_index = "" in [hosts.{host}.build]: torch then comes from the index in pip_conf too'
+)
 """The remedy if torch's own index fails on a host whose pip_conf sets another index."""
 AS_THE_OTHERS = (
     'torch_index = "" in [hosts.{host}.build]: torch then comes from the index of the other packages; or'
@@ -165,8 +167,8 @@ def build_failure(lines: Sequence[str], host: str, asked: Indexes) -> BuildFailu
         if found:
             what = f"{cause.what} (asked: {asked.asked(found)})" if cause.is_of_index else cause.what
             mend = cause.mend
-            if cause.is_of_index and asked.is_torchs(found):
-                mend = WITHOUT_TORCHS if asked.has_pip_conf else f"{AS_THE_OTHERS}\n  {mend}"
+            if cause.is_of_index and asked.concerns_torch(found):
+                mend = WITHOUT_TORCH_INDEX if asked.has_pip_conf else f"{AS_THE_OTHERS}\n  {mend}"
             return BuildFailure(what, tuple(found)[:MAX_LINES], mend.format(host=host))
     return BuildFailure(None, tuple(lines)[-LAST_LINES:], "the cause is unknown: read its last lines above")
 

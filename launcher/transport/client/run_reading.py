@@ -174,7 +174,7 @@ class BatchedReader:
         asked = _Asked(run, request, wait_s)
         with self._changed:
             if self._is_closed:
-                raise self._hung_up()
+                raise self._closed_error()
             self._last = number = next(self._numbers)
             self._asked[number] = asked
             if not self._has_thread:
@@ -194,11 +194,11 @@ class BatchedReader:
             self._is_closed = True
             self._changed.notify()
             channel = None if self._has_thread else self._channel
-        self._fail(self._hung_up())
+        self._fail(self._closed_error())
         if channel is not None:
             channel.close()
 
-    def _hung_up(self) -> ConnectionLostError:
+    def _closed_error(self) -> ConnectionLostError:
         return ConnectionLostError(self._host, f"{self._host}: the connection was closed")
 
     def _work(self) -> None:

@@ -24,7 +24,7 @@ from launcher.transport.ssh.ssh_config import Hop
 
 AUTH_S = 10
 TOUCH_S = 60  # the user must touch a hardware key
-PERSON_S = 0.3
+ASKED_USER_S = 0.3
 """An ssh-agent that takes more seconds than this to answer has asked the user, e.g. after `ssh-add -c`."""
 ASKED_TIMES = 3
 MAX_TRIES = 5  # sshd's MaxAuthTries is six
@@ -79,7 +79,7 @@ class KeyLogin:
                     continue  # the server rejects this key, or it cannot sign
                 if more:
                     raise self._refusal(f"accepts the key, but requires {', '.join(more)} too")
-                self.needs_person |= limit_s == TOUCH_S or agent.slowest_s > PERSON_S
+                self.needs_person |= limit_s == TOUCH_S or agent.slowest_s > ASKED_USER_S
                 return
         if tries == 0:
             raise NoKeyError(self._host, str(self._refusal("requires a key, and none is available")))

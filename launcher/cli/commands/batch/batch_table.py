@@ -141,7 +141,7 @@ def tell_status(queue: BatchQueue, tell: Callable[[str], None], *, shows_rows: b
     if shows_rows:
         print_rows(rows, queue.name)
     tell(f"{queue.name}: {totals(row.state for row in rows)}{spent(queue, used)}")
-    for line in (*how_to_go_on(queue, items), *who_works(queue, items), *left_rentals(queue)):
+    for line in (*next_commands(queue, items), *who_works(queue, items), *left_rentals(queue)):
         tell(line)
     return items
 
@@ -184,7 +184,7 @@ def left_rentals(queue: BatchQueue) -> list[str]:
     return [f"! {words}" for words in (*found._replace(rentals=own).warnings(), *kept)]
 
 
-def how_to_go_on(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
+def next_commands(queue: BatchQueue, items: Sequence[Item]) -> list[str]:
     """Return the next commands for items that did not succeed, once all items have ended; none if all succeeded."""
     if not items or any(item.state != ItemState.ENDED for item in items):
         return []
