@@ -174,8 +174,8 @@ class SlurmSettings(Written):
     extra: Annotated[tuple[Annotated[str, AfterValidator(_flag)], ...], BeforeValidator(_listed)] = ()
     """Other flags of `sbatch`, one string each: `["--exclusive", "--mem=64G"]`."""
     build: Literal["login", "job"] = "login"
-    """Where environments are made. `job`: by a job, if the login node must not make them or has another
-    system.
+    """Where environments are made: on the login node, or in a job, if the login node must not make them or has
+    another system. Beside other keys of `build`, write `build.where`.
     """
     modules: Annotated[tuple[Annotated[str, AfterValidator(_module)], ...], BeforeValidator(_listed)] = ()
     """Modules that the job loads before the run, in this order, as `["cuda/12.4"]`."""
