@@ -64,3 +64,13 @@ def test_what_waits_again_after_an_attempt_resumes(queued):
     folder.release()
     assert state_of(queued)["state"] == "resuming"
     assert slurm_liveness.PROBE._queue.state == "PENDING"
+
+
+def test_a_job_that_failed_without_a_log_names_none(queued):
+    """As one whose flags no node can serve: Slurm ends it before its script begins."""
+    slurm_liveness.PROBE._queue.state = "FAILED"
+    told = state_of(queued)
+    assert (told["state"], told["reason"]) == ("failed", "never-started")
+    assert told["evidence"]["service"] == "its job 7 is FAILED; it has written no log"
+    write_durably(queued.slurm_log, "loading\nno module cuda/99\n")
+    assert state_of(queued)["evidence"]["service"].endswith("; its log ends: no module cuda/99")
