@@ -11,7 +11,8 @@ Then a process is forked for each training, so that no case sees what another ha
     BASE         "half" loads the model in the precision's half dtype, as a plan for an adapter does
     GUARD        the job's `guard`, if it has one
     ENDS_AS      (broken) the true class
-    HARM_AT      (broken) the step that did the harm: the guard must notice within five more
+    HARM_AT      (broken) the step that did the harm
+    NOTICED_WITHIN  (broken) the steps after it within which the guard must notice; five if the case does not say
 """
 
 from __future__ import annotations
@@ -87,7 +88,8 @@ def mistake(case: ModuleType, outcome: Outcome) -> str:
     if outcome.verdict != expected:
         return f"{outcome.title}: {outcome.verdict}, not {expected}: {outcome.why}"
     # While a scaler settles it skips steps, and a step that is not made does no harm yet.
-    late = NOTICED_WITHIN + (outcome.skipped if case.HARM_AT == 1 else 0) if expected != "ran" else 0
+    late = getattr(case, "NOTICED_WITHIN", NOTICED_WITHIN)
+    late += outcome.skipped if expected != "ran" and case.HARM_AT == 1 else 0
     if expected != "ran" and not case.HARM_AT <= (outcome.step or 0) <= case.HARM_AT + late:
         return f"{outcome.title}: noticed at step {outcome.step}, harmed at {case.HARM_AT}: {outcome.why}"
     return ""

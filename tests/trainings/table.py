@@ -20,7 +20,7 @@ Written by `make trainings`; do not edit.
 
 Each case is a file of `tests/trainings/`: a tiny training with the real worker, in a process of its own, at each precision that applies.
 A card's precision is rehearsed on a CPU. A healthy training must run to its end, and learn what it claims. A broken one must be ended
-by its true class, within five steps of the harm.
+by its true class, within five steps of the harm, or a few more where the case says so.
 
 {libraries}.
 """
@@ -34,6 +34,7 @@ def rows(cases: Sequence[tuple[ModuleType, Outcome]]) -> Iterable[str]:
         cells = [_cell(ends[mode][1]) if mode in ends else "-" for mode in HALVES]
         is_right = not any(mistake(*end) for end in ends.values())
         harm = f" Harm at step {case.HARM_AT}." if hasattr(case, "HARM_AT") else ""
+        harm += f" Noticed within {case.NOTICED_WITHIN} steps." if hasattr(case, "NOTICED_WITHIN") else ""
         sentence = " ".join((case.__doc__ or "").partition("\n\n")[0].split())
         shown = [name.partition("/")[2], sentence + harm, *cells, "yes" if is_right else "NO"]
         yield f"| {' | '.join(shown)} |"

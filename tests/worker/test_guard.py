@@ -181,8 +181,8 @@ POISONED_LOOPS = {
         6,
         6,
     ),
-    "an absurd learning rate": ("fp32", None, {"lr": 30.0}, "nan-divergence", 1, 3),
-    "an absurd learning rate, fused": ("fp32", None, {"lr": 30.0, "fused": True}, "nan-divergence", 1, 3),
+    "an absurd learning rate": ("fp32", None, {"lr": 30.0}, "nan-divergence", 1, 4),
+    "an absurd learning rate, fused": ("fp32", None, {"lr": 30.0, "fused": True}, "nan-divergence", 1, 4),
     "a loss of zero": ("fp32", from_step(6, lambda loss: loss * 0), {}, "not-learning", 6, 9),
 }
 
@@ -757,6 +757,15 @@ def test_a_loss_that_jumps_although_no_weight_leapt_is_a_harder_task(worker):
     assert (trip.rule, trip.step) == ("explosion", 33)
     rising = [0.02] * 29 + [300.0 * 3**step for step in range(9)]
     assert judged(worker, rising)[0].step <= 35
+
+
+def test_leaps_end_a_training_only_while_its_loss_has_doubled(worker):
+    """Weights that begin near zero leap at each step of a healthy training."""
+    leaps = range(1, 40)
+    assert judged(worker, [2.0] * 39, leaps) == (None, [])
+    assert judged(worker, [2.0, 5.0, 5.0, 3.9] * 9, leaps) == (None, [])
+    trip, _ = judged(worker, [2.0, 2.0, 5.0, 5.0, 5.0], leaps)
+    assert (trip.rule, trip.since, trip.step) == ("leap", 2, 5)
 
 
 def test_a_loss_that_rises_little_by_little_diverges_at_last(worker):

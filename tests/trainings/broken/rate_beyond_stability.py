@@ -8,6 +8,7 @@ from trainings.shared import fit
 STEPS = 200
 ENDS_AS = "nan-divergence"
 HARM_AT = 1
+NOTICED_WITHIN = 11  # the loss has to double before a leap counts
 
 
 def train() -> None:

@@ -75,8 +75,8 @@ class Judge:
             self._mark("still", not figures.moved, step)
         if figures.leapt:
             self._leapt_at = step
-        if self.losses.last is not None:
-            self._mark("leap", figures.leapt and not self.losses.has_fallen, step)
+        if self.losses.last is not None and math.isfinite(self.losses.last):
+            self._mark("leap", figures.leapt and self.losses.has_doubled, step)
         self.good_steps += not self._streaks and not figures.skipped
         return self._trip(step)
 
@@ -205,7 +205,7 @@ class Judge:
         count = self._streaks[name].steps
         since = min(
             # A high loss shows the effect of the step before on the weights.
-            max(0, streak.since - 1) if other == "explosion" else streak.since
+            max(0, streak.since - 1) if other in ("explosion", "leap") else streak.since
             for other, streak in self._streaks.items()
             if other == name or RULES[other].kind == rule.kind
         )

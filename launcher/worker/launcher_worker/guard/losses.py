@@ -8,7 +8,6 @@ from typing import List, Optional
 
 FIRST_LOSSES = 5  # their median is the loss at the start
 RECENT_LOSSES = 20  # their median is the recent level: a curriculum raises it little by little
-FALLEN = 0.98  # of the first loss: a loss below it is being trained
 FALLING = 0.99  # of the loss with which an explosion began: a loss below it has begun to fall again
 SUDDEN = 3.0  # times the loss of the step before: such a jump is sudden
 NOISY = 0.5  # of their median: losses that far apart show no trend in a few steps
@@ -43,11 +42,11 @@ class LossCourse:
             self._lowest_positive = min(loss, self._lowest_positive)
 
     @property
-    def has_fallen(self) -> bool:
-        """Whether the last loss is clearly below the first."""
+    def has_doubled(self) -> bool:
+        """Whether the last loss exceeds the first by more than the first's size."""
         if self.first is None or self.last is None:
             return False
-        return self.last < self.first - (1 - FALLEN) * abs(self.first)
+        return self.last > self.first + abs(self.first)
 
     @property
     def is_learned(self) -> bool:

@@ -38,7 +38,7 @@ RULES = {
     ),
     "explosion": Rule(DIVERGED, 3, "the loss is far above where it began"),
     "leap": Rule(
-        DIVERGED, 3, "weights move by more than their own size in a step, while the loss does not fall"
+        DIVERGED, 3, "the weights move by more than their own size in a step, and the loss has doubled"
     ),
     "still": Rule(NOT_LEARNING, 4, "no trainable weight moves, although the learning rate is above zero"),
     "zero": Rule(
@@ -50,7 +50,7 @@ RULES = {
     "base": Rule(NOT_LEARNING, 3, "the frozen base moves, so the saved adapter does not match it"),
 }
 DEAD_AFTER_A_LEAP = Rule(
-    DIVERGED, 4, "weights moved by more than their own size in a step, and every gradient is zero since"
+    DIVERGED, 4, "the weights moved by more than their own size in a step, and every gradient is zero since"
 )
 FINAL_STEP_RULES = ("weights", "loss", "gradients", "explosion")  # one such step is enough if it is the last
 WARNING_RULES = ("zero", "explosion")  # these warn first: the task may explain them

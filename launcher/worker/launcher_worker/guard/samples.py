@@ -13,7 +13,7 @@ from typing import Any, Sequence, Tuple
 
 WEIGHT_TENSORS = 16  # of the trainables, read after every step
 BASE_TENSORS = 2
-MIN_SIZE = 0.05  # of the largest norm: a smaller tensor has barely begun to train
+SMALL = 0.1  # the least size of weights for a leap: a smaller step is normal for weights that begin near zero
 ELEMENTS = 4096  # of all tensors of a sample together: a step may move only few rows of an embedding
 
 
@@ -28,9 +28,6 @@ class Sample:
             for parameter in chosen
         ]
         self.norms: Any = None  # of each tensor's elements at the start
-        self.has_size: Any = (
-            None  # of each tensor: whether its norm then was large enough to compare a step with
-        )
         self._last: Any = None
 
     def aim_at_gradients(self) -> None:
@@ -58,23 +55,18 @@ class Sample:
         before, self._last = self._last, elements
         if before is None:
             self.norms = elements.norm(dim=1)
-            self.has_size = self._sized()
             return elements, torch.zeros_like(elements)
         return elements, elements - before
 
-    def _sized(self) -> Any:
-        """Compare each tensor's norm with the largest of its kind, vectors or matrices.
+    def have_leapt(self, moves: Any) -> Any:
+        """Return whether all elements together moved by more than their size, as a bool tensor.
 
-        The weights of 1 in a norm layer are no measure for matrices. A LoRA's B begins near zero, so any step
-        is larger than B itself.
+        Their size is their root mean square at the start, at least SMALL. One tensor alone proves nothing: a bias
+        may begin near zero, and a LoRA's B begins at zero. A tensor that began non-finite does not count.
         """
-        import torch
-
-        vectors = torch.tensor([parameter.dim() < 2 for parameter, _ in self.parts]).to(self.norms.device)
-        sized = torch.zeros_like(vectors)
-        for kind in (vectors, ~vectors):
-            sized |= kind & (self.norms > MIN_SIZE * (self.norms * kind).max())
-        return sized
+        unknown = ~self.norms.isfinite()
+        size = self.norms.masked_fill(unknown, 0).norm().clamp(min=SMALL * moves.numel() ** 0.5)
+        return ~(moves.norm(dim=1).masked_fill(unknown, 0).norm() <= size)  # so that NaN counts as a leap
 
 
 @functools.lru_cache(maxsize=64)

@@ -129,11 +129,8 @@ class WatchedModels:
         numbers: Dict[str, Any] = {}
         if self._weights is not None:
             elements, moves = self._weights.read()
-            norms = self._weights.norms
-            has_size = self._weights.has_size
-            leaps = ~(moves.norm(dim=1) <= norms) & has_size  # so that NaN counts as a leap
-            numbers["finite"] = (elements.isfinite().all(dim=1) | ~norms.isfinite()).all()
-            numbers["leapt"] = has_size.any() & (2 * leaps.sum() >= has_size.sum())
+            numbers["finite"] = (elements.isfinite().all(dim=1) | ~self._weights.norms.isfinite()).all()
+            numbers["leapt"] = self._weights.have_leapt(moves)
             if must_move:
                 numbers["moved"] = (moves != 0).any()
         if self._base is not None:
