@@ -1,4 +1,4 @@
-"""Resolve names and files to values: the host, the profiles and the job of a command line."""
+"""The job of a command line, from files and options; its runtime, and the sources of images. `lookup` finds hosts."""
 
 from __future__ import annotations
 

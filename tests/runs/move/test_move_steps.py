@@ -144,8 +144,8 @@ def test_a_child_that_may_be_at_its_host_is_never_given_up(monkeypatch, tmp_path
         yield second
 
     view = SimpleNamespace(stage=lambda _name: contextlib.nullcontext(NullStage()))
-    monkeypatch.setattr(move_target.resolve, "host", lambda name: name)
-    monkeypatch.setattr(move_target.resolve, "hosts", lambda: {"B": "B"})
+    names = SimpleNamespace(host=lambda name: name, hosts={"B": "B"})
+    monkeypatch.setattr(move_target, "Lookup", lambda: names)
     monkeypatch.setattr(move_target, "connected", lambda _view, connect: connect())
     monkeypatch.setattr(move_target, "connect", dial)
     moved = MovedTo(run=CHILD, host="B", root="root-b")
