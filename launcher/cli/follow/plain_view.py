@@ -77,6 +77,7 @@ class PlainView(View):
         self.is_quiet = is_quiet
         self.silence = IdleNotice()
         self._state: list[Any] = []
+        self._is_in_doubt = False
         self._said_of_session: str | None = None
         self._trouble: str | None = None
         self._warnings: list[str] = []  # the guard's, shown at the end; the training has printed them too
@@ -177,7 +178,8 @@ class PlainView(View):
     def news(self, news: News) -> None:
         """Show the events and the printed lines of an answer."""
         self.rehearsed = news.state.rehearsed
-        silence = evidence.why_silent(news.state)
+        # That a scheduler does not answer is shown below.
+        silence = None if evidence.is_in_doubt(news.state.evidence) else evidence.why_silent(news.state)
         state = [news.state.state, news.state.attempt, silence]
         has_remedy = bool(news.state.remedy)  # an event describes it in full
         if (
@@ -211,9 +213,11 @@ class PlainView(View):
             if state.state == State.INTERRUPTED or is_terminal(state.state)
             else evidence.of_service(state.evidence)
         )
-        if said is not None and said != self._said_of_session:
-            self.note(evidence.with_stop(said, self.progress.run.rpartition("-")[2]))
-        self._said_of_session = said
+        is_in_doubt = evidence.is_in_doubt(state.evidence)  # the words then say for how many seconds
+        if said is not None and said != self._said_of_session and not (is_in_doubt and self._is_in_doubt):
+            words = evidence.with_stop(said, self.progress.run.rpartition("-")[2])
+            self.note(f"last seen {state.state}; {words}" if is_in_doubt else words)
+        self._said_of_session, self._is_in_doubt = said, is_in_doubt
 
     def hear(self, news: News) -> None:
         """Check an answer for news, and show a notice after a long time without any."""

@@ -109,14 +109,15 @@ def not_sent(evidence: object) -> str | None:
     return problem if isinstance(problem, str) else None
 
 
+def is_in_doubt(evidence: object) -> bool:
+    """Return whether a run's scheduler does not answer, so that its state is the last one seen."""
+    return isinstance(evidence, dict) and evidence.get("silent") is True
+
+
 def why_silent(run: Summary | RunState) -> str | None:
     """Return why it is unknown whether a run is alive, e.g. its engine or cluster does not answer; `None` if it is known."""
-    if (
-        run.state not in (State.RESUMING, State.RESERVED)
-        or not {"engine", "silent"} & (run.evidence or {}).keys()
-    ):
-        return None
-    return ", ".join(words(run.evidence))
+    is_engine_silent = run.state in (State.RESUMING, State.RESERVED) and "engine" in (run.evidence or {})
+    return ", ".join(words(run.evidence)) if is_engine_silent or is_in_doubt(run.evidence) else None
 
 
 def moved_aside(event: Event) -> dict[str, str]:

@@ -4,6 +4,8 @@ The programs are stand-ins, which print what a real cluster did.
 """
 
 import json
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -292,6 +294,19 @@ def test_a_run_whose_job_is_gone_waits_for_another_only_if_its_script_can_contin
         assert verdict.evidence["line"] == "the time of its job was up: its job 21 is TIMEOUT"
         assert why_failed(verdict.evidence).startswith("the time of its job was up: ")
         assert "--set restart=true" in verdict.evidence["mend"]
+
+
+def test_a_run_that_trains_keeps_its_state_while_no_controller_answers(cluster, tmp_path):
+    """It is not known to come back, and it has not failed. A listing that waits 3 s for its host gets that answer."""
+    run = trained(tmp_path, ["resume"])
+    cluster.put("squeue", "sleep 60")
+    began = time.monotonic()
+    slurm = SlurmLiveness()
+    verdict = slurm.judge([run])[run.id]
+    assert time.monotonic() - began < 2.5
+    slurm.forget(run)
+    assert (verdict.fate, verdict.state) == (SILENT, "")
+    assert re.fullmatch(r"squeue has not answered for \d s", verdict.words)
 
 
 def test_a_script_that_cannot_continue_is_in_doubt_while_slurm_is_silent(cluster, tmp_path):

@@ -208,8 +208,7 @@ def controller_down(row):
     """No controller runs for a minute: the run goes on, and is in doubt meanwhile."""
     row.launch()
     with row.cluster.no_controller():
-        shown = row.state("resuming")
-        assert "squeue" in shown["evidence"]["service"]
+        until(lambda: "squeue" in (row.state("running")["evidence"] or {}).get("service", ""), "doubt")
         time.sleep(60 if IS_WHOLE else 1)
     row.state("running")
     row.end()

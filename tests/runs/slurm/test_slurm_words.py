@@ -139,6 +139,17 @@ def test_what_slurm_has_done_to_a_run_is_its_diagnosis(local_copy, told, name, w
     assert mend in found.mend
 
 
+def test_a_run_whose_controller_is_down_is_called_alike_by_its_follower_and_in_ps(capsys):
+    """It was last seen running; that its answer is older with each look is said once."""
+    view = PlainView()
+    for seconds in (2, 6, 9):
+        evidence = {"service": f"squeue has not answered for {seconds} s", "silent": True}
+        view.news(News(RunState(state="running", evidence=evidence), [], [], False, "", False, 0))
+    assert capsys.readouterr().err.splitlines() == ["  · last seen running; squeue has not answered for 2 s"]
+    row = ListedRun("hive", Summary(run=RUN, state="running", evidence=evidence))
+    assert (ps._state(row), ps._why(row)) == ("running", "squeue has not answered for 9 s")
+
+
 def test_that_a_script_cannot_continue_is_said_before_the_first_run_of_its_job_on_a_host(local_copy):
     """Each launch of a plain script would repeat it."""
     notes = [

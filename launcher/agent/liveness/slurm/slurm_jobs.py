@@ -328,7 +328,7 @@ def judge_history(job: SlurmJob, *, has_begun: bool) -> RunLiveness:
     if job.state in _ENDED or job.state in _TO_COME:
         return judge(job, has_begun=has_begun)
     words = "its job %s is %s by accounting, and not in the queue" % (job.id, job.state)
-    return RunLiveness(SILENT, {"service": words}, words, "resuming" if has_begun else "reserved")
+    return RunLiveness(SILENT, {"service": words}, words, "" if has_begun else "reserved")
 
 
 def is_in_line(reason: str) -> bool:

@@ -30,7 +30,8 @@ MAX_LOG, MAX_LINE = 2000, 200
 """The bytes of the end of a job's log, and of its last line, that are evidence."""
 PLACE = "slurm:"
 """The prefix of a cluster's place id; the cluster's name follows."""
-KEPT_S, WAIT_S, SILENCE_S = 2.0, 3.0, 30.0
+KEPT_S, WAIT_S, SILENCE_S = 2.0, 1.5, 30.0
+"""A listing of runs waits 3 s for a host, so WAIT_S leaves it time to connect if no controller answers."""
 AGAIN_S = 5.0
 """Seconds until accounting is asked again about a job that it does not show as ended."""
 MAX_S = 8.0
@@ -444,5 +445,6 @@ def _has_begun(run: Run) -> bool:
 
 
 def _silent(run: Run, words: str) -> RunLiveness:
-    state = "resuming" if _has_begun(run) else "reserved"
+    """Return the verdict while nothing is known of a run's job: a run that has begun keeps its recorded state."""
+    state = "" if _has_begun(run) else "reserved"
     return RunLiveness(SILENT, {"service": words, "silent": True}, words, state)
