@@ -259,7 +259,8 @@ def _again(text: str, most: int) -> Edit:
 
 TABLE = {
     "nan-divergence": _RUNG._replace(
-        alone="lower the learning rate, clip the gradients, and check the data of that step; launch it with --adapt, which gives the script the plan's precision and changes to a safer one automatically"
+        alone="lower the learning rate, clip the gradients, and check the data of that step. launcher changes to a safer precision "
+        "automatically if the script takes it from the plan: by worker.autocast() and worker.scaler() if the script uses the worker, by --adapt if not"
     ),
     "not-learning": Edit(
         lambda _attempt: None,

@@ -112,6 +112,7 @@ def test_a_run_goes_on_where_its_place_makes_it_anew(is_job, where):
     [
         ("nan-divergence", {"consumed": {"resume", "steps"}}, "nan-divergence", "worker.training_arguments"),
         ("nan-divergence", {"consumed": set()}, "nan-divergence", "lower the learning rate"),
+        ("nan-divergence", {"consumed": set()}, "nan-divergence", "worker.autocast() and worker.scaler()"),
         ("unknown", {"consumed": set(), "may_begin_again": False}, "unknown", "to start it again"),
         (
             "nan-divergence",
