@@ -157,7 +157,7 @@ class Place:
 
     def answer(self, local_copy, most):
         """Return what the host says to a mirror's request now, so many bytes at most, over JSON as on the wire."""
-        with mock.patch.multiple(cursors, MAX_BYTES=most, AGAIN_S=0.0):
+        with mock.patch.multiple(cursors, MAX_ANSWER_BYTES=most, AGAIN_S=0.0):
             values, data = cursors.read(self.run, json.loads(json.dumps(local_copy.sync.request())))
         return AgentReply(json.loads(json.dumps(values)), data)
 
