@@ -27,8 +27,9 @@ from testbed.kaggle_account import KaggleAccount, habits
 from testbed.kaggle_service import KaggleService
 from testbed.lambda_cloud import LambdaCloud, lambda_cloud_for
 from testbed.machine import Machine, remove_bridge
+from testbed.missing_part import MissingPartError
 from testbed.slurm_cluster import SlurmCluster, slurm_cluster
-from testbed.sshd import MissingPartError, SshHost
+from testbed.sshd import SshHost
 from testbed.toy import Toy
 from testbed.wheels import WheelServer, make_torch, make_wheel
 

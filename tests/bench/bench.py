@@ -65,7 +65,8 @@ from testbed.client import LAUNCH, Client, until
 from testbed.engine import BASE, Engine, engine_in_a_machine
 from testbed.link import Link
 from testbed.many_runs import TALKS
-from testbed.sshd import ADDRESS, MissingPartError, SshHost
+from testbed.missing_part import MissingPartError
+from testbed.sshd import ADDRESS, SshHost
 from testbed.wheels import WheelServer
 
 from launcher.agent.host import probe_host as remote_probe

@@ -23,8 +23,9 @@ from testbed.kaggle_state import Habits
 from testbed.lambda_cloud import LambdaCloud, lambda_cloud_for
 from testbed.lambda_machines import Instances
 from testbed.machine import remove_bridge
+from testbed.missing_part import MissingPartError
 from testbed.slurm_cluster import SlurmCluster
-from testbed.sshd import MissingPartError, SshHost
+from testbed.sshd import SshHost
 
 from launcher.backends.kaggle.kaggle import Account
 from launcher.backends.kaggle.kaggle_host import KaggleSettings

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from testbed.sshd import MissingPartError
+from testbed.missing_part import MissingPartError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CONSTRAINTS = REPOSITORY / "constraints.txt"

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from testbed.sshd import MissingPartError
+from testbed.missing_part import MissingPartError
 
 PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
 SIZE = 1500 << 20  # the gate asks for 1 GB

@@ -22,7 +22,7 @@ from pathlib import Path
 from testbed.cache import Say, base_image
 from testbed.cards import Cards
 from testbed.machine import FIRST_UID, PATH, Machine, check_parts, remove_bridge, wait_until
-from testbed.sshd import MissingPartError
+from testbed.missing_part import MissingPartError
 
 BASE = "launch-testbed/python:bookworm"
 CLIENT = Path("/usr/bin/docker")  # Debian's, with BuildKit built in

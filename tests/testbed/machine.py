@@ -26,7 +26,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for `make testbed-up`
 
-from testbed.sshd import HOLD_S, MissingPartError
+from testbed.missing_part import MissingPartError
+from testbed.sshd import HOLD_S
 
 # Another number lets a second test run be beside this one.
 _NUMBER = int(os.environ.get("TESTBED_NETWORK", "77"))

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from testbed.client import Client, missing, until
 from testbed.lambda_cloud import LambdaCloud, lambda_cloud_for
+from testbed.missing_part import MissingPartError
 from testbed.rents import WHOLE_ROUNDS, Tally, Witness
-from testbed.sshd import MissingPartError
 
 LAUNCH = ("--host", "rented", "--profile", "a100_40gb", "--", "python3", "train.py")
 FILES = 61

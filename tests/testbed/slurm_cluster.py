@@ -27,7 +27,7 @@ from typing import Literal
 from testbed.cards import Cards
 from testbed.client import until
 from testbed.machine import Machine, check_parts, ip, make_bridge, wait_until
-from testbed.sshd import MissingPartError
+from testbed.missing_part import MissingPartError
 
 Share = Literal["plain", "fuse", "fuse-forwarding"]
 SHARES: dict[Share, str] = {

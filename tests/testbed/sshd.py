@@ -20,6 +20,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from testbed.missing_part import MissingPartError
+
 from launcher.values.host import Host
 
 ADDRESS = "127.0.0.2"
@@ -40,10 +42,6 @@ UsePAM no
 Subsystem sftp internal-sftp
 {environment}
 """
-
-
-class MissingPartError(Exception):
-    """Raised when this machine lacks a part; the text says which, and how it is had."""
 
 
 class SshHost:

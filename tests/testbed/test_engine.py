@@ -7,7 +7,7 @@ import pytest
 from testbed.client import until
 from testbed.engine import BASE
 from testbed.machine import CLIENT
-from testbed.sshd import MissingPartError
+from testbed.missing_part import MissingPartError
 from testbed.wheels import WheelServer
 
 pytestmark = pytest.mark.testbed

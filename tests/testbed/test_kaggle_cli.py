@@ -8,7 +8,7 @@ from testbed.cache import kaggle_cli
 from testbed.client import missing
 from testbed.kaggle_cli import KaggleCli, write_dataset, write_kernel
 from testbed.kaggle_service import KaggleService
-from testbed.sshd import MissingPartError
+from testbed.missing_part import MissingPartError
 
 from launcher.backends.kaggle.kaggle_kernel import KernelRef, NewKernel
 from launcher.backends.kaggle.kaggle_log import follow

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from testbed.client import missing, processes_of, until
+from testbed.missing_part import MissingPartError
 from testbed.slurm_cluster import SHARES, slurm_cluster
-from testbed.sshd import MissingPartError
 
 from launcher.values.slurm_settings import SlurmSettings
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from testbed.client import MIRRORED, missing, until
 from testbed.machine import HIDDEN_GATE, Machine
-from testbed.sshd import MissingPartError
+from testbed.missing_part import MissingPartError
 from testbed.tables import mostly_long
 
 pytestmark = pytest.mark.testbed

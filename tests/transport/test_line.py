@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from testbed.client import is_gone, missing, until
-from testbed.sshd import MissingPartError, SshHost
+from testbed.missing_part import MissingPartError
+from testbed.sshd import SshHost
 from testbed.toy import recorded_run
 
 from launcher.backends.lambda_cloud.lambda_cloud_host import LambdaCloudHost

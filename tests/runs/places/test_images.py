@@ -18,8 +18,8 @@ from testbed.cards import Cards
 from testbed.client import until
 from testbed.engine import BASE, CLIENTS
 from testbed.machine import CLIENT
+from testbed.missing_part import MissingPartError
 from testbed.own_scripts import weights_come_home, write_scripts
-from testbed.sshd import MissingPartError
 from testbed.wheels import WheelServer, make_certificate, make_torch, make_wheel
 
 pytestmark = pytest.mark.testbed

@@ -9,7 +9,7 @@ import pytest
 from testbed.client import missing, until
 from testbed.kept import CLEAR_ROOT
 from testbed.machine import Machine, remove_bridge
-from testbed.sshd import MissingPartError
+from testbed.missing_part import MissingPartError
 
 pytestmark = pytest.mark.testbed
 

@@ -9,8 +9,8 @@ import subprocess
 import pytest
 from testbed.cache import wheelhouse
 from testbed.client import MIRRORED, missing, until
+from testbed.missing_part import MissingPartError
 from testbed.own_scripts import weights_come_home, write_scripts
-from testbed.sshd import MissingPartError
 from testbed.wheels import WheelServer
 
 pytestmark = pytest.mark.testbed

@@ -17,7 +17,7 @@ from testbed import trainer
 from testbed.client import kill_all_of, missing, processes_of, until
 from testbed.disk import Disk
 from testbed.machine import Machine, remove_bridge
-from testbed.sshd import MissingPartError
+from testbed.missing_part import MissingPartError
 
 CUTS = int(os.environ.get("LAUNCH_POWER_CUTS", "1"))
 """Of each file system; `make faults` asks for more."""

@@ -14,7 +14,7 @@ import pytest
 import testbed
 from testbed.client import missing
 from testbed.lambda_machines import USER, RentedMachine
-from testbed.sshd import MissingPartError
+from testbed.missing_part import MissingPartError
 from testbed.tables import mostly_long
 
 from launcher.errors import ServiceError

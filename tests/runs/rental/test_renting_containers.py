@@ -8,7 +8,7 @@ from testbed.engine import BASE
 from testbed.lambda_cloud import lambda_cloud_for
 from testbed.lambda_machines import Instances
 from testbed.machine import remove_bridge
-from testbed.sshd import MissingPartError
+from testbed.missing_part import MissingPartError
 
 JOB = f"""
 name = "boxed"

@@ -8,8 +8,8 @@ import shlex
 import pytest
 from testbed.client import missing, until
 from testbed.kept import CLEAR_ROOT
+from testbed.missing_part import MissingPartError
 from testbed.slurm_cluster import job_name, slurm_cluster
-from testbed.sshd import MissingPartError
 
 pytestmark = pytest.mark.testbed
 

@@ -9,9 +9,9 @@ import time
 import pytest
 from testbed.client import missing, until
 from testbed.kept import CLEAR_ROOT
+from testbed.missing_part import MissingPartError
 from testbed.slurm_cluster import SHARES, slurm_cluster
 from testbed.slurm_ledger import INTERVAL, TRAINER, read_ledger
-from testbed.sshd import MissingPartError
 
 pytestmark = pytest.mark.testbed
 CHOSEN = os.environ.get("LAUNCH_SLURM")
