@@ -29,7 +29,9 @@ _WAIT = """
 turns=0
 until [ "$(grep -c '"step"' "$LEDGER")" -ge "$AT" ]; do
     turns=$((turns + 1))
-    [ $turns -lt $((WAIT * 20)) ] || { echo "step $AT did not begin within $WAIT s"; exit; } sleep 0.05 done
+    [ $turns -lt $((WAIT * 20)) ] || { echo "step $AT did not begin within $WAIT s"; exit; }
+    sleep 0.05
+done
 """
 
 _ON_CLUSTER = """
@@ -43,11 +45,20 @@ hit() { # kill them on the node of the run; there must be one
         [ -n "$found" ] && kill -9 $found
     ' || { echo "not killed: $1: not there, or not allowed"; exit; }
 }
-begin_again() { # at once if the user may request that, else after Slurm's wait of two minutes turns=0 until [
-"$(state)" = PENDING ]; do turns=$((turns + 1)) [ $turns -lt 600 ] || { echo "Slurm did not put its job back
-into the queue"; exit; } sleep 0.2 done while [ "$(state)" = PENDING ]; do turns=$((turns + 1)) [ $turns -lt
-800 ] || { echo "Slurm did not start its job again"; exit; } scontrol update JobId="$(job)" StartTime=now
-sleep 1 done }
+begin_again() { # at once, where the user may ask for that; else after the two minutes that Slurm lets pass
+    turns=0
+    until [ "$(state)" = PENDING ]; do
+        turns=$((turns + 1))
+        [ $turns -lt 600 ] || { echo "Slurm did not put its job back into the queue"; exit; }
+        sleep 0.2
+    done
+    while [ "$(state)" = PENDING ]; do
+        turns=$((turns + 1))
+        [ $turns -lt 800 ] || { echo "Slurm did not start its job again"; exit; }
+        scontrol update JobId="$(job)" StartTime=now
+        sleep 1
+    done
+}
 """
 """More shell functions for a login node, because a run's processes are on another node."""
 

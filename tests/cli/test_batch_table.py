@@ -32,7 +32,7 @@ def test_a_followed_item_keeps_no_finite_loss_after_nan():
     """The last value counts."""
     view = ItemView(lambda _text: None)
     for step, loss in enumerate((1.5, "nan"), start=1):
-        view._take(Event(version=1, kind="metric", step=step, time=0.0, values={"loss": loss}))
+        view._read_metric(Event(version=1, kind="metric", step=step, time=0.0, values={"loss": loss}))
     assert (view.step, str(view.loss)) == (2, "nan")
 
 

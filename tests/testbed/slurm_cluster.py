@@ -39,7 +39,7 @@ SHARES: dict[Share, str] = {
 USERS = ("ada", "bob")
 _NODES_NETWORK = "10.215.0"
 _FIRST_NETWORK, _NETWORKS = 1, 250
-_FOLDERS = Path("/var/tmp")  # /tmp is each machine's own
+_FOLDERS = Path("/srv")  # /tmp and /var/tmp are each machine's own, and a Python there is refused
 _PARTS = {"slurmctld": "slurm-wlm", "slurmd": "slurm-wlm", "munged": "munge"}
 _ACCOUNTING_PARTS = {
     "slurmdbd": "slurmdbd",

@@ -415,7 +415,7 @@ def test_a_log_that_shows_a_lost_loss_twice_ends_the_run_at_once(toy):
     assert (ended["state"], ended["reason"]) == ("failed", "nan-divergence")
     assert ended["evidence"]["line"] == "{'loss': '0', 'grad_norm': 'nan', 'learning_rate': '0.0001'}"
     assert "learning rate" in ended["evidence"]["mend"]
-    assert "worker" not in ended["evidence"]["mend"]
+    assert "--adapt if not" in ended["evidence"]["mend"]
     assert toy.ledger()[1:] == []
 
 

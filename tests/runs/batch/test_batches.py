@@ -55,7 +55,7 @@ def test_a_detached_batch_goes_on_without_its_command(made):
     """A process of its own runs it; status says which."""
     file = made.write(made.items(2, steps=3, pause=0.1), host="local", max_parallel=1)
     said = made.client.ok("batch", file, "--detach")
-    assert "works sweep" in said
+    assert "runs sweep" in said
     assert f"process {said.split()[1]} on" in made.client.ok("batch", "status")
     until(lambda: made.noted("end").total() == 2, "the end")
     until(lambda: "runs it" not in made.client.ok("batch", "status"), "its worker's end", every=1)

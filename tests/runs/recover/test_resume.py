@@ -306,7 +306,7 @@ def test_what_a_checkpoint_hangs_on_is_not_changed(setting, word):
     """It says what is kept, and the command of a run that can have another."""
     with pytest.raises(UsageError) as caught:
         check_settings(["steps=20", setting], LAB)
-    assert f"keeps {'the ' if word == 'model' else ''}" in str(caught.value)
+    assert f"keeps {'its checkpoint' if word == 'model' else ''}" in str(caught.value)
     assert word in str(caught.value)
     assert f"launch --host lab --set {setting} …" in str(caught.value)
 
