@@ -127,7 +127,7 @@ class _Host:
 
     @property
     def is_excluded(self) -> bool:
-        """Whether it is excluded, after FAILURES early failures in a row, or is no longer known."""
+        """Whether the batch starts nothing on the host: after FAILURES early failures in a row, or if no host has this name now."""
         return self.failures >= FAILURES or self.unknown is not None
 
     def place(self, going: int, unbegun: str | None, *, is_beginning: bool) -> HostAvailability:

@@ -89,7 +89,7 @@ class Digests:
         return Looked(self._seen[path][-1], self._seen[path][0], mode)
 
     def look_again(self) -> None:
-        """Forget what was checked lately, after a file has changed."""
+        """Forget the recent checks of files, after a file has changed."""
         self._modes.clear()
 
     def read(self, path: str, advance: Callable[[int], None]) -> tuple[Known, os.stat_result]:

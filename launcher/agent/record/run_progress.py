@@ -33,7 +33,7 @@ class Reached(NamedTuple):
 class RunProgress(NamedTuple):
     """The last known step of a run with its loss, and its running time over all its attempts in seconds.
 
-    Time in a queue, between attempts, or in a wait for room or a card is no running time.
+    Time in a queue, between attempts, or in a wait for room or a card does not count as running time.
     """
 
     step: Optional[int]
@@ -92,7 +92,7 @@ def _total_s(
         return known_s + max(0.0, time.time() - since)
     known_s += max(0.0, (_last_time(folder) or since) - since)
     beaten_s = beat.get("took_s")
-    # The events' clock may have been set meanwhile, so it adds no more than the time to the next heartbeat.
+    # A change of the clock affects the events' times, so they add at most the time to the next heartbeat.
     return known_s if beaten_s is None else min(max(known_s, beaten_s), beaten_s + HEARTBEAT_S)
 
 

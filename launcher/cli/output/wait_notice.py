@@ -6,8 +6,10 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 
 from launcher.base.text import printable
+from launcher.cli.output.say import complain
 
 AFTER_S = 1.0
 _CLEAR_LINE = "\r\x1b[K"
@@ -39,6 +41,11 @@ def waiting_words(missing: Iterable[str]) -> str:
     names = sorted(missing)
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return f"waiting for {', '.join(names[:5])}{more}" if names else ""
+
+
+def report_missing(missing: Callable[[], Iterable[str]]) -> AbstractContextManager[None]:
+    """Print the names that are waited for on standard error, once the block takes longer than AFTER_S."""
+    return once_it_takes(AFTER_S, lambda _is_over: complain(waiting_words(missing())))
 
 
 @contextlib.contextmanager

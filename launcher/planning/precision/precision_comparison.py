@@ -157,7 +157,7 @@ def _main_row(name: str, ran: dict[str, int], wanted: str) -> PrecisionRow:
 
 
 def _frozen_row(ran: dict[str, int], wanted: Precision) -> PrecisionRow:
-    """Return the row of a frozen base. 4-bit weights that were saved so are no difference from the plan."""
+    """Return the row of a frozen base. Weights that were saved in 4 bits agree with the plan."""
     row = _main_row("frozen weights", ran, wanted.base_dtype)
     is_wide = wanted.quantization is not None and wanted.quantization not in ran
     return row._replace(wanted=wanted.base_title, differs=row.differs or is_wide)

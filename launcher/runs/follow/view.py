@@ -45,7 +45,7 @@ class NullStage:
 
 
 class View:
-    """Shows a launch and a run to the user. A view overrides what it shows."""
+    """Shows a launch and a run to the user. This class shows nothing: a subclass overrides the methods that it needs."""
 
     def head(self, plan: Plan) -> None:
         """Show the job, host, card and precision."""

@@ -1,4 +1,4 @@
-"""What the records of a run's earlier attempts say: whether its starts come any further."""
+"""The history of a run's attempts: whether its starts make progress."""
 
 import pytest
 
@@ -24,5 +24,5 @@ def starts(*steps, **more):
     ],
 )  # fmt: skip
 def test_a_start_makes_progress_if_it_reaches_a_later_step_or_checkpoint(states, fruitless):
-    """One without any steps tells nothing. A preemption is no use of a job's whole time, and a failure sets a run back."""
+    """A start without steps is not judged. A preemption does not use a job's whole time, and a failure sets a run back."""
     assert fruitless_starts(states) == fruitless

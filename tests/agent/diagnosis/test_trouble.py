@@ -249,7 +249,7 @@ def test_the_time_of_a_run_is_the_time_in_which_it_ran(tmp_path):
 
 @pytest.mark.testbed
 def test_a_run_that_a_full_disk_let_end_without_a_record_has_its_time(small_disk):
-    """Its last state is that of its start; when it ended is not known. What the disk refused is, as its agent has said."""
+    """Its recorded state is that of its start, and its end has no time. Its evidence says that the disk refused the rest."""
     run, folder = held(small_disk)
     run.write_wish("run")
     folder.write_state("running", took_s=1.0)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from launcher.values.prerequisite import Prerequisite
 
 COMPUTER = "this computer"
-PATIENCE_S = 1.0
 _MARKS = {"lacking": "✗", "unknown": "!", "ok": "✓"}
 """The mark of each state, the worst first."""
 
@@ -79,7 +78,7 @@ def doctor(
 
 
 def _known(lookup: Lookup) -> tuple[list[Host], list[Readiness]]:
-    """Return the hosts to ask, and the rows of those without trust. Without valid files there are none."""
+    """Return the hosts to ask, and the rows of untrusted hosts; both are empty if a file is invalid."""
     from launcher.errors import BadFileError
     from launcher.runs.host_probes import known_hosts
     from launcher.runs.readiness import untrusted
@@ -107,17 +106,16 @@ def _ask(hosts: Sequence[Host], lookup: Lookup) -> Iterator[Readiness]:
 
 
 def _progress(missing: Callable[[], Collection[str]], *, as_json: bool) -> AbstractContextManager[None]:
-    """Show the hosts that have not answered once the wait exceeds PATIENCE_S: redrawn in a terminal, else once."""
-    from launcher.cli.output.say import complain
-    from launcher.cli.output.wait_notice import once_it_takes, waiting_words
+    """Show the hosts that have not answered once the wait exceeds a second: redrawn in a terminal, else once."""
+    from launcher.cli.output.wait_notice import AFTER_S, report_missing, waiting_words
     from launcher.cli.output.watch_loop import growing
 
     began = time.monotonic()
     if sys.stdout.isatty() and not as_json:
         return growing(
-            lambda _width: [waiting_words(missing())] if time.monotonic() - began > PATIENCE_S else []
+            lambda _width: [waiting_words(missing())] if time.monotonic() - began > AFTER_S else []
         )
-    return once_it_takes(PATIENCE_S, lambda _is_over: complain(waiting_words(missing())))
+    return report_missing(missing)
 
 
 def _answer(rows: list[Prerequisite], found: list[Readiness], *, is_ready: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated
@@ -10,15 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from launcher.cli.options import JsonFlag
-from launcher.cli.output.say import say
 
 if TYPE_CHECKING:
     from launcher.backends.base.probing import Probed
     from launcher.cli.json_output.host_shapes import HostRow
     from launcher.cli.output.columns import Column
     from launcher.values.host import Host
-
-PATIENCE_S = 1.0
 
 
 def hosts(
@@ -111,6 +107,7 @@ def _close_held(*, as_json: bool) -> None:
 def _growing(rows: list[Probed], names: list[str]) -> AbstractContextManager[None]:
     """Draw each row when its host answers, in the configured order, and below them the hosts without an answer."""
     from launcher.cli.output.columns import lay_out
+    from launcher.cli.output.wait_notice import waiting_words
     from launcher.cli.output.watch_loop import growing
 
     places = {name: place for place, name in enumerate(names)}
@@ -118,24 +115,22 @@ def _growing(rows: list[Probed], names: list[str]) -> AbstractContextManager[Non
     def lines(width: int) -> list[str]:
         come = sorted(rows, key=lambda row: places[row.host.name])
         table = lay_out(_columns(), [(row.host.name, *_cells(row)) for row in come], width).lines
-        missing = _waiting(rows, names)
+        missing = waiting_words(_missing(rows, names))
         return [*(table if come else []), *([missing] if missing else [])]
 
     return growing(lines)
 
 
-def _waiting(rows: list[Probed], names: list[str]) -> str:
-    """Return a line with the hosts that have not answered; empty if all have."""
-    from launcher.cli.output.wait_notice import waiting_words
-
-    return waiting_words({*names} - {row.host.name for row in rows})
+def _missing(rows: list[Probed], names: list[str]) -> set[str]:
+    """Return the names of the hosts that have not answered."""
+    return {*names} - {row.host.name for row in rows}
 
 
-def _report_slow_hosts(rows: list[Probed], names: list[str]) -> contextlib.AbstractContextManager[None]:
-    """Print the hosts without an answer on standard error, once the wait exceeds PATIENCE_S."""
-    from launcher.cli.output.wait_notice import once_it_takes
+def _report_slow_hosts(rows: list[Probed], names: list[str]) -> AbstractContextManager[None]:
+    """Print the hosts without an answer on standard error, once the wait exceeds a second."""
+    from launcher.cli.output.wait_notice import report_missing
 
-    return once_it_takes(PATIENCE_S, lambda _is_over: say(_waiting(list(rows), names), file=sys.stderr))
+    return report_missing(lambda: _missing(list(rows), names))
 
 
 def _shape(row: Probed) -> HostRow:
