@@ -456,7 +456,7 @@ KNOWS_DOCKER = {
     "values/record.py": "records of the first version name no runtime",
     "transport/client/host_client.py": "sends the engine's values, if a record has one",
 }
-"""Where a comparison with docker may stand beside the runtime and its fate, and why."""
+"""Where a comparison with docker may stand beside the runtime and its liveness probe, and why."""
 OPENING = {
     "compiled_code.py": "the agent's own folder",
     "record/safe_open.py": "the one for runs",

@@ -1,7 +1,7 @@
 """Machines rented by the hour: providers and their accounts, the rental ledger, prices, leases and reconcile.
 
 `provider` defines the provider interface, `records` links each machine to its run, and `reconcile` decides
-the fate of each instance. The package imports nothing from `runs/`: a lease takes a `RentedRun`.
+how each instance ended. The package imports nothing from `runs/`: a lease takes a `RentedRun`.
 """
 
 FRONT_DOOR = (

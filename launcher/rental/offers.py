@@ -109,46 +109,46 @@ def _words(name: str) -> set[str]:
 
 
 def fitting(
-    host: str, offers: Iterable[InstanceOffer], wish: OfferFilter
+    host: str, offers: Iterable[InstanceOffer], wanted: OfferFilter
 ) -> Sequence[tuple[InstanceOffer, Profile]]:
     """Return the types that fit, in the order to try them, each with the profile of its cards.
 
     Raises UnknownNameError, RefusedError.
     """
     known = {offer.type: offer for offer in by_price(offers)}
-    for name in wish.types:
+    for name in wanted.types:
         if name not in known:
             raise unknown_name("type", name, known, looked_in=f"what {host} offers")
-    listed = [known[name] for name in dict.fromkeys(wish.types)] or list(known.values())
-    if wish.named:
-        profiles = [_of_cards(profile, wish.cards) for profile in wish.named]
+    listed = [known[name] for name in dict.fromkeys(wanted.types)] or list(known.values())
+    if wanted.named:
+        profiles = [_of_cards(profile, wanted.cards) for profile in wanted.named]
         pairs = [(offer, profile) for offer in listed for profile in profiles if fits(offer, profile)]
     else:
-        sized = [offer for offer in listed if wish.cards in (None, offer.cards)]
+        sized = [offer for offer in listed if wanted.cards in (None, offer.cards)]
         sized = (
-            sized if wish.types else [offer for offer in sized if not is_arm(offer)]
+            sized if wanted.types else [offer for offer in sized if not is_arm(offer)]
         )  # an Arm type must be named
-        found = [(offer, profile_of(offer, wish.known)) for offer in sized]
+        found = [(offer, profile_of(offer, wanted.known)) for offer in sized]
         pairs = [(offer, profile) for offer, profile in found if profile is not None]
     if pairs:
         return pairs
-    raise _unfit(host, listed, wish)
+    raise _unfit(host, listed, wanted)
 
 
 def _of_cards(profile: Profile, cards: int | None) -> Profile:
     return profile if cards is None or profile.kind != "cuda" else profile.of_cards(cards)
 
 
-def _unfit(host: str, listed: Sequence[InstanceOffer], wish: OfferFilter) -> RefusedError:
+def _unfit(host: str, listed: Sequence[InstanceOffer], wanted: OfferFilter) -> RefusedError:
     """Return the error that explains why nothing fits and how to correct the request."""
-    shown = ", ".join(f"{offer.type} ({offer.title})" for offer in listed) if wish.types else ""
-    if wish.named:
-        asked = " or ".join(_of_cards(profile, wish.cards).title for profile in wish.named)
-        alike = {offer.cards for offer in listed for profile in wish.named if _is_card(offer, profile)}
-        if wish.types and alike:
-            mend = f"all its cards   --gpus {min(alike)}     one card   launch offers --profile {wish.named[0].name}"
-        elif wish.types:
-            mend = f"leave `type` out, or name one of   launch offers --profile {wish.named[0].name}"
+    shown = ", ".join(f"{offer.type} ({offer.title})" for offer in listed) if wanted.types else ""
+    if wanted.named:
+        asked = " or ".join(_of_cards(profile, wanted.cards).title for profile in wanted.named)
+        alike = {offer.cards for offer in listed for profile in wanted.named if _is_card(offer, profile)}
+        if wanted.types and alike:
+            mend = f"all its cards   --gpus {min(alike)}     one card   launch offers --profile {wanted.named[0].name}"
+        elif wanted.types:
+            mend = f"leave `type` out, or name one of   launch offers --profile {wanted.named[0].name}"
         else:
             counts = ", ".join(map(str, sorted(alike)))
             mend = (
@@ -156,25 +156,25 @@ def _unfit(host: str, listed: Sequence[InstanceOffer], wish: OfferFilter) -> Ref
                 if alike
                 else "available types   launch offers"
             )
-        words = f"{shown} is not {asked}" if wish.types else f"no type has {asked}"
-        return RefusedError(f"{host}: {words}\n  {mend}{_arm_words(listed, wish)}")
-    if wish.types and wish.cards is not None:
+        words = f"{shown} is not {asked}" if wanted.types else f"no type has {asked}"
+        return RefusedError(f"{host}: {words}\n  {mend}{_arm_words(listed, wanted)}")
+    if wanted.types and wanted.cards is not None:
         return RefusedError(
-            f"{host}: {shown} does not have {wish.cards} cards\n  leave out --gpus, or name another type"
+            f"{host}: {shown} does not have {wanted.cards} cards\n  leave out --gpus, or name another type"
         )
-    if wish.types:
+    if wanted.types:
         card = listed[0].card or listed[0].title
         return RefusedError(
             f"{host}: {shown} has a card that no profile names\n"
-            f'  write profiles/NAME.toml with probe_names = ["NVIDIA {card}"], on the model of   launch profile show l40s --toml{_arm_words(listed, wish)}'
+            f'  write profiles/NAME.toml with probe_names = ["NVIDIA {card}"], on the model of   launch profile show l40s --toml{_arm_words(listed, wanted)}'
         )
-    cards = "cards" if wish.cards is None else f"{wish.cards} cards"
+    cards = "cards" if wanted.cards is None else f"{wanted.cards} cards"
     return RefusedError(
         f"{host}: no type has {cards} that a profile names\n  available types   launch offers"
     )
 
 
-def _arm_words(listed: Sequence[InstanceOffer], wish: OfferFilter) -> str:
+def _arm_words(listed: Sequence[InstanceOffer], wanted: OfferFilter) -> str:
     """Return the warning about named types with an Arm processor, or an empty text."""
-    arms = [offer.type for offer in listed if wish.types and is_arm(offer)]
+    arms = [offer.type for offer in listed if wanted.types and is_arm(offer)]
     return f"\n  {', '.join(arms)}: {FOR_ARM}" if arms else ""

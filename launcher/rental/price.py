@@ -200,7 +200,7 @@ def priced(
     host: str,
     settings: RentalSettings,
     offers: Iterable[InstanceOffer],
-    wish: OfferFilter,
+    wanted: OfferFilter,
     expected: Callable[[Profile], Expected | None] = lambda _profile: None,
 ) -> RentalChoice:
     """Return the types that fit, in the order to try them, whether free or not.
@@ -209,12 +209,12 @@ def priced(
     did not ask for more. The settings must have a limit. Raises UnknownNameError for a type that is not
     offered. Raises RefusedError, with a correction, if nothing fits or the limits are too small.
     """
-    pairs = fitting(host, offers, wish)
+    pairs = fitting(host, offers, wanted)
     found = [_priced(offer, profile, settings) for offer, profile in pairs]
     affordable = [one for one in found if one.limit_s >= one.boot_s]
     if not affordable:
         raise _too_small(host, found[0], settings)
-    if not wish.named and not wish.types:
+    if not wanted.named and not wanted.types:
         free = [one for one in affordable if _regions_of(one.offer, settings.region)]
         first = (free or affordable)[0].profile
         affordable = [one for one in affordable if one.profile == first]

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from launcher.values.base import Written
+from launcher.values.base import StrictModel
 from launcher.values.credential import credential_in
 
 CONFIRM_ABOVE = 10.0
@@ -38,7 +38,7 @@ Names = Annotated[tuple[ServiceName, ...], BeforeValidator(_listed)]
 """Names in the order to try them. A single name may be written without a list."""
 
 
-class RentalSettings(Written):
+class RentalSettings(StrictModel):
     """The machine to rent, and its cost limits.
 
     A provider's subclass defines its key in PROVIDERS (`provider`), the environment variable that may hold

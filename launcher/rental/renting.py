@@ -14,7 +14,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field
 
-from launcher.values.base import Record, Written
+from launcher.values.base import Record, StrictModel
 
 NAME_START = "launch-"
 DOWNLOAD_RESERVE_S, HOME_PART = 600.0, 0.1
@@ -24,7 +24,7 @@ NAME_CHARACTERS, TAG_CHARACTERS = 64, 128
 Cents = Annotated[int, Field(ge=0)]
 
 
-class InstanceOffer(Written):
+class InstanceOffer(StrictModel):
     """An instance type, its price, and the regions that have one free.
 
     `memory_gb` is per card, None if unknown.
@@ -94,7 +94,7 @@ class Instance(NamedTuple):
         return bool(self.nonce)
 
 
-class LaunchOptions(Written):
+class LaunchOptions(StrictModel):
     """The options of a new instance.
 
     `user_data` may hold a private key, so no `repr` and no ledger contains it.

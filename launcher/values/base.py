@@ -11,7 +11,7 @@ _LAZY = ConfigDict(defer_build=True)
 """A command uses few of the models. Each is built on first use, not on import, which saves 0.1 s in all."""
 
 
-class Written(BaseModel):
+class StrictModel(BaseModel):
     """A value that the user wrote, or that launcher derived. It is frozen; unknown keys are errors."""
 
     model_config = ConfigDict(**_LAZY, frozen=True, extra="forbid", allow_inf_nan=False)

@@ -23,7 +23,7 @@ from pydantic import (
 
 from launcher.backends.kinds import PACKAGES, host_kind, own_runtime
 from launcher.errors import BadFileError
-from launcher.values.base import Written
+from launcher.values.base import StrictModel
 from launcher.values.parsing import build
 from launcher.values.software.image import Build
 
@@ -69,7 +69,7 @@ def _root(written: str) -> str:
     return written
 
 
-class MachineKeys(Written):
+class MachineKeys(StrictModel):
     """The login to a machine and the way to run jobs on it, as written in a `[hosts.NAME]` table."""
 
     user: Annotated[str, AfterValidator(_user)] | None = None

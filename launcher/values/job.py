@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from launcher.values.base import Written
+from launcher.values.base import StrictModel
 from launcher.values.precision import Attention
 from launcher.values.profile import Name
 from launcher.values.slurm_settings import SlurmSettings
@@ -122,7 +122,7 @@ Pattern = Annotated[str, Field(min_length=1, max_length=500, pattern=r"^[^\x00\n
 PullLimit = Annotated[ByteSize, Field(ge=0)]
 
 
-class BatchSize(Written):
+class BatchSize(StrictModel):
     """The global batch, which is the same on every card, and the largest micro-batch that the job allows."""
 
     model_config = ConfigDict(populate_by_name=True)
@@ -135,7 +135,7 @@ class BatchSize(Written):
     """The largest micro-batch; by default the card decides."""
 
 
-class Data(Written):
+class Data(StrictModel):
     """The job's data: a path on this machine (`./x`, `/x`, `~/x`), `host:PATH` on the host, or a name that the script resolves."""
 
     train: str | None = None
@@ -144,7 +144,7 @@ class Data(Written):
     """The evaluation data, in the same form."""
 
 
-class Job(Written):
+class Job(StrictModel):
     """A job, as written in its TOML file or as the words after `--`.
 
     Paths are relative to the file that contains them.

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, ValidationError
 
 from launcher.base.json_file import JsonObject
-from launcher.values.base import Record, Written
+from launcher.values.base import Record, StrictModel
 from launcher.values.precision import Dtype
 
 Size = Annotated[int, Field(ge=1, le=2**40)]
@@ -21,7 +21,7 @@ OptionalSize = Annotated[Size | None, Field(exclude_if=lambda value: value is No
 QUANT_METHOD = r"^[a-z0-9_-]{1,32}$"
 
 
-class Model(Written):
+class Model(StrictModel):
     """A model: the dtype that it was saved in, its number of parameters, and its shape.
 
     The number of parameters is computed from the shape, as for a decoder; it may be wrong by a tenth.

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AliasChoices, ByteSize, Field, model_validator
 
-from launcher.values.base import Written, canonical_json
+from launcher.values.base import StrictModel, canonical_json
 from launcher.values.job import (
     Count,
     Method,
@@ -29,7 +29,7 @@ IMAGE_RUNTIME = "docker"
 """The runtime whose plans have an image."""
 
 
-class Split(Written):
+class Split(StrictModel):
     """How the global batch is divided: ranks x micro-batch x accumulation = global batch."""
 
     global_batch: Count
@@ -53,7 +53,7 @@ class Split(Written):
         return f"{cards}micro-batch {self.micro_batch} x {self.accumulation} = {self.global_batch}"
 
 
-class Node(Written):
+class Node(StrictModel):
     """One machine of a run, and its number of training processes: one for each card, or one in all.
 
     The first of a plan's nodes leads the others.
@@ -62,7 +62,7 @@ class Node(Written):
     ranks: Count = 1
 
 
-class Allocation(Written):
+class Allocation(StrictModel):
     """The way in which a run gets its cards, and the request: a number of cards of one kind, never particular cards.
 
     `leased` from the other runs of a host, `scheduled` by a cluster's scheduler, `rented` with a cloud
@@ -79,7 +79,7 @@ Checkpointing = Annotated[bool, Field(exclude_if=lambda value: not value)]
 """Whether the backward pass computes activations again. The key is left out of plans that do not."""
 
 
-class CardPlan(Written):
+class CardPlan(StrictModel):
     """The values that replace the plan's if the run gets other cards than planned."""
 
     profile: Profile
@@ -90,7 +90,7 @@ class CardPlan(Written):
     allocation: Allocation
 
 
-class SegmentCards(Written):
+class SegmentCards(StrictModel):
     """Possible cards: `count` of one of these names, with a memory in MiB between two limits; None for no limits.
 
     `plan` has the values that replace those in plan.json; None if plan.json was made for these cards.
@@ -103,7 +103,7 @@ class SegmentCards(Written):
     plan: CardPlan | None = None
 
 
-class Submission(Written):
+class Submission(StrictModel):
     """The request to Slurm, and the possible `cards` on each node; empty for a plan without cards.
 
     `flags` are the flags of sbatch, except those that launcher sets for each run. `time_s` is the limit of
@@ -121,7 +121,7 @@ class Submission(Written):
     container: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
 
 
-class TorchWheel(Written):
+class TorchWheel(StrictModel):
     """A torch build for cards of one capability: its requirement for pip, and the URL of its package index."""
 
     capability: Capability
@@ -129,7 +129,7 @@ class TorchWheel(Written):
     index: str
 
 
-class Session(Written):
+class Session(StrictModel):
     """The request to a cloud service: the machine by the service's name, and its possible cards.
 
     `others` are plans for possible cards other than the plan's. `torch` is installed if the service's torch
@@ -141,14 +141,14 @@ class Session(Written):
     torch: tuple[TorchWheel, ...] = ()
 
 
-class Source(Written):
+class Source(StrictModel):
     """The source of a model or a file: `local` is sent with the run, `host` is on the host, `name` is resolved by the script."""
 
     kind: Literal["local", "host", "name"]
     value: str
 
 
-class Verification(Written):
+class Verification(StrictModel):
     """A plan whose attempts are trials of `launch verify`. Each trial has `steps` steps; the first `held` leave the weights unchanged.
 
     `workload` is the digest of everything that speed and memory depend on, other than card, software and
@@ -167,7 +167,7 @@ A script that takes `base` loads a frozen model in the plan's precision, and doe
 """
 
 
-class RankUse(Written):
+class RankUse(StrictModel):
     """The way in which a job's script handles ranks, judged by its source; `why` names the evidence.
 
     `taken`: it takes its rank from the process's variables, and is started once for each card. `started`: it
@@ -188,7 +188,7 @@ class ScriptUse(NamedTuple):
 UNREAD = ScriptUse()
 
 
-class Plan(Written):
+class Plan(StrictModel):
     """The intent of a run: frozen, canonical, free of ids, times, ports and volatile facts.
 
     `takes` lists the values that the job's script takes from the plan, judged by its source; None in plans of
@@ -298,7 +298,7 @@ class Plan(Written):
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
 
-class Finding(Written):
+class Finding(StrictModel):
     """A finding of the gate: `refuse` stops the launch, `note` is only shown. `mend` is the suggested fix."""
 
     level: Literal["refuse", "note"]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from launcher.values.base import Written, canonical_json
+from launcher.values.base import StrictModel, canonical_json
 
 Mode = Literal["fp32", "bf16", "bf16-weights", "fp16", "fp16-native"]
 """`fp16-native`, all in float16 without a scaler, may occur in a user's script; plans no longer use it."""
@@ -44,7 +44,7 @@ NO_NATIVE = (
 )
 
 
-class Platform(Written):
+class Platform(StrictModel):
     """The dependencies of precisions other than the card: the versions of torch and macOS, and the processor.
 
     `None` is unknown. `apple_chip` is the processor's name, such as `Apple M1 Pro`. `has_cpu_bf16`: the
@@ -65,7 +65,7 @@ class Platform(Written):
         return numbers(self.macos) >= least
 
 
-class Precision(Written):
+class Precision(StrictModel):
     """One consistent choice of dtypes, autocast and scaler.
 
     A choice that would crash or not learn cannot be built. `capability` is a CUDA card's. `platform` is given

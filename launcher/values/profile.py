@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from launcher.values.base import Written
+from launcher.values.base import StrictModel
 from launcher.values.precision import AMPERE, VOLTA, Capability, numbers
 
 NAME = r"^[a-z0-9][a-z0-9_.-]{0,47}$"
@@ -18,7 +18,7 @@ DERIVED = "(derived)"
 """The end of the title of a profile that was made from a probe and is in no file."""
 
 
-class Peak(Written):
+class Peak(StrictModel):
     """Published dense peak rates in TFLOP/s, and the memory's bandwidth in GB/s."""
 
     fp32: float | None = None
@@ -35,7 +35,7 @@ class Peak(Written):
     """The document that states these rates."""
 
 
-class Profile(Written):
+class Profile(StrictModel):
     """A card: capability, memory, peak rates, and the names under which a probe may report it.
 
     In a plan made from a probe, `memory_mib` is that of the smallest card on the host.

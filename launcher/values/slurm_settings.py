@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from launcher.values.base import Written
+from launcher.values.base import StrictModel
 from launcher.values.credential import credential_in
 
 MAX_NODES = 1024
@@ -148,7 +148,7 @@ def _flag(written: str) -> str:
     return written
 
 
-class SlurmSettings(Written):
+class SlurmSettings(StrictModel):
     """The request to Slurm for one job; a key that is None is not sent, and the cluster's default holds."""
 
     hints: ClassVar[Mapping[str, str]] = _HINTS

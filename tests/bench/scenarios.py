@@ -197,15 +197,13 @@ TABLES = {
     ),
 }
 PARTS = {
-    "rentals": ("*/test_rent*.py", "cli/test_lambda_words.py"),
-    "kaggle": ("*/test_kaggle_*.py", "backends/test_spool.py", "seeds/test_seed_004_at_kaggle.py", "runs/follow/test_on_a_line.py"),
-    "slurm": ("*/test_slurm*.py",),
-    "batches": ("runs/test_batch*.py", "runs/upload/test_frozen_code.py"),
-    "trainings": ("jobs/*.py", "worker/*.py", "seeds/test_seeds.py", "programs/*.py", "trainings/*.py", "gpu/*.py"),
-    "machines": (
-        "runs/places/test_containers.py", "runs/places/test_images.py", "runs/places/test_engine_ways.py", "runs/stop/test_leftovers.py", "runs/recover/test_power_cut.py",
-        "runs/places/test_machines.py", "runs/recover/test_bad_links.py", "transport/test_hops.py", "testbed/test_engine.py", "runtimes/*.py",
-    ),
+    "rentals": ("rental/*.py", "runs/rental/*.py", "cli/test_lambda_words.py"),
+    "kaggle": ("runs/kaggle/*.py", "backends/*.py", "seeds/test_seed_004_at_kaggle.py"),
+    "slurm": ("runs/slurm/*.py", "agent/slurm/*.py"),
+    "batches": ("runs/batch/*.py",),
+    "trainings": ("jobs/*.py", "worker/*.py", "seeds/*.py", "programs/*.py", "trainings/*.py", "gpu/*.py"),
+    "machines": ("runs/places/*.py", "runs/recover/*.py", "testbed/*.py", "transport/*.py"),
+    "copies": ("runs/copy/*.py", "runs/upload/*.py", "runs/move/*.py"),
     "rest": ("*/test_*.py", "*/*/test_*.py"),
 }  # fmt: skip
 """The long tests in parts of at most an hour: their files, of which a later part has those that no earlier one has."""
@@ -261,7 +259,7 @@ def run(table: Table) -> int:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         command = [
-            *(sys.executable, "-m", "pytest", *table.tests, "-q", "-n", "2", "-m", table.marks),
+            *(sys.executable, "-m", "pytest", *table.tests, "-q", "-n", "4", "-m", table.marks),
             *(f"--junitxml={report}", "-o", "junit_family=xunit1"),  # the one that holds what tests record
         ]
         environment = {**os.environ, **table.environment, "LAUNCH_TESTBED": "required"}

@@ -12,7 +12,7 @@ from testbed.client import REPOSITORY
 from launcher.backends.kinds import PACKAGES, host_kind
 from launcher.rental.provider import PROVIDERS
 from launcher.rental.rental_settings import RentalSettings
-from launcher.values.base import Written
+from launcher.values.base import StrictModel
 
 SOURCES = {path: path.read_text() for path in (REPOSITORY / "launcher").rglob("*.py")}
 ENVIRONMENT = re.compile(r"environ|variables(?:\(\))?$")
@@ -38,7 +38,7 @@ def test_look_up_is_these_pages_alone():
 def test_a_key_without_a_docstring_is_found():
     """So that no key is on the page without its meaning."""
 
-    class Table(Written):
+    class Table(StrictModel):
         new: int = 1
 
     with pytest.raises(AssertionError, match=r"Table\.new needs a docstring"):

@@ -49,7 +49,7 @@ class RunLiveness(NamedTuple):
     state. For a run that is gone, `state` and `reason` replace `interrupted`.
     """
 
-    fate: str
+    liveness: str
     evidence: Optional[JsonObject] = None
     words: str = ""
     state: str = ""
@@ -156,7 +156,7 @@ class LivenessProbe(ABC):
 
     def is_removed(self, run: Run) -> bool:
         """Whether the runtime has nothing of a run any more, so that the run's folder may be removed."""
-        return self.judge([run])[run.id].fate == GONE
+        return self.judge([run])[run.id].liveness == GONE
 
     def is_paused(self, run: Run) -> bool:
         """Whether the run's runtime was paused, with all its processes."""
@@ -188,7 +188,7 @@ class LivenessProbe(ABC):
     def left(self, run: Run) -> str:
         """Return in one clause the remains of a run that was not ended completely; empty if none remain."""
         verdict = self.judge([run])[run.id]
-        return "" if verdict.fate == GONE else verdict.words or "it is %s" % verdict.fate
+        return "" if verdict.liveness == GONE else verdict.words or "it is %s" % verdict.liveness
 
 
 class _Unknown(LivenessProbe):

@@ -116,9 +116,9 @@ def _recorded(run: Run) -> StateRecord | _Unheld:
     ended = last.read_state()
     if ended.get("state") in TERMINAL:  # its lock does not matter
         return ended
-    run_fate = probe_of(run)
-    is_ours = run.has_locks_here(run_fate.place_id())
-    is_held = is_ours and run_fate.sees_lock and last.is_locked()
+    run_probe = probe_of(run)
+    is_ours = run.has_locks_here(run_probe.place_id())
+    is_held = is_ours and run_probe.sees_lock and last.is_locked()
     state = last.read_state() or {"state": "preparing", "reason": None}
     if state["state"] in (*TERMINAL, "waiting") or is_held:  # it may have ended since the first read
         return state
@@ -155,10 +155,10 @@ def _judged(unheld: _Unheld, verdict: liveness.RunLiveness) -> StateRecord | Non
     if state["state"] == UNREADABLE:
         evidence = {**state["evidence"], **(evidence or {})}
     more: StateRecord = {} if evidence is None else {"evidence": evidence}
-    if verdict.fate != liveness.GONE:
+    if verdict.liveness != liveness.GONE:
         shown = verdict.state or ("resuming" if sees_lock else "")
         derived: StateRecord = {"state": shown} if shown else {}
-        return {**state, **derived, "fate": verdict.fate, **more}
+        return {**state, **derived, "fate": verdict.liveness, **more}
     refused = _REFUSED.get(last.read_heartbeat().get("refused") or "")
     if refused is not None:
         more = {"evidence": {**(evidence or {}), "disk": refused}}

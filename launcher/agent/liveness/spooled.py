@@ -14,7 +14,7 @@ from ..record.strict_json import JsonObject
 from . import restartable
 from .liveness import ALIVE, GONE, SILENT, LivenessProbe, RunLiveness
 
-_FATES = {
+_LIVENESS = {
     **dict.fromkeys(("waiting", "sent", "queued", "running", "ended"), ALIVE),
     **dict.fromkeys(("over", "home", "gone", "deleted", "none"), GONE),
 }
@@ -82,6 +82,6 @@ def _verdict(run: Run) -> RunLiveness:
     status = str(record.get("status") or "none")
     said = record.get("words") or _WORDS.get(status)
     words = str(said or "its session is %s" % status)
-    fate = _FATES.get(status, SILENT)
-    evidence = {"service": words} if said or fate != ALIVE else None
-    return RunLiveness(fate, evidence, words, "reserved" if status == "waiting" else "")
+    liveness = _LIVENESS.get(status, SILENT)
+    evidence = {"service": words} if said or liveness != ALIVE else None
+    return RunLiveness(liveness, evidence, words, "reserved" if status == "waiting" else "")

@@ -45,11 +45,11 @@ def trouble_of(run: Run, state: StateRecord, *, asks: bool = False) -> TroubleRe
     With `asks` the disk is tried and a container's engine asked at once. Otherwise the disk is tried after
     one late heartbeat, and the engine is asked once the agent has been still for STILL_S.
     """
-    run_fate = probe_of(run)
-    if state.get("state") not in (*LIVE, "resuming") or not run.has_locks_here(run_fate.place_id()):
+    run_probe = probe_of(run)
+    if state.get("state") not in (*LIVE, "resuming") or not run.has_locks_here(run_probe.place_id()):
         return None
     last = run.last()
-    still_s = None if last is None else _still_s(last, sees_lock=run_fate.sees_lock)
+    still_s = None if last is None else _still_s(last, sees_lock=run_probe.sees_lock)
     disk = _disk_trouble(run, last, still_s, tries=asks)
     if disk is not None:
         return {"kind": disk, "what": _WORDS[disk]}
@@ -59,13 +59,13 @@ def trouble_of(run: Run, state: StateRecord, *, asks: bool = False) -> TroubleRe
     if state["state"] not in LIVE:
         return None
     is_still = still_s is not None and still_s >= STILL_S
-    if (asks or is_still) and run_fate.is_paused(run):
+    if (asks or is_still) and run_probe.is_paused(run):
         return {"kind": "paused", "what": "its container is paused"}
     if not is_still:
         return _silence(last)
     return {
         "kind": "frozen",
-        "what": run_fate.standstill(run) or "its agent is frozen",
+        "what": run_probe.standstill(run) or "its agent is frozen",
         "since_s": still_s,
     }
 

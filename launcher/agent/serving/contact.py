@@ -175,7 +175,7 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
     `not-cancelled` with the reason if the engine or service fails to end the run.
     """
     refusal = None
-    run_fate = run_state.probe_of(run)
+    run_probe = run_state.probe_of(run)
     run.open_up()
     found = run_state.state_of(run)
     if run_state.is_unwritten(found) and run.read_wish() == "run":  # it had ended before this wish
@@ -192,11 +192,11 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
         refusal = error
     try:
         if refusal is not None:
-            run_fate.end_without_wish(run, by_force=wish == "cancel")
+            run_probe.end_without_wish(run, by_force=wish == "cancel")
         elif by_force:
-            run_fate.end(run)
+            run_probe.end(run)
         else:
-            run_fate.wake(run)
+            run_probe.wake(run)
     except EndError as error:
         raise RequestError("not-cancelled", str(error)) from None
     with contact(run) as is_ours:
@@ -210,7 +210,7 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
             kept = {key: evidence[key] for key in ("service", "disk") if key in evidence}
             said = {"evidence": kept} if kept else {}
             return _settle_if_possible(run, "stopped", str(WISHES[wish]), **said) or refusal
-        if wish == "cancel" and run_state.is_silent(judged) and run_fate.sees_lock:
+        if wish == "cancel" and run_state.is_silent(judged) and run_probe.sees_lock:
             evidence = judged.get("evidence")
             return _settle_if_possible(run, "stop-incomplete", "engine-silent", evidence=evidence) or refusal
     return refusal

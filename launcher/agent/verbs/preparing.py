@@ -99,10 +99,10 @@ def _runtime(
     session: ClientSession, request: Create, plan: PlanRecord, gpus: Optional[List[str]]
 ) -> RecordedRuntime:
     """Return the runtime record of the run."""
-    run_fate = liveness.probe_of(request.runtime)
+    run_probe = liveness.probe_of(request.runtime)
     return {
         "kind": request.runtime,
-        "interpreter": None if run_fate.is_in_image else _interpreter(session, request, plan),
+        "interpreter": None if run_probe.is_in_image else _interpreter(session, request, plan),
         "engine": request.engine,
         "gpus": gpus,
         "any_of": request.any_of,

@@ -80,10 +80,10 @@ def remove(session: ClientSession, request: Remove, payload: bytes) -> VerbReply
 
 def _see_out(run: Run) -> None:
     """Wait until no process of an ended run remains, and end them after a while. Raises RequestError."""
-    run_fate = run_state.probe_of(run)
-    for end in (run_fate.end, None):
+    run_probe = run_state.probe_of(run)
+    for end in (run_probe.end, None):
         deadline = time.monotonic() + LEAVING_S
-        while left := run_fate.remaining(run):
+        while left := run_probe.remaining(run):
             if time.monotonic() > deadline:
                 break
             time.sleep(LOOK_S)

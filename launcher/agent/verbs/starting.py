@@ -71,10 +71,10 @@ def take_back(session: ClientSession, request: RunRequest, _payload: bytes) -> V
     that was never handed over. A run with an attempt's folder has begun, regardless of other evidence.
     """
     run = session.run(request.run)
-    fate = run_state.probe_of(run)
-    fate.forget(run)
+    run_probe = run_state.probe_of(run)
+    run_probe.forget(run)
     folder = session.handed_over.get(run.id)
-    if folder is not None and fate.is_removed(run) and not run.has_folder_after(folder):
+    if folder is not None and run_probe.is_removed(run) and not run.has_folder_after(folder):
         session.prepared[run.id] = session.handed_over.pop(run.id)
     return VerbReply({"taken": run.id in session.prepared})
 
@@ -233,8 +233,8 @@ def _look_after_crash(run: Run) -> JsonObject:
     Returns the failure if that is impossible, else an empty object. In most runtimes the agent does this, but
     a container does not see the store. Raises RequestError while `gc` runs.
     """
-    run_fate = run_state.probe_of(run)
-    if run_fate.is_in_image and code_sync.is_doubtful(run):
+    run_probe = run_state.probe_of(run)
+    if run_probe.is_in_image and code_sync.is_doubtful(run):
         try:
             mended = code_sync.mend(run, lambda: False)
         except ShippingError as error:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from launcher.values.base import Written
+from launcher.values.base import StrictModel
 from launcher.values.credential import credential_in
 from launcher.values.host import Host, HostKind
 
@@ -55,7 +55,7 @@ def _model(written: str) -> str:
     return written
 
 
-class KaggleSettings(Written):
+class KaggleSettings(StrictModel):
     """The settings of a host of kind `kaggle`."""
 
     account: Annotated[str, AfterValidator(_account)] | None = None

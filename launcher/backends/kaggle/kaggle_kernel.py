@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import ConfigDict, Field, field_validator
 from pydantic.alias_generators import to_camel
 
-from launcher.values.base import Record, Written
+from launcher.values.base import Record, StrictModel
 
 SLUG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 SLUG_CHARACTERS = range(5, 51)
@@ -59,7 +59,7 @@ class KernelRef(NamedTuple):
         return f"{self.owner}/{self.slug}"
 
 
-class NewKernel(Written):
+class NewKernel(StrictModel):
     """A script to push. Its title is its slug: with another title the kernel would get another slug.
 
     `machine` is Kaggle's name of the accelerator, e.g. `NvidiaTeslaT4`, which is two cards. It is always

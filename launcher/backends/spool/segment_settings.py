@@ -6,14 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from launcher.values.base import Written, canonical_json
+from launcher.values.base import StrictModel, canonical_json
 from launcher.values.plan import SegmentCards, TorchWheel
 
 TREE_SUFFIX = ".tree"
 """Kaggle does not unpack an archive with this suffix in a dataset."""
 
 
-class SegmentTree(Written):
+class SegmentTree(StrictModel):
     """An archive of the run's work/ below a session's inputs: its file name, and its SHA-256 in hex."""
 
     file: Annotated[str, Field(pattern=r"^launch-[0-9a-f]{16}\.tree$")]
@@ -25,7 +25,7 @@ class SegmentTree(Written):
         return self.file.removesuffix(TREE_SUFFIX)
 
 
-class SegmentSettings(Written):
+class SegmentSettings(StrictModel):
     """A segment's settings. It must end within `session_s` seconds of its script's start.
 
     Without `cards` it uses none. `earlier`: the outputs of an earlier segment must be among the inputs.

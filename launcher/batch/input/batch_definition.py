@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from launcher.base.toml import TomlTable
-from launcher.values.base import Written
+from launcher.values.base import StrictModel
 from launcher.values.precision import PrecisionChoice
 from launcher.values.profile import NAME
 
@@ -38,7 +38,7 @@ Name = Annotated[str, AfterValidator(_checked_name)]
 HostNames = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 
-class BatchRun(Written):
+class BatchRun(StrictModel):
     """The launch options of one run of a batch. None leaves an option to the batch."""
 
     name: Name | None = None
@@ -65,7 +65,7 @@ class BatchRun(Written):
     """As `--with`."""
 
 
-class Rules(Written):
+class Rules(StrictModel):
     """The rules of a whole batch."""
 
     max_parallel: Count | None = None

@@ -26,7 +26,7 @@ from launcher.planning.precision.memory import (
 )
 from launcher.planning.precision.precision_history import why_failed
 from launcher.planning.precision.workload import Workload
-from launcher.values.base import Written
+from launcher.values.base import StrictModel
 from launcher.values.facts import Measured, PrecisionEvidence
 from launcher.values.job import Method, trains_adapter
 from launcher.values.model import Model
@@ -86,7 +86,7 @@ class LadderInputs(NamedTuple):
         return estimate(Training(self.model, self.method, self.workload), precision)
 
 
-class Excluded(Written):
+class Excluded(StrictModel):
     """A precision that is not a rung, and the reason.
 
     `base_dtype` is set if other dtypes of the base are possible in this mode. `on_request`: the precision is

@@ -12,7 +12,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, Field, model_validator
 
-from launcher.values.base import Written
+from launcher.values.base import StrictModel
 from launcher.values.precision import Capability, numbers
 
 Machine = Literal["x86_64", "aarch64"]
@@ -38,7 +38,7 @@ VersionText = Annotated[str, AfterValidator(_version)]
 BuildName = Annotated[str, Field(pattern=r"^cu[0-9]{3}$")]
 
 
-class WheelBuild(Written):
+class WheelBuild(StrictModel):
     """A build for one version of CUDA and a range of torch versions: its architectures, and its PTX for newer cards."""
 
     name: BuildName
@@ -62,7 +62,7 @@ class WheelBuild(Written):
         return self.ptx is not None and compute > numbers(self.ptx)
 
 
-class Release(Written):
+class Release(StrictModel):
     """A release of torch: its builds (PyPI's own first), the oldest and newest Python with wheels, and its triton."""
 
     torch: VersionText
@@ -77,7 +77,7 @@ class Release(Written):
         return Version(self.torch)
 
 
-class WheelTable(Written):
+class WheelTable(StrictModel):
     """The builds of torch as of a date.
 
     `tested` is the version that launcher chooses unless the job requests another. `drivers` maps a major

@@ -6,10 +6,10 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
-from launcher.values.base import Written
+from launcher.values.base import StrictModel
 
 
-class Environment(Written):
+class Environment(StrictModel):
     """The environment of a plan: Python's minor version, what pip installs, and the index of torch's build.
 
     `name` is the digest of Python, requirements and index. `torch` is the chosen version with its build, e.g.

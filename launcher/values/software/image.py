@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from launcher.values.base import Written
+from launcher.values.base import StrictModel
 from launcher.values.credential import credential_in
 
 CA_BUNDLE_AT = "/run/secrets/ca_bundle"
@@ -45,7 +45,7 @@ Here = Annotated[str, Field(min_length=1)]
 Network = Literal["default", "host", "none"]
 
 
-class Build(Written):
+class Build(StrictModel):
     """The way to build images on a host, from its `[hosts.NAME.build]` table."""
 
     base: Reference = "python:3.12-slim-bookworm"
@@ -62,7 +62,7 @@ class Build(Written):
     """The index of torch's wheels; by default PyTorch's. With `""` they come from the index in `pip_conf`."""
 
 
-class Image(Written):
+class Image(StrictModel):
     """The image of a plan: its name, and the Dockerfile and requirements that it is made of.
 
     `dockerfile` is None for an image that the user supplies, which is never built. `torch` is the version

@@ -31,10 +31,10 @@ class Queue:
 @pytest.fixture
 def queued(tmp_path, monkeypatch):
     """A run whose job is in the queue, on a cluster that knows it as job 7."""
-    fate = slurm_liveness.SlurmLiveness()
-    monkeypatch.setattr(slurm_liveness, "PROBE", fate)
+    probe = slurm_liveness.SlurmLiveness()
+    monkeypatch.setattr(slurm_liveness, "PROBE", probe)
     monkeypatch.setattr(slurm_liveness, "cluster_name", lambda: "hive")
-    fate._queue = Queue()
+    probe._queue = Queue()
     run = Run(str(tmp_path / "runs" / RUN))
     run.make()
     folder = run.new_folder()

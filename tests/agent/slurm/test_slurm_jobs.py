@@ -72,7 +72,7 @@ def test_a_job_that_waits_is_to_come_and_says_what_for(name):
     """Before the run's first attempt it is reserved, after it resuming. squeue and scontrol say the same."""
     job = queued(name)
     verdict = judge(job, has_begun=False)
-    assert (verdict.fate, verdict.state) == (COMING_BACK, "reserved")
+    assert (verdict.liveness, verdict.state) == (COMING_BACK, "reserved")
     assert judge(job, has_begun=True).state == "resuming"
     words = WAITING[name].format(id=job.id)
     assert verdict.words.startswith(f"its job {job.id} waits {words}")
@@ -96,7 +96,7 @@ def test_a_job_that_has_processes_is_alive(name):
     """Also one that is ending: whether it comes back is asked once it has ended."""
     job = queued(name)
     verdict = judge(job, has_begun=True)
-    assert (verdict.fate, verdict.state) == (ALIVE, "")
+    assert (verdict.liveness, verdict.state) == (ALIVE, "")
     assert verdict.words == f"its job {job.id} is {ALIVE_STATES[name]} on node1"
     assert judge(parse_shown(of_job(name)[1]), has_begun=True) == verdict
 
@@ -122,12 +122,12 @@ def test_a_job_that_has_ended_is_gone(name):
     state, code = ENDED[name]
     job = parse_shown(shown)
     verdict = judge(job, has_begun=True)
-    assert verdict.fate == GONE
+    assert verdict.liveness == GONE
     assert (job.state, job.exit) == (state, code)
     reason = f" ({job.reason}, exit code {code})" if state == "FAILED" else ""
     assert verdict.evidence == {"service": f"its job {job_id} is {state}{reason}"}
     by_accounts = parse_history(history)[job_id]
-    assert (by_accounts.state, judge_history(by_accounts, has_begun=True).fate) == (state, GONE)
+    assert (by_accounts.state, judge_history(by_accounts, has_begun=True).liveness) == (state, GONE)
     shown_as = {"CANCELLED": ("stopped", CANCELLED)}
     shown_as |= dict.fromkeys(("PREEMPTED", "TIMEOUT", "NODE_FAIL"), ("waiting", "client"))
     assert (verdict.state, verdict.reason) == shown_as.get(state, ("", None))
@@ -180,7 +180,7 @@ def test_a_job_that_only_the_accounts_know_is_in_doubt_until_they_say_that_it_en
         *_, history, job_id = of_job(name)
         job = parse_history(history)[job_id]
         verdict = judge_history(job, has_begun=True)
-        assert verdict.fate == SILENT
+        assert verdict.liveness == SILENT
         assert verdict.words.endswith("by accounting, and not in the queue")
 
 
@@ -188,7 +188,7 @@ def test_the_last_start_of_a_job_counts():
     """A requeued job has a row for each start; until the next one, the last says that it will be started again."""
     *_, history, job_id = of_job("requeued-and-ending")
     assert parse_history(history)[job_id].state == "REQUEUED"
-    assert judge_history(parse_history(history)[job_id], has_begun=True).fate == COMING_BACK
+    assert judge_history(parse_history(history)[job_id], has_begun=True).liveness == COMING_BACK
     *_, history, job_id = of_job("running-again")
     assert [line.split("|")[1] for line in history.splitlines()] == ["REQUEUED", "RUNNING"]
     assert parse_history(history)[job_id].state == "RUNNING"
@@ -252,7 +252,7 @@ def test_what_follows_a_reason_does_not_hide_its_words(reason):
 
 def test_a_state_that_nobody_knows_is_alive():
     """As SIGNALING, which a job is for a moment while it is told to make way."""
-    assert judge(SlurmJob("7", "SIGNALING"), has_begun=True).fate == ALIVE
+    assert judge(SlurmJob("7", "SIGNALING"), has_begun=True).liveness == ALIVE
 
 
 @pytest.mark.parametrize(

@@ -51,19 +51,21 @@ def shown(name, run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "fate", "words"),
+    ("name", "liveness", "words"),
     [
         ("running", ALIVE, "its job 10 is RUNNING on node1"),
         ("held", COMING_BACK, "because it is held"),
         ("nodes-drained", COMING_BACK, "for nodes that are"),
     ],
 )
-def test_a_job_that_the_queue_lacks_is_what_the_controller_has_it_as(cluster, tmp_path, name, fate, words):
+def test_a_job_that_the_queue_lacks_is_what_the_controller_has_it_as(
+    cluster, tmp_path, name, liveness, words
+):
     """A queue that is behind ends no run, and erases no secret of it."""
     run = made(tmp_path)
     cluster.put("scontrol", shown(name, run, tmp_path))
     verdict = SlurmLiveness().judge([run])[run.id]
-    assert (verdict.fate, verdict.state in ("", "reserved")) == (fate, True)
+    assert (verdict.liveness, verdict.state in ("", "reserved")) == (liveness, True)
     assert words in verdict.words
     assert secret.read(run)
     assert cluster.asked("sacct") == []
@@ -73,10 +75,10 @@ def test_a_job_that_the_queue_lacks_is_what_the_controller_has_it_as(cluster, tm
 def test_a_job_whose_comment_its_cluster_has_changed_is_the_runs_by_its_name(cluster, tmp_path, name):
     run = made(tmp_path)
     cluster.put("scontrol", f"echo 'JobId=7 JobName={name} JobState=RUNNING Comment=billed'")
-    assert SlurmLiveness().judge([run])[run.id].fate == ALIVE
+    assert SlurmLiveness().judge([run])[run.id].liveness == ALIVE
     cluster.put("squeue", "echo '7|RUNNING|None|N/A|N/A|1|node1|billed'")
     slurm_liveness._shown.cache_clear()
-    assert SlurmLiveness().judge([run])[run.id].fate == ALIVE
+    assert SlurmLiveness().judge([run])[run.id].liveness == ALIVE
 
 
 def test_accounting_is_asked_for_jobs_of_either_name(cluster, tmp_path):
@@ -102,7 +104,7 @@ def test_a_controller_that_says_nothing_of_a_job_leaves_its_run_in_doubt(cluster
     run = made(tmp_path)
     cluster.put("scontrol", answer)
     verdict = SlurmLiveness().judge([run])[run.id]
-    assert (verdict.fate, verdict.state) == (SILENT, "reserved")
+    assert (verdict.liveness, verdict.state) == (SILENT, "reserved")
     assert verdict.words.startswith("scontrol")
     assert secret.read(run)
 
@@ -115,7 +117,7 @@ def test_a_number_that_the_controller_does_not_know_or_has_given_again_is_of_no_
     run = made(tmp_path)
     cluster.put("scontrol", answer)
     verdict = SlurmLiveness().judge([run])[run.id]
-    assert (verdict.fate, verdict.state, verdict.reason) == (GONE, "failed", "never-started")
+    assert (verdict.liveness, verdict.state, verdict.reason) == (GONE, "failed", "never-started")
     assert verdict.evidence["service"].startswith("Slurm has forgotten its job 7; ")
     assert len(cluster.asked("sacct")) == 1
 
@@ -150,7 +152,7 @@ def test_a_job_that_the_controller_remembers_is_asked_for_seldom(cluster, tmp_pa
     (tmp_path / "queue").write_text(lines)
     cluster.put("squeue", f"cat {tmp_path}/queue")
     slurm = SlurmLiveness()
-    assert {verdict.fate for verdict in slurm.judge(runs).values()} == {COMING_BACK}
+    assert {verdict.liveness for verdict in slurm.judge(runs).values()} == {COMING_BACK}
     assert cluster.asked("scontrol") == []
     (tmp_path / "queue").write_text("".join(lines.splitlines(keepends=True)[1:]))
     slurm.forget(runs[0])
@@ -173,7 +175,7 @@ def test_a_controller_that_is_silent_is_asked_once_for_many_jobs(cluster, tmp_pa
     """Each question may take seconds."""
     runs = [made(tmp_path, f"261126-cluster-aaaa{n:02}", str(n)) for n in range(20)]
     cluster.put("scontrol", "exit 1")
-    assert {verdict.fate for verdict in SlurmLiveness().judge(runs).values()} == {SILENT}
+    assert {verdict.liveness for verdict in SlurmLiveness().judge(runs).values()} == {SILENT}
     assert len(cluster.asked("scontrol")) == 1
 
 
@@ -207,7 +209,7 @@ def test_a_damaged_record_of_jobs_harms_no_other_run(cluster, tmp_path, text):
         "its job 7 is RUNNING on node1",
         "its job 8 is RUNNING on node1",
     ]
-    assert (found[lost.id].fate, found[lost.id].state) == (GONE, "")
+    assert (found[lost.id].liveness, found[lost.id].state) == (GONE, "")
     assert [slurm.job_id(one) for one in (other, run)] == ["7", None]
 
 
@@ -239,8 +241,8 @@ def test_an_end_on_record_holds_while_slurm_is_silent(cluster, tmp_path):
     cluster.put("squeue", "exit 1")
     slurm.forget(run)
     found = slurm.judge([run, other])
-    assert (found[run.id].fate, found[run.id].state) == (GONE, "stopped")
-    assert found[other.id].fate == SILENT
+    assert (found[run.id].liveness, found[run.id].state) == (GONE, "stopped")
+    assert found[other.id].liveness == SILENT
 
 
 def test_an_end_after_which_slurm_may_start_the_job_again_leaves_doubt_while_it_is_silent(cluster, tmp_path):
@@ -248,16 +250,16 @@ def test_an_end_after_which_slurm_may_start_the_job_again_leaves_doubt_while_it_
     run = made(tmp_path)
     Path(run.slurm_end).write_text('{"job":"7","state":"PREEMPTED"}')
     cluster.put("squeue", "exit 1")
-    assert SlurmLiveness().judge([run])[run.id].fate == SILENT
+    assert SlurmLiveness().judge([run])[run.id].liveness == SILENT
     run.write_wish("stop")
-    assert SlurmLiveness().judge([run])[run.id].fate == GONE
+    assert SlurmLiveness().judge([run])[run.id].liveness == GONE
 
 
 def test_an_end_of_a_job_that_the_run_had_before_does_not_count(cluster, tmp_path):
     run = made(tmp_path)
     Path(run.slurm_end).write_text('{"job":"6","state":"CANCELLED"}')
     cluster.put("squeue", "exit 1")
-    assert SlurmLiveness().judge([run])[run.id].fate == SILENT
+    assert SlurmLiveness().judge([run])[run.id].liveness == SILENT
 
 
 def trained(folder, consumed, **plan):
@@ -286,7 +288,7 @@ def test_a_run_whose_job_is_gone_waits_for_another_only_if_its_script_can_contin
     run = trained(tmp_path, consumed, **plan)
     cluster.put("scontrol", shown("timeout", run, tmp_path))
     verdict = SlurmLiveness().judge([run])[run.id]
-    assert (verdict.fate, verdict.state, verdict.reason) == (GONE, *state)
+    assert (verdict.liveness, verdict.state, verdict.reason) == (GONE, *state)
     assert bool(secret.read(run)) == (state[0] == "waiting")
     hopeless = SlurmLiveness().hopeless(run)
     assert (hopeless and hopeless[:2]) == (state if state[0] == "failed" else None)
@@ -305,7 +307,7 @@ def test_a_run_that_trains_keeps_its_state_while_no_controller_answers(cluster, 
     verdict = slurm.judge([run])[run.id]
     assert time.monotonic() - began < 2.5
     slurm.forget(run)
-    assert (verdict.fate, verdict.state) == (SILENT, "")
+    assert (verdict.liveness, verdict.state) == (SILENT, "")
     assert re.fullmatch(r"squeue has not answered for \d s", verdict.words)
 
 
@@ -314,7 +316,7 @@ def test_a_script_that_cannot_continue_is_in_doubt_while_slurm_is_silent(cluster
     run = trained(tmp_path, [])
     Path(run.slurm_end).write_text('{"job":"21","state":"PREEMPTED"}')
     cluster.put("squeue", "exit 1")
-    assert SlurmLiveness().judge([run])[run.id].fate == SILENT
+    assert SlurmLiveness().judge([run])[run.id].liveness == SILENT
     assert secret.read(run)
 
 

@@ -6,11 +6,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from launcher.values.base import Written
+from launcher.values.base import StrictModel
 from launcher.values.host import Host, HostKind
 
 
-class ToySettings(Written):
+class ToySettings(StrictModel):
     """What a table of this kind has besides the keys of all hosts."""
 
     depth: Annotated[int, Field(ge=1)] = 4

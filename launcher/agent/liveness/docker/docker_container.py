@@ -6,7 +6,7 @@ from typing import Any, Dict, Mapping
 
 from ..liveness import ALIVE, COMING_BACK
 
-FATES = {"running": ALIVE, "paused": ALIVE, "restarting": COMING_BACK}
+LIVENESS = {"running": ALIVE, "paused": ALIVE, "restarting": COMING_BACK}
 """The verdict by a container's status. With any other status, `created` too, only a client starts it."""
 
 Access = Mapping[str, Any]

@@ -10,7 +10,7 @@ import urllib.parse
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 from ...record import strict_json
-from .docker_container import FATES, Access, Container, EngineSilentError
+from .docker_container import LIVENESS, Access, Container, EngineSilentError
 
 TIMEOUT_S = 2.0
 ENDING_S = 1.0
@@ -31,7 +31,7 @@ def ask(access: Access, run_ids: Sequence[str]) -> Dict[str, Optional[Container]
         for run_id in run_ids:
             if listed is None:
                 found[run_id] = _inspect(connection, run_id)
-            elif listed.get(run_id) in FATES:
+            elif listed.get(run_id) in LIVENESS:
                 found[run_id] = {"status": listed[run_id]}
             else:
                 found[run_id] = _inspect(connection, run_id) if run_id in listed else None

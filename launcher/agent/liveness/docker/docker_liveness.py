@@ -14,7 +14,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from ...record import strict_json
 from ...record.rundir import Run
 from ..liveness import GONE, SILENT, LivenessProbe, RunLiveness
-from .docker_container import FATES, Access, Container, EngineSilentError
+from .docker_container import LIVENESS, Access, Container, EngineSilentError
 
 KEPT_S = 1.0
 SILENCE_KEPT_S = 5.0
@@ -116,6 +116,6 @@ def _access(run: Run) -> Access:
 def _verdict(container: Optional[Container]) -> RunLiveness:
     if container is None:
         return RunLiveness(GONE, {"container": "removed"})
-    fate = FATES.get(container["status"], GONE)
+    liveness = LIVENESS.get(container["status"], GONE)
     words = "its container is %s" % container["status"]
-    return RunLiveness(fate, {"container": container} if fate == GONE else None, words)
+    return RunLiveness(liveness, {"container": container} if liveness == GONE else None, words)

@@ -136,7 +136,7 @@ class SlurmLiveness(LivenessProbe):
     def hopeless(self, run: Run) -> Optional[Tuple[str, str, JsonObject]]:
         """Refuse to restart a run whose verdict is an end, such as one whose job was cancelled in Slurm."""
         verdict = self.judge([run])[run.id]
-        if verdict.fate != GONE or verdict.state not in TERMINAL:
+        if verdict.liveness != GONE or verdict.state not in TERMINAL:
             return super().hopeless(run)
         return verdict.state, str(verdict.reason), verdict.evidence or {}
 
@@ -330,13 +330,13 @@ class SlurmLiveness(LivenessProbe):
             return _silent(run, "sacct does not say what became of its job %s" % job_id)
         else:
             verdict = RunLiveness(GONE, {"service": "Slurm has forgotten its job %s" % job_id})
-        if verdict.fate == GONE and not has_begun and not verdict.state:
+        if verdict.liveness == GONE and not has_begun and not verdict.state:
             log = _end_of_log(run)
             words = verdict.words or str((verdict.evidence or {}).get("service"))
             said = "its log ends: " + log.splitlines()[-1][-MAX_LINE:] if log else "it has written no log"
             evidence = {"service": "%s; %s" % (words, said), **({"log": log} if log else {})}
             return verdict._replace(state="failed", reason="never-started", evidence=evidence)
-        if verdict.fate == GONE and submission.refused and not verdict.state:
+        if verdict.liveness == GONE and submission.refused and not verdict.state:
             words = "its job %s is not started again: %s" % (job_id, submission.refused)
             return verdict._replace(
                 state="waiting", reason="client", evidence={"service": words}, words=words
@@ -418,7 +418,7 @@ def _if_it_can_continue(run: Run, verdict: RunLiveness) -> RunLiveness:
 
     Its agent records that end itself, unless it was killed first: a script may ignore TERM for too long.
     """
-    if verdict.fate != GONE or verdict.state in TERMINAL:
+    if verdict.liveness != GONE or verdict.state in TERMINAL:
         return verdict
     from .. import restartable  # few jobs end so, and loading it would delay every launch
 
