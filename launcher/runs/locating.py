@@ -29,8 +29,8 @@ NEWEST = 20
 def locate(word: str, host_name: str | None) -> tuple[Host, LocalCopy]:
     """Return the host and the local copy of the run that a word means.
 
-    With a host name, the word means one of that host's runs, which is then added to the index. Raises
-    UnknownNameError, UsageError if the word means several, and RunError for a foreign run.
+    If a host is named, the word means one of its runs, and that run is added to the index. Raises
+    UnknownNameError, UsageError if the word means several, and RunError for a run that is not in the index.
     """
     if host_name is None:
         local_copy = local_copy_here(word)
@@ -56,7 +56,7 @@ def locate(word: str, host_name: str | None) -> tuple[Host, LocalCopy]:
 
 
 def locate_to_read(word: str, host_name: str | None) -> tuple[Host | None, LocalCopy]:
-    """Locate a run for a verb that shows its local copy; the host is None for a foreign run or one on another machine.
+    """Locate a run for a verb that shows its local copy; the host is None for a foreign run or a run on another machine's host `local`.
 
     Raises the errors of `locate`, except those for such runs.
     """
@@ -69,7 +69,7 @@ def locate_to_read(word: str, host_name: str | None) -> tuple[Host | None, Local
 
 
 def locate_live(word: str, host_name: str | None, verb: str) -> tuple[Host, LocalCopy]:
-    """Locate a run for a verb of live runs.
+    """Locate a run for a verb that acts on live runs.
 
     If a name means several runs, the error suggests the only one that may be live.
     """
@@ -86,7 +86,7 @@ def locate_live(word: str, host_name: str | None, verb: str) -> tuple[Host, Loca
 
 
 def local_copy_here(word: str) -> LocalCopy:
-    """Return the local copy of the run that a word means: first among those here, then among all of this user's runs.
+    """Return the local copy of the run that a word means: first among the runs in this runs folder, then among all of this user's runs.
 
     Raises the errors of `locate`; no host is contacted.
     """
@@ -153,7 +153,7 @@ def _latest() -> LocalCopy:
 def _places(runs: Sequence[str]) -> dict[str, tuple[int, float, str]]:
     """Return the sort keys of some runs.
 
-    For many runs, those of old ended runs come from the cache of rows.
+    If there are many, the keys of runs that ended long ago come from the cache of rows.
     """
     cached = EndedRows().rows if len(runs) > MANY else {}
     return {
@@ -166,7 +166,7 @@ def _named(word: str, runs: list[str]) -> str:
     """Return the run among some that a word names. If it names several, the error lists them in order."""
     try:
         return find(word, runs)
-    except SeveralRunsError as error:  # only their records are read
+    except SeveralRunsError as error:  # read the records of these runs only
         found = sorted(
             map(own_copy, error.runs), key=lambda local_copy: local_copy.place_in_order(), reverse=True
         )
@@ -174,14 +174,14 @@ def _named(word: str, runs: list[str]) -> str:
 
 
 def _named_there(client: HostClient, word: str) -> Summary:
-    """Return the run of a host that a word names. The host lists only runs whose names begin with it."""
+    """Return the host's run that a word names. The host lists only runs whose names begin with the word."""
     summaries = {summary.run: summary for summary in client.runs.summaries(like=word)} if word else {}
     runs = sorted(filter(RUN_ID.fullmatch, summaries), key=lambda run: (summaries[run].time or 0.0, run))
     return summaries[find(word, runs)]
 
 
 def _latest_there(client: HostClient) -> Summary:
-    """Return the run of a host that this client launched last, or else the host's newest run."""
+    """Return this client's latest launch on the host, or else the host's newest run."""
     own = [
         local_copy.run
         for local_copy in reversed(local_copies())

@@ -2,7 +2,7 @@
 
 1. the block `# /// script` in the command's script (PEP 723)
 2. `requirements.txt`
-3. `uv.lock`, if uv is installed here, which exports it
+3. `uv.lock`, exported by uv, if uv is installed here
 4. `[project]` in `pyproject.toml`
 
 `--with` adds to them.
@@ -190,7 +190,7 @@ def _of_script(task: Task) -> Packages | None:
     try:
         data = read_bounded(task.code / script.path, MAX_BYTES, cuts=True)
     except (OSError, BadFileError):
-        return None  # the check of the script reports it
+        return None  # the script's own check reports an unreadable file
     text = data.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
     blocks = list(_BLOCK.finditer(text))
     if not blocks:
@@ -336,7 +336,7 @@ def _of_file(read: RequirementFile, name: str, task: Task, host: Host) -> Packag
     requirements, unused = requirement_file.constrained(requirements, read.constraints)
     of_torch = [one for one in requirements if _OF_TORCH.fullmatch(package_of(one))]
     for what, why in (
-        (unused, "constraints on packages that it does not name are not read"),
+        (unused, "constraints on packages that the file does not name are not read"),
         (read.ignored, "options of pip that are not used"),
         (
             ("--hash",) if read.is_hashed else (),
@@ -384,7 +384,7 @@ def _imported_from_folder(folder: Path, name: str) -> Finding:
 
 
 def _indexes(lines: Sequence[str], name: str, host: Host) -> Iterator[Finding]:
-    """Yield findings about the indexes that a file names: a host uses the index of its pip_conf.
+    """Yield findings about the indexes that a file names. A host uses only the index of its pip_conf.
 
     A private index is never dropped silently, because its package could be a different one on PyPI.
     """

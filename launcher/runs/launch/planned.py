@@ -37,12 +37,12 @@ WITHOUT_FACTS = "native"
 
 
 def plan_of(profile: Profile, resolved: Resolved, facts: Facts | None) -> Plan:
-    """Return the plan. The facts decide on the runtime; without facts it is `native`. Raises RefusedError."""
+    """Return the plan. The facts determine the runtime; without facts it is `native`. Raises RefusedError."""
     return plan_with(profile, resolved, facts, script_use(resolved.job, resolved.task.code))
 
 
 def plan_with(profile: Profile, resolved: Resolved, facts: Facts | None, script: ScriptUse) -> Plan:
-    """Return the plan of a job whose script uses these values of the plan, including plans for the other possible cards."""
+    """Return the plan of a job, with plans for the other possible cards. `script` lists the values that its script takes from the plan."""
 
     def plan_for(other: Profile, expected: Facts) -> Plan | None:
         try:
@@ -98,13 +98,13 @@ def _plan_for(profile: Profile, resolved: Resolved, facts: Facts | None, script:
             resources=resources,
         )
     except UnequalSharesError as error:
-        # Another batch does not help if the host has fewer cards.
+        # If the host has too few cards, another batch size does not help: report the cards.
         limits = planning.limits(resolved.host.name, resources, facts) if facts is not None else ()
         raise refusal(limits) or error from error
 
 
 def _can_imitate(profile: Profile, job: Job) -> bool:
-    """Return whether the start-up hook can make the job's script run as it would on this card."""
+    """Return whether the start-up hook can make the job's script run on a CPU as it would on this card."""
     return profile.kind == "cuda" and job.inject and starts_python(job.command)
 
 

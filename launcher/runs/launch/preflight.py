@@ -1,6 +1,6 @@
-"""A launch's connected host, and the last checks before its start.
+"""A launch's connected host, and the last checks before the run starts.
 
-A plan passes the gate with the host's facts, and its cards are chosen from them.
+The gate checks the plan against the host's facts, and the plan's cards are chosen from these facts.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def pass_gate(contact: ConnectedHost, plan: Plan) -> None:
 
 
 def _of_rented(finding: Finding, host: Host) -> Finding:
-    """Return a card mismatch with advice that fits a rental.
+    """Return a finding; if it is a card mismatch, replace its advice with one that fits a rental.
 
-    The usual advice, to name the card that was found, does not help: each launch rents a new machine.
+    The usual advice is to name the card that was found. It does not help: each launch rents a new machine.
     """
     if finding.code != "card-mismatch":
         return finding
@@ -113,7 +113,7 @@ def pass_gate_when_free(contact: ConnectedHost, plan: Plan) -> ConnectedHost:
 
 
 def look_at_cards(contact: ConnectedHost, plan: Plan) -> Callable[[], cards.CardChoice]:
-    """Return a function that chooses cards for a plan, with a new probe once the facts are old.
+    """Return a function that chooses cards for a plan, and probes the host again once the facts are old.
 
     While all cards are held, it returns the last choice.
     """

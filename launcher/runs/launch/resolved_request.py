@@ -26,7 +26,7 @@ AUTO: Literal["auto"] = "auto"
 def understand(request: Request, lookup: Lookup | None = None) -> Resolved:
     """Resolve names and files to values; nothing is sent. Raises UsageError and its subclasses.
 
-    One `lookup` for many requests reads shared files once.
+    Pass one `lookup` with many requests to read shared files only once.
     """
     lookup = lookup or Lookup()
     host = lookup.host(request.host)
@@ -68,7 +68,7 @@ def _with_outputs(job: Job, patterns: Sequence[str]) -> Job:
 def secrets_for(resolved: Resolved) -> Mapping[str, str]:
     """Return the secrets of a launch by name.
 
-    Raises UsageError for a secret that is not set or cannot be hidden, or that must not be sent to its host.
+    Raises UsageError for a secret that is not set or cannot be hidden, or that must not be sent to the host.
     """
     host, job = resolved.host, resolved.job
     secrets = secret_values.values(job, resolved.values)

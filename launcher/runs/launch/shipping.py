@@ -34,11 +34,11 @@ class Shipment(NamedTuple):
 
 
 class _ChangedFileError(UsageError):
-    """Raised when a file changed between its reading and its sending."""
+    """Raised when a file changed after it was read and before it was sent."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"{name} changed during the upload, also at a second try; no run was begun\n"
+            f"{name} changed during the upload, and again at the second try; no run was begun\n"
             "  launch again once no program writes to it, or leave it out with a line in .launchignore"
         )
 
@@ -48,7 +48,7 @@ def ship(
 ) -> Shipment:
     """Send the files of a load to the host, and put them in place for a run.
 
-    If a file changes during that, read and send it once more. Raises UsageError if it changes again.
+    If a file changes before it is sent, read and send the load once more. Raises UsageError if one changes again.
     """
     try:
         try:

@@ -22,9 +22,9 @@ def sweep(
 ) -> list[CleanupResult]:
     """Sweep a host and these runtimes' data on it; return the items found. With `dry_run` nothing is changed.
 
-    The data of runs that ended less than `kept_s` seconds ago stays with their runtimes. Raises HostError.
+    A runtime's data of a run that ended less than `kept_s` seconds ago is kept. Raises HostError.
     """
-    # Look at the runtimes before listing the runs: items that appear in between belong to a new run.
+    # List the runtimes' data before the runs: data that appears between the two lists belongs to a new run.
     holdings = [(runtime, holding) for runtime in runtimes for holding in runtime.holdings()]
     found = client.upkeep.sweep({holding.run for _, holding in holdings if holding.run}, dry_run=dry_run)
     dead = [(runtime, holding) for runtime, holding in holdings if _is_dead(holding, found, kept_s)]

@@ -17,8 +17,8 @@ PlanFor = Callable[[Profile, Facts], Plan]
 class Wanted(NamedTuple):
     """A run's requirements for a machine.
 
-    `plan_for` makes the plan for a card and the machine's expected facts. `like` are preferred profiles among
-    the offers if `profiles` names none. `run` is the run's id, None for a new one. `most_cents` is the
+    `plan_for` makes the plan for a card and the machine's expected facts. `like` are the profiles to prefer
+    among the offers if `profiles` is empty. `run` is the run's id, None for a new one. `most_cents` is the
     maximum cost of the machine; None means the limit in its table.
     """
 

@@ -145,7 +145,7 @@ def _abandon(new: HostClient, errand: _AbandonErrand, view: View) -> Recovery:
     _refuse_ended(local_copy, target)
     sent = sent_from_here(local_copy, target)
     with view.stage("read") as stage:
-        # This comes first: a run that was never followed has no other local facts.
+        # Check for a checkpoint first: without one, a run that was never followed has no local records either.
         home = newest_here(local_copy, target)
         refuse_unresumable(
             resumes=checkpoints_here.resumes(local_copy), local_copy=local_copy, host=target.name
@@ -163,7 +163,7 @@ def _begin(
 ) -> Recovery:
     local_copy, new = place.local_copy, place.contact.client
     if recorded_move.root != new.root_id:
-        words = f"{local_copy.run} has just been abandoned for {recorded_move.host}, as {recorded_move.run}, by another command"
+        words = f"another command has just abandoned {local_copy.run}: it continues on {recorded_move.host} as {recorded_move.run}"
         raise UsageError(
             f"{words}\n  that run   launch recover {recorded_move.short} --host {recorded_move.host}"
         )
@@ -245,7 +245,7 @@ def fill_from_here(
 ) -> str:
     """Put the checkpoint, and the code and data as uploaded, in place for a run; return a summary of the bytes sent.
 
-    The code comes last: a run without code never began, so that no run continues without the checkpoint.
+    The code is sent last: a run without code has never begun, so no run continues without the checkpoint.
     """
     local_copy, new, target = place.local_copy, place.contact.client, place.contact.host
     size = send_checkpoint(new, local_copy, home, child, stage)

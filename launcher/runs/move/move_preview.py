@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def preview_move(local_copy: LocalCopy, request: MoveRequest, view: View) -> Recovery:
     """Return the preview of a run's move and show its plan.
 
-    No run is stopped, and no machine is rented or sent files. Raises the errors of the move up to its stop or
-    rental: UsageError, RefusedError, RunError and HostError.
+    No run is stopped, no machine is rented, and no file is sent. Raises the errors that a move raises before
+    it stops the run or rents a machine: UsageError, RefusedError, RunError and HostError.
     """
     target, request = Lookup().host(request.host), request._replace(is_sure=True, wait_s=0.0)
     move_records.check_readable(local_copy)
@@ -35,7 +35,7 @@ def preview_move(local_copy: LocalCopy, request: MoveRequest, view: View) -> Rec
         if (elsewhere := move_records.elsewhere(local_copy)) is not None:
             raise UsageError(elsewhere)
         return _planned(
-            local_copy, target, f"takes up its move to {earlier.host} as {earlier.run}, which broke off"
+            local_copy, target, f"continues its interrupted move to {earlier.host} as {earlier.run}"
         )
     if backend_of(target).running.rental(target) is not None:
         return _rented(local_copy, target, request, view)

@@ -70,8 +70,8 @@ class MoveRequest(NamedTuple):
 class Successor(NamedTuple):
     """The id of a run's successor, None for a new one, and its plan if it was already shown.
 
-    `derived_from` is the plan that its plan is derived from, None for that of the moved run. `expect` is
-    called with the id before the id is recorded anywhere.
+    `derived_from` is the plan from which the successor's plan is derived; None means the moved run's plan.
+    `expect` is called with the id before the id is recorded anywhere.
     """
 
     run: str | None = None
@@ -127,10 +127,10 @@ class EarlierMove(NamedTuple):
 def taken_up(
     new: HostClient, local_copy: LocalCopy, moved: MovedTo, target: Host, request: MoveRequest, view: View
 ) -> EarlierMove:
-    """Recover the successor of an earlier move; if it never began, make sure that it never will.
+    """Recover the successor of an earlier move. If it never began, make sure that it never will.
 
-    In that case the move is made again, to this host or another. Raises UsageError if the successor may be on
-    another host, and RunError if the old host's record does not name a run.
+    The caller then makes the move again, to this host or another. Raises UsageError if the successor may be
+    on another host, and RunError if the old host's record does not name a run.
     """
     check_successor(local_copy, moved)
     short = moved.run.rpartition("-")[2]
@@ -178,18 +178,18 @@ def check_successor(local_copy: LocalCopy, moved: MovedTo) -> None:
 
 
 def _is_known(local_copy: LocalCopy, moved: MovedTo) -> bool:
-    """Return whether this client itself named a successor's host.
+    """Return whether this user's settings or own record name a successor's host.
 
-    Never connect to one that only an old host named.
+    Never connect to a host that only an old host named.
     """
     own = move_records.intention_of(local_copy)
     return moved.host in Lookup().hosts or (own is not None and own.to == moved)
 
 
 def _is_given_up(moved: MovedTo, view: View) -> bool:
-    """Give up a successor on another host, if that answers and the successor never began; return whether it was given up.
+    """Give up a successor on another host, if that host answers and the successor never began; return whether it was given up.
 
-    A successor on a rented machine that is gone is lost, unless a checkpoint of it is here.
+    A successor whose rented machine is gone is lost, unless a checkpoint of it is here.
     """
     rented = rented_for(moved.run)
     if rented is not None and not look_for(rented).rental.is_open:
@@ -213,7 +213,7 @@ def _is_lost(moved: MovedTo, view: View) -> bool:
 
 
 def _give_up(client: HostClient, moved: MovedTo, view: View) -> bool:
-    """Give up a successor that its host does not have, or only half-made, or that never started; return whether it was."""
+    """Give up a successor that never started, or that its host does not have or created only in part; return whether it was given up."""
     child = summary_of(client, moved.run)
     if child is not None and child.state == State.FAILED and child.reason == Reason.NEVER_STARTED:
         view.note(f"{moved.run} never started on {client.host}")
@@ -259,7 +259,7 @@ def arrival(
         stage.text = probing.describe(facts)
     resolved = resolved_there(before, target, request.profile)
     facts, profile, _ = there(resolved, facts)
-    # Derived anew for the new card; global batch, seed and schedule are those of the job.
+    # The plan is derived anew for the new card; global batch, seed and schedule are those of the job.
     plan = plan_with(profile, resolved, facts, before.script_use)
     if next_run.shown is None or plan.digest != next_run.shown.digest:
         view.head(plan)
@@ -282,7 +282,7 @@ def resolved_there(before: Plan, target: Host, profile_name: str | None) -> Reso
 
 
 def wanted_like(before: Plan, target: Host, request: MoveRequest) -> Wanted:
-    """Return the machine requirements of a successor of this plan: the plan's card, if the request names none."""
+    """Return the machine requirements of a successor; if the request names no card, offers with the plan's card are preferred."""
     resolved = resolved_there(before, target, request.profile or target.profile)
     return Wanted(
         target,
@@ -324,7 +324,7 @@ def begin_there(
     build = build_settings.read(contact.host, os.environ)
     with open_for_plan(contact.client, contact.host, plan, contact.facts, build) as runtime:
         started = begin(contact, runtime, plan, secrets, UploadStage("ship", fill), run)
-    with contextlib.suppress(OSError):  # without it, only `recover --abandon` is refused
+    with contextlib.suppress(OSError):  # the record of the upload is needed only for `recover --abandon`
         upload_record.copy(local_copy, started.local_copy)
     return started
 
@@ -332,7 +332,7 @@ def begin_there(
 def send_checkpoint(
     new: HostClient, local_copy: LocalCopy, home: LocalCheckpoint, child: LocalCopy, stage: Stage
 ) -> int:
-    """Send the local checkpoint, as its manifest describes it; return the bytes sent."""
+    """Send the files of the local checkpoint that its manifest lists; return the bytes sent."""
     places = {
         content.sha256: (content.size, home.folder / content.path.split("/", 2)[2])
         for content in home.checkpoint.contents

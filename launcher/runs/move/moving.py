@@ -1,7 +1,7 @@
 """Move a run: stop it on its host, verify that it is dead, and continue from its last checkpoint on another, as its child.
 
-The child's id is recorded here and on the old host before the new host receives it. So the next `launch
-recover RUN --host B` resumes a broken move at any step, and no second child begins.
+The child's id is recorded here and on the old host before the new host receives it. So after an interruption
+at any step, the next `launch recover RUN --host B` completes the move, and no second child begins.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def move(local_copy: LocalCopy, request: MoveRequest, view: View) -> Recovery:
 def _rented(
     local_copy: LocalCopy, target: Host, request: MoveRequest, view: View
 ) -> Iterator[tuple[Lease, Successor]]:
-    """Yield the lease of a machine for a run's successor: that of a broken move, or a new one after the user agrees."""
+    """Yield the lease of a machine for a run's successor: that of an interrupted move, or a new one after the user agrees."""
     if (lease := _lease_of_earlier(local_copy, target)) is not None:
         with left_on_failure(lease, view):
             yield lease, Successor(expect=functools.partial(pass_on, lease))
@@ -103,7 +103,7 @@ def _rented(
 
 
 def _lease_of_earlier(local_copy: LocalCopy, target: Host) -> Lease | None:
-    """Return the lease of the machine from an earlier broken move, if it is still rented; else None.
+    """Return the lease of the machine that an earlier, interrupted move rented, if it is still rented; else None.
 
     Raises UsageError if another process holds it.
     """
@@ -122,7 +122,7 @@ def _lease_of_earlier(local_copy: LocalCopy, target: Host) -> Lease | None:
 def check_move(
     local_copy: LocalCopy, target: Host, request: MoveRequest, view: View, *, gives_up: bool = True
 ) -> str:
-    """Check whether a run can move, by its old host's records; return that host's name, as the sender of the plan.
+    """Check in the old host's records whether a run can move; return that host's name, as the sender of the plan.
 
     Raises the errors of a refused move. A successor that another client started is given up if it never began
     to train, unless `gives_up` is false.
@@ -271,7 +271,7 @@ def fill_from_old(
 ) -> str:
     """Put the checkpoint, and the code and data sent to the old host, in place for a run; return a summary.
 
-    The code comes last: a run without code never began, so that no run continues without the checkpoint.
+    The code is sent last: a run without code has never begun, so no run continues without the checkpoint.
     """
     try:
         size = send_checkpoint(new, local_copy, home, child, stage)
