@@ -1,4 +1,4 @@
-"""The differences between the plans of several runs, by the plan's keys: each value in JSON and in words."""
+"""Find the differences between the plans of several runs, by the plan's keys, with each value in JSON and in words."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from launcher.values.public_result import public
 
 Group = Literal["settings", "plan", "packages"]
 UNKNOWN = "?"
-"""The words of a value if the run's plan is not here."""
+"""The words for a value of a run whose plan is not on this computer."""
 NONE = "-"
 _OF_PACKAGES = ("requirements", "packages_from", "environment", "host_environment", "image")
 _FOLLOWS = {
@@ -35,14 +35,14 @@ _FOLLOWS = {
     "image.requirements": ("requirements",),
     "image.dockerfile": ("requirements", "image.torch"),
 }
-"""Values that follow from other values of the plan: where those differ, they add no information."""
+"""Keys whose values follow from other keys. If one of those differs too, a difference here adds no information."""
 _NAMES_OF_CONTENT = ("environment.name", "image.name")
 """Names that are digests of their neighbours' values."""
 
 
 @public("DifferenceShown", internal=("words",))
 class Difference(NamedTuple):
-    """A value in which the plans differ, by its key: one per run, null if the plan lacks it or is not here."""
+    """A key in which plans differ, and its value in each plan: null if the plan lacks the key or is unknown."""
 
     group: Group
     key: str
@@ -51,7 +51,7 @@ class Difference(NamedTuple):
 
 
 def plan_differences(plans: Sequence[Mapping[str, Any] | None]) -> list[Difference]:
-    """Return the differences between plans in JSON. None is an unknown plan, which differs from no other."""
+    """Return the differences between plans in JSON. None stands for an unknown plan, which is not compared."""
     known = [plan for plan in plans if plan is not None]
     keys = {**dict.fromkeys(Plan.model_fields), **{key: None for plan in known for key in plan}}
     differing = [key for key in keys if _differ([plan.get(key) for plan in known])]
@@ -65,7 +65,7 @@ def plan_differences(plans: Sequence[Mapping[str, Any] | None]) -> list[Differen
 
 
 def _of_key(key: str, values: list[Any]) -> Iterator[Difference]:
-    """Yield the differences below a key of the plan: one if words distinguish its values, else one per part."""
+    """Yield the differences of a key of the plan: one for the key if words distinguish its values, else one per part."""
     if key == "data":
         for name in sorted({name for value in values for name in value or {}}):
             sources = [(value or {}).get(name) for value in values]
@@ -91,7 +91,7 @@ def _difference(key: str, values: list[Any], words: list[str]) -> Difference:
 
 
 def _with_unknown(difference: Difference, is_known: Sequence[bool]) -> Difference:
-    """Return a difference between known plans with a value for each plan."""
+    """Return a difference between known plans, extended by a value for each unknown plan."""
     values, words = iter(difference.values), iter(difference.words)
     return difference._replace(
         values=tuple(next(values) if known else None for known in is_known),
@@ -100,7 +100,7 @@ def _with_unknown(difference: Difference, is_known: Sequence[bool]) -> Differenc
 
 
 def _numbered(value: Any) -> Any:
-    """Return a list of objects as an object, with their numbers from 1 as keys."""
+    """Convert a list of objects to an object whose keys are their numbers, from 1."""
     if isinstance(value, list) and value and all(isinstance(inner, dict) for inner in value):
         return {str(number): inner for number, inner in enumerate(value, 1)}
     return value
@@ -134,11 +134,11 @@ _IN_WORDS: dict[str, tuple[Callable[[Any], str], ...]] = {
     "command": (shlex.join,),
     "pull_limit": (decimal,),
 }
-"""Functions for the words of a value; if several, the first that distinguishes the values is used."""
+"""The functions that put a key's value into words. The first whose words distinguish the values is used."""
 
 
 def _leaf_words(path: str, values: list[Any]) -> list[str]:
-    """Return values in words. Lists of text, such as requirements, show only the texts that not all lists have."""
+    """Return values in words. For lists of text, such as requirements, omit the texts that all lists have."""
     lists = [value or [] for value in values if value is None or _is_texts(value)]
     if len(lists) == len(values):
         shared = {*lists[0]}.intersection(*lists)

@@ -13,12 +13,12 @@ from launcher.values.model import Model
 from launcher.values.plan import Plan, Source, Verification
 
 STEPS, HELD = 12, 6
-"""The number of steps of a trial, and of those with held weights; a scaler from 65536 usually skips a few of these.
+"""The number of steps of a trial, and the number of its first steps with held weights.
 
-One more step warms up, and the others are timed.
+A scaler that starts at 65536 usually skips a few of the held steps. One more step warms up; the rest are timed.
 """
 REHEARSED_STEPS, REHEARSED_HELD = 6, 4
-"""The same on a CPU that acts as the card: its speed has no meaning, and it computes fp16 slowly."""
+"""The same numbers on a CPU that acts as the card: lower, because it computes fp16 slowly and its speed means nothing."""
 MAX_TRIALS = 100
 
 
@@ -56,7 +56,7 @@ def verification(plan: Plan, job: Job) -> Plan:
 def workload_digest(
     job: Job, ranks: int, model: Model | None, workload: Workload, data: Mapping[str, Source]
 ) -> str:
-    """Return the digest of all that decides speed and memory, except card, software and precision."""
+    """Return the digest of everything that affects speed and memory, except card, software and precision."""
     teacher = workload.teacher
     values = {
         "workload": {

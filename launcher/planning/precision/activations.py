@@ -1,4 +1,4 @@
-"""The activations that the backward pass needs of a decoder layer: bytes per token, from the layer's shape.
+"""Estimate a decoder layer's activations that are kept for the backward pass: bytes per token, from its shape.
 
 Every term comes from counting the tensors that autograd keeps in transformers' modules, see
 `tests/bench/memory.py`.
@@ -11,17 +11,23 @@ from launcher.values.model import Model
 from launcher.values.precision import Precision
 
 LINEARS = {"gated": 7, "plain": 4, "gelu_new": 4}
-"""The linear layers of a decoder layer that get an adapter. Without a gate, queries, keys and values share one layer."""
+"""The number of a decoder layer's linear layers that get an adapter, by its kind of MLP.
+
+In models whose MLP has no gate, queries, keys and values share one linear layer.
+"""
 _INPUT_COPIES = {"gated": 5, "plain": 2, "gelu_new": 2}
-"""The number of linear layers that read the normalized hidden state; autocast makes a half copy for each."""
+"""The number of linear layers that read the normalized hidden state; autocast makes a half-precision copy for each."""
 _MLP_TENSORS = {"gated": 4, "plain": 2, "gelu_new": 5}
-"""The number of kept tensors of the MLP's width."""
+"""The number of tensors of the MLP's width that are kept for the backward pass."""
 _GELU_NEW_AUTOCAST = 16
-"""The bytes of these tensors under autocast, which runs torch.pow in float32: three in float32, two in half."""
+"""The bytes per element of `gelu_new`'s five tensors under autocast: two in half precision, three in float32.
+
+Autocast runs torch.pow in float32.
+"""
 
 
 def layer_bytes(model: Model, method: Method, precision: Precision, lora_rank: int, length: int) -> float:
-    """Return the memory that one layer keeps for the backward pass, in bytes per token. `length` is a sample's."""
+    """Return the memory that a layer keeps for the backward pass, in bytes per token. `length`: a sample's tokens."""
     return (
         _norms(model, method, precision)
         + _inputs(model, method, precision)
@@ -47,7 +53,7 @@ def compute_bytes(precision: Precision) -> int:
 
 
 def adapter_parameters(model: Model, rank: int) -> int:
-    """Return the parameters of an adapter of this rank on all linear layers of the decoder's layers."""
+    """Return the number of parameters of an adapter of this rank on all linear layers of the decoder."""
     hidden, queries, keys = model.hidden_size, model.queries, model.keys
     if model.mlp == "gated":
         widths = 2 * (hidden + queries) + 2 * (hidden + keys) + 3 * (hidden + model.mlp_width)
@@ -57,7 +63,7 @@ def adapter_parameters(model: Model, rank: int) -> int:
 
 
 def _norms(model: Model, method: Method, precision: Precision) -> float:
-    """The bytes of the two norms: their inputs in float32, and their results if the norms of a gated model are trained."""
+    """Return the bytes of the two norms: their inputs, and for a full fine-tune with a gated MLP also their results."""
     is_native = precision.autocast_dtype is None and compute_bytes(precision) == 2
     if model.mlp != "gated":
         return 2 * model.hidden_size * (2 if is_native else 4)
@@ -66,7 +72,10 @@ def _norms(model: Model, method: Method, precision: Precision) -> float:
 
 
 def _inputs(model: Model, method: Method, precision: Precision) -> float:
-    """The inputs of attention and MLP. Under autocast: a half copy for each linear layer, and one for an adapter's."""
+    """Return the bytes of the inputs of attention and MLP.
+
+    Under autocast these are half-precision copies: one for each linear layer, and one more for an adapter.
+    """
     if precision.autocast_dtype is None:
         return 2 * model.hidden_size * compute_bytes(precision)
     output = 2 * model.queries if trains_adapter(method) else 0
@@ -74,7 +83,10 @@ def _inputs(model: Model, method: Method, precision: Precision) -> float:
 
 
 def _attention(model: Model, precision: Precision, length: int) -> float:
-    """Queries, keys, values and the result; without a fused kernel also the weights, which grow with the length."""
+    """Return the bytes of attention: queries, keys, values and result.
+
+    Without a fused kernel also the attention weights, which grow with the length.
+    """
     kept = (2 * model.queries + 2 * model.keys) * compute_bytes(precision)
     if precision.attention != "eager":
         return kept
@@ -83,7 +95,10 @@ def _attention(model: Model, precision: Precision, length: int) -> float:
 
 
 def _mlp(model: Model, precision: Precision) -> float:
-    """The MLP's kept bytes. A 4-bit layer returns its input's dtype: over a float32 base, only the last tensor is half."""
+    """Return the bytes that the MLP keeps.
+
+    A 4-bit layer returns its input's dtype, so over a float32 base only the last tensor is in half precision.
+    """
     is_quantized = precision.quantization is not None or model.weight_bits is not None
     if is_quantized and precision.autocast_dtype is not None and precision.base_dtype == "float32":
         return (4 * (_MLP_TENSORS[model.mlp] - 1) + 2) * model.mlp_width

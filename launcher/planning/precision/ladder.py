@@ -45,7 +45,7 @@ from launcher.values.profile import Profile
 from launcher.values.reported.trial_record import rate_of, rate_words
 
 MODES: tuple[Mode, ...] = ("bf16-weights", "fp16", "bf16", "fp32")
-"""Least safe first."""
+"""The modes, the least safe first."""
 FAILED_BEFORE = "failed here before: "
 """The start of `why` on a rung that evidence has moved behind a safer one."""
 
@@ -56,7 +56,7 @@ MEASURED = "measured here: "
 """The start of `why` on a rung that `launch verify` has measured."""
 NOTHING_FITS = "nothing fits; this is the leanest: "
 FASTER = 1.1
-"""A rung measured this many times as fast as the first one goes before it."""
+"""A rung moves to the front if its measured speed is at least this multiple of the first rung's."""
 _NOTHING_MEASURED: Mapping[str, Measured] = {}
 
 
@@ -134,10 +134,10 @@ class _Rung(NamedTuple):
 def ladder(inputs: LadderInputs, request: PrecisionRequest = "auto") -> Ladder:
     """Return the rungs: those that are chosen automatically, or the requested mode followed by the safer ones.
 
-    If no precision fits the card's memory, or the requested one does not, the only rung is the leanest one,
-    with that reason in its `why`. If the first rungs failed here before, the next one goes first; a request
-    keeps its order. Raises RefusedError if the card or the software excludes the requested mode, or the job's
-    `attention` or `compile`.
+    If no precision fits the card's memory, or none of the requested mode does, the only rung is the one that
+    needs the least memory, and its `why` gives the reason. An automatic ladder moves the first rung without
+    a failure on this host to the front; a requested one keeps its order. Raises RefusedError if the card, the
+    software, or the job's `attention` or `compile` excludes the requested mode.
     """
     if request == "fp16-native":
         raise RefusedError(NO_NATIVE)
@@ -165,7 +165,7 @@ def ladder(inputs: LadderInputs, request: PrecisionRequest = "auto") -> Ladder:
         if not of_mode:
             raise RefusedError(_why_not(inputs, request, excluded))
         requested = [rung for rung in of_mode if not too_large(inputs, rung)]
-        # No other optimizer reads a checkpoint of torchao's, so a run with float32 weights cannot resume from one.
+        # Only torchao's optimizer reads its checkpoints: a later rung with float32 weights could not use them.
         safer = () if request == "bf16-weights" else MODES[MODES.index(request) + 1 :]
         following = [rung for rung in rungs if rung.mode in safer]
         rungs = [*requested, *following] if requested else [_leanest(inputs, of_mode, ASKED_FOR)]
@@ -179,7 +179,7 @@ def ladder(inputs: LadderInputs, request: PrecisionRequest = "auto") -> Ladder:
 
 
 def is_too_large_as_asked(rungs: Sequence[Precision]) -> bool:
-    """Whether the requested precision does not fit on the card."""
+    """Whether the requested precision is too large for the card."""
     return rungs[0].why.startswith(ASKED_FOR)
 
 
@@ -201,9 +201,9 @@ def _fastest_first(rungs: list[Precision], inputs: LadderInputs) -> list[Precisi
 
 
 def clearly_fastest(rates: Sequence[float]) -> int:
-    """Return the index of the rung that goes first, from all speeds; 0 if none is clearly faster than the first.
+    """Return the index of the fastest rung, from the speeds of all; 0 if it is not clearly faster than the first.
 
-    A rate of 0 is unknown.
+    A rate of 0 means unknown.
     """
     best = max(range(len(rates)), key=lambda place: rates[place], default=0)
     is_clear = best > 0 and rates[0] > 0 and rates[best] >= FASTER * rates[0]
@@ -228,7 +228,7 @@ def figures(measured: Measured) -> str:
 
 
 def _after_failures(rungs: list[Precision], failures: tuple[PrecisionEvidence, ...]) -> list[Precision]:
-    """Move the first rung that has not failed here before the failed ones; they stay on the ladder, behind it.
+    """Move the first rung without a failure on this host to the front. The failed ones stay on the ladder, behind it.
 
     `why` of a moved rung names the class of the failure, not the run: a plan contains no ids.
     """
@@ -280,7 +280,7 @@ def _why_not(inputs: LadderInputs, mode: Mode, excluded: list[Excluded]) -> str:
     return f"{mode} is excluded on {inputs.profile.title}: {why}\n  let launch choose   --precision auto"
 
 
-# the abilities of each kind of card, fastest first
+# the candidates of each kind of card, fastest first
 
 
 def _cuda(inputs: LadderInputs) -> Iterator[_Candidate | Excluded]:
@@ -318,7 +318,7 @@ def _bf16_weights(inputs: LadderInputs) -> _Candidate | Excluded:
 
 
 def _scaled(inputs: LadderInputs, gain: str, needless: str) -> Iterator[_Candidate | Excluded]:
-    """Yield fp16 autocast with a scaler, half-precision base first unless the model's residuals may overflow it.
+    """Yield fp16 autocast with a scaler: over an fp16 base, unless residuals may overflow it; then over an fp32 base.
 
     `gain` is the advantage of fp16 on the card besides memory, `needless` the reason not to choose it
     automatically.

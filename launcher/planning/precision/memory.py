@@ -1,7 +1,7 @@
 """Estimate the card memory that a training needs, from the model's shape, to choose rung and micro-batch.
 
-The estimate is the peak of a step whose batch is accumulated, so the gradients of the previous micro-batch
-exist. `docs/precision.md` has the formula. Sources: the tensors that torch 2.13, transformers 5.23 and peft
+The estimate is the peak of a step with accumulation, so the gradients of the previous micro-batch are in
+memory. `docs/precision.md` has the formula. Sources: the tensors that torch 2.13, transformers 5.23 and peft
 0.21 keep alive (`tests/bench/MEMORY.md` compares); bitsandbytes' documentation for the states of its 8-bit
 optimizers.
 """
@@ -45,7 +45,7 @@ On a DGX Spark with 121.7 GiB, 101 to 102 were free for CUDA, without a desktop 
 APPLE_SHARE = 1 / 3
 """The system's share of a Mac's memory: Metal's `recommendedMaxWorkingSetSize` is two thirds up to 36 GB."""
 LOGIT_BYTES = 12
-"""Bytes per logit at the peak of the loss, in float32: the log-softmax, its gradient and the loss's gradient."""
+"""Bytes per logit while the loss uses the most memory: the log-softmax, its gradient and the loss's, in float32."""
 TEACHER_LOGIT_BYTES = 20
 """Additional bytes per logit in a distillation: both models' logits, and both distributions."""
 
@@ -69,9 +69,9 @@ _STATES: dict[Optimizer, _States] = {
     "adamw": _States(kept=2, step=1),  # the foreach form computes all square roots at once
     "adamw-fused": _States(kept=2),
     "adam-8bit": _States(kept_bytes=2),
-    # torchao's, with a scale for 256 moments. Its step counts as uncompiled: 41 bytes per element of the
-    # largest matrix. Compiled for a CPU it needs 8; its need on a card is not measured, and a host may lack
-    # the compiler.
+    # torchao's optimizer, with one scale for 256 moments. Its step is assumed to be uncompiled: 41 bytes per
+    # element of the largest matrix. Compiled for a CPU it needs 8. The compiled step is not measured on a
+    # card, and a host may lack the compiler.
     "adamw-rounding": _States(kept_bytes=2 + 8 / 256, matrices=20.5),
     "lion": _States(kept=1),
     "lion-8bit": _States(kept_bytes=1),
@@ -98,9 +98,10 @@ class Training(NamedTuple):
 class Estimate(NamedTuple):
     """The peak of a step's memory by its parts, in bytes.
 
-    `weights` are those of the model and of a teacher. `optimizer` is the optimizer's state. If the
-    optimizer's step is the peak, it includes the step's memory, and `activations` is 0, because they are
-    freed before. Else `activations` is the additional memory of the forward and the backward pass.
+    `weights` are those of the model and of a teacher. `optimizer` is the optimizer's state, and
+    `activations` the additional memory of the forward and the backward pass. If the peak is in the
+    optimizer's step, `optimizer` includes the step's memory, and `activations` is 0, because the activations
+    are freed before that step.
 
     With several ranks `gradients` count twice: DistributedDataParallel copies them into its buckets (torch's
     documentation of `gradient_as_bucket_view`).
@@ -165,13 +166,13 @@ def reserve_bytes(profile: Profile) -> float:
 
 
 def usable_gb(profile: Profile) -> float | None:
-    """Return the memory of one card that a plan uses, in GB; None if the card's memory is unknown."""
+    """Return the memory of one card that a plan may use, in GB; None if the card's memory is unknown."""
     total = profile.memory_bytes
     return None if total is None else (total - reserve_bytes(profile)) / GB
 
 
 def usable_words(profile: Profile) -> str:
-    """Return, in words, the memory of one card that a plan uses, e.g. `a plan uses 23.7 GB of the card's 25.8 GB`."""
+    """Return `usable_gb` in words, e.g. `a plan uses 23.7 GB of the card's 25.8 GB`."""
     return f"a plan uses {usable_gb(profile):.1f} GB of the card's {(profile.memory_bytes or 0) / GB:.1f} GB"
 
 
@@ -195,9 +196,9 @@ def _states(training: Training, precision: Precision) -> _States:
 
 
 def _frozen(model: Model, dtype: Dtype, bits: float | None = None) -> float:
-    """Return the bytes of a frozen model; `bits` are those of a linear weight if loading quantizes it.
+    """Return the bytes of a frozen model. `bits`: the size of a linear weight if loading quantizes the model.
 
-    Experts are then not quantized: transformers 5 stores them as one tensor, and bitsandbytes quantizes
+    Loading does not quantize experts: transformers 5 stores them as one tensor, and bitsandbytes quantizes
     `nn.Linear` only.
     """
     whole = model.embeddings
@@ -238,15 +239,15 @@ def _passes(training: Training, precision: Precision, tokens: int) -> float:
 
 
 def _half_copies(training: Training, precision: Precision) -> float:
-    """Return the bytes of autocast's half copies of float32 weights, which the backward pass needs."""
+    """Return the bytes of autocast's half-precision copies of float32 weights, which the backward pass needs."""
     if precision.autocast_dtype is None:
         return 0
     model = training.model
     if not trains_adapter(training.method):
         return 2 * model.multiplied
     is_quantized = precision.quantization or model.weight_bits
-    # In a quantized model autocast copies only the head, and experts, which are quantized only in a model
-    # saved so.
+    # In a quantized model autocast copies only the head and the experts. A model that was saved quantized has
+    # quantized experts, which are not copied.
     experts = 0 if model.weight_bits else model.expert_parameters or 0
     copied = model.vocab_size * model.hidden_size + experts if is_quantized else model.multiplied
     return 2 * (training.trained + (copied if precision.base_dtype == "float32" else 0))

@@ -28,7 +28,7 @@ class PrecisionRow(NamedTuple):
 
 
 class PrecisionVerdict(NamedTuple):
-    """A training's precision compared with the ladder. `rung` is the equal rung, from 1, or None."""
+    """A training's precision compared with the ladder. `rung` is the number of the same rung, from 1, or None."""
 
     kind: VerdictKind
     sentence: str
@@ -38,10 +38,10 @@ class PrecisionVerdict(NamedTuple):
 def compare(
     ran: PrecisionSeen, wanted: Precision, *, is_rehearsed: bool, trains_all: bool = False
 ) -> tuple[PrecisionRow, ...]:
-    """Return the observed precision compared with a wanted one, row by row.
+    """Compare the observed precision with a wanted one, row by row.
 
     A rehearsal runs on a CPU, so its device and tf32 are not compared. `trains_all`: the precision was
-    planned for a full fine-tune. If the script still has frozen weights, their dtype is its own choice.
+    planned for a full fine-tune. If the script freezes weights anyway, their dtype is not compared.
     """
     compares_tf32 = not is_rehearsed and wanted.device == "cuda" and _main(ran.computed) == "float32"
     device = (
@@ -157,7 +157,7 @@ def _main_row(name: str, ran: dict[str, int], wanted: str) -> PrecisionRow:
 
 
 def _frozen_row(ran: dict[str, int], wanted: Precision) -> PrecisionRow:
-    """Return the row of a frozen base. Weights that were saved in 4 bits agree with the plan."""
+    """Return the row of a frozen base. Weights that were saved in 4 bits do not count as a difference."""
     row = _main_row("frozen weights", ran, wanted.base_dtype)
     is_wide = wanted.quantization is not None and wanted.quantization not in ran
     return row._replace(wanted=wanted.base_title, differs=row.differs or is_wide)
@@ -177,7 +177,7 @@ def _dtypes(counts: dict[str, int]) -> str:
 
 
 def _floats(counts: dict[str, int]) -> dict[str, int]:
-    """Return the dtypes that a precision sets: a quantized base also has integers."""
+    """Return the floating dtypes, the only ones that a precision sets: a quantized base also has integers."""
     return {name: count for name, count in counts.items() if name in SHORT}
 
 

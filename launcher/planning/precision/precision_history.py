@@ -49,9 +49,9 @@ def why_failed(record: PrecisionEvidence) -> str | None:
 
 
 def measured_in(evidence: Iterable[PrecisionEvidence], workload: str) -> dict[str, Measured]:
-    """Return the last measurement by `launch verify` of each precision, by its digest, for a workload's digest.
+    """Return each precision's last measurement by `launch verify` for a workload, by the precision's digest.
 
-    `evidence` is the result of `concerning`.
+    `workload` is a workload's digest, `evidence` the result of `concerning`.
     """
     return {
         record.precision: record.measured

@@ -1,4 +1,4 @@
-"""bitsandbytes, which quantizes a base to 4 bits: whether a job needs it, and whether a host's is recent enough."""
+"""bitsandbytes, which quantizes a base to 4 bits: whether a job needs it, and whether a host's version is new enough."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MIN_WITHOUT_CARD = "0.50"
 
 
 def with_quantizer(requirements: tuple[str, ...], method: Method) -> tuple[str, ...]:
-    """Return requirements plus bitsandbytes if the method needs it and it is missing; empty ones stay empty."""
+    """Return requirements, plus bitsandbytes if the method needs it and it is missing. Empty requirements stay empty."""
     if method != "qlora" or not requirements or PACKAGE in map(package_of, requirements):
         return requirements
     return (*requirements, f"{PACKAGE}>={_LEAST}")
@@ -50,7 +50,7 @@ def quantizer_findings(plan: Plan, facts: Facts) -> list[Finding]:
 
 
 def why_untrainable(model: Model | None, method: Method) -> str:
-    """Return how a base was saved quantized, and why a method cannot train it; empty if it can."""
+    """Return a saved base's quantization and why a method cannot train it; empty if the method can."""
     saved = model.quant_method if model is not None else None
     if saved is None:
         return ""
@@ -62,7 +62,7 @@ def why_untrainable(model: Model | None, method: Method) -> str:
 
 
 def saved_quantized_findings(plan: Plan) -> list[Finding]:
-    """Report a method that cannot train a quantized saved base: a note if the script may load it otherwise."""
+    """Refuse a method that cannot train a base saved quantized; only note it if the script loads the base itself."""
     why = why_untrainable(plan.model_facts, plan.method)
     if not why:
         return []

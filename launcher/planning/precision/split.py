@@ -33,10 +33,10 @@ def split(
 ) -> Split:
     """Return the split with the largest micro-batch that divides a process's share and should fit in memory.
 
-    The share is of `batch`. `ranks` is the number of training processes, by default one for each card of the
-    profile. `precision` is the first rung, `measured` its measurement. If the memory is unknown (CPU, Apple)
-    the micro-batch is the job's `batch.micro`, else the whole share. Raises UnequalSharesError if the cards
-    cannot have equal shares.
+    A process's share is its part of the global batch. `ranks` is the number of training processes, by default
+    one for each card of the profile. `precision` is the first rung, `measured` its measurement. If the memory
+    is unknown (CPU, Apple) the micro-batch is the job's `batch.micro`, or the whole share if the job has none.
+    Raises UnequalSharesError if the cards cannot have equal shares.
     """
     ranks = ranks or profile.count
     share, rest = divmod(batch.global_size, ranks)

@@ -31,7 +31,7 @@ Optimizer = Literal[
 TOKENS = 1024
 """The length of a sample when the job's settings have no `max_length`."""
 LORA_RANK = 16
-"""The width of an adapter when the job's settings have no `lora_rank`."""
+"""The rank of an adapter when the job's settings have no `lora_rank`."""
 LORA_RANK_NAMES = ("lora_rank", "lora_r", "r")
 CHECKPOINTING_NAMES = ("activation_checkpointing", "gradient_checkpointing")
 

@@ -1,4 +1,4 @@
-"""How a script uses ranks, read from its source: start one process of it per card, or only one.
+"""Read from a script's source how it uses ranks, to start one process per card or only one.
 
 Two processes of a script that does not know about ranks train twice into one folder; one process at worst
 leaves cards idle. So a script is started once per card only if its source shows that it reads its rank from
@@ -25,7 +25,7 @@ _TAKES = re.compile(
     r"|deepspeed\.(?:initialize|init_distributed)"
     r"|composer\.Trainer"
 )
-"""Names that read their rank from the environment when a script uses them."""
+"""Classes and functions that read the rank from the environment."""
 _STARTS = re.compile(
     r"torch\.multiprocessing(?:\.\w+)*\.(?:spawn|start_processes|Process)"
     r"|accelerate(?:\.\w+)*\.(?:notebook_launcher|debug_launcher)"
@@ -33,10 +33,10 @@ _STARTS = re.compile(
     r"|(?:lightning|pytorch_lightning|lightning_fabric)(?:\.\w+)*\.(?:Trainer|Fabric|LightningCLI)"
     r"|ray\.train(?:\.\w+)*\.\w*Trainer"
 )
-"""Names that start a process for each card that they see.
+"""Classes and functions that start a process for each visible card.
 
-Lightning 2.6 does. In a process that sees only one card, its Trainer reads no rank by default: measured, two
-of them train twice, `world_size` 1 each.
+Lightning 2.6 does so. In a process that sees only one card, its Trainer reads no rank by default: in a test,
+two such processes trained the same model twice, each with `world_size` 1.
 """
 _INITS = re.compile(r"torch\.distributed(?:\.\w+)*\.init_process_group")
 _STARTERS = ("torchrun", "accelerate", "deepspeed")
@@ -51,14 +51,14 @@ _DISTRIBUTED_DATA_PARALLEL = re.compile(r"torch\.nn(?:\.\w+)*\.DistributedDataPa
 _SPREADING = ("auto", "balanced", "balanced_low_0", "sequential")
 _OPTIONS = ("--device_map", "--device-map")
 _RANK_VARIABLES = ("LOCAL_RANK", "WORLD_SIZE")
-"""Not RANK: a RANK with a default may be the script's own, for example of a LoRA."""
+"""RANK is not listed: if read with a default, it may be the script's own variable, e.g. the rank of a LoRA."""
 
 
 def rank_use(command: Sequence[str], files: Iterable[tuple[str, ast.Module]]) -> RankUse | None:
-    """Return how a command's script uses ranks, from its files; None if the agent does not start a Python for it.
+    """Return how a command's script uses ranks; None if the agent cannot start the command once for each rank.
 
-    `files` are the name and the tree of each file that was read, the script's own first. Starting processes
-    has priority, then choosing or spreading over cards, then reading a rank.
+    `files` are the name and the tree of each file that was read, the script's own first. The uses are looked
+    for in this order: it starts processes, chooses cards, spreads a model over cards, reads a rank.
     """
     if not _is_python(command):
         return None
@@ -89,7 +89,7 @@ def _is_python(command: Sequence[str]) -> bool:
 
 
 def by_torchrun(command: Sequence[str]) -> str:
-    """Return the words that start a command's script once per card; empty if torchrun cannot start it."""
+    """Return the torchrun command that starts a command's script once per card; empty if torchrun cannot start it."""
     script = script_of(command)
     if script is None:
         return ""
@@ -219,7 +219,7 @@ def _is_device_map(node: ast.expr) -> bool:
 
 
 def _choices(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield the possible values of an expression: both of `a if b else c`, the default of an option or a field."""
+    """Yield an expression's possible values: `a` and `c` of `a if b else c`, the default of an option or a field."""
     defaults = (
         [one.value for one in node.keywords if one.arg == "default"] if isinstance(node, ast.Call) else []
     )

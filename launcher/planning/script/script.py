@@ -125,5 +125,5 @@ def _of_shell(words: Sequence[str]) -> Script | None:
             rest = rest[1:]  # its value
         elif not _SHELL_FLAGS.fullmatch(word):
             return None  # `-c`, or an unknown option
-    # A shell also searches the PATH for a plain name.
+    # A name without a slash may be a program in PATH.
     return Script(rest[0]) if rest and ("/" in rest[0] or rest[0].endswith(_SHELL_SUFFIXES)) else None

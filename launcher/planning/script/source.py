@@ -1,4 +1,4 @@
-"""The written form of a model or data in a job, and its meaning."""
+"""Read and write the text that names a model or data in a job."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from launcher.values.plan import Source
 
 
 def source(written: str) -> Source:
-    """Classify a local path (`./x`, `/x`, `~/x`), a path on the host (`host:/x`), or a name for the script.
+    """Classify a text: a local path (`./x`, `/x`, `~/x`), a path on the host (`host:/x`), or a name for the script.
 
-    `hub:org/name` is always the name `org/name`.
+    `hub:org/name` always means the name `org/name`.
     """
     if written.startswith("host:"):
         return Source(kind="host", value=written.removeprefix("host:"))
@@ -18,6 +18,6 @@ def source(written: str) -> Source:
 
 
 def written(source: Source) -> str:
-    """Return the written form of a source in a job."""
+    """Return the text of a source in a job."""
     prefix = {"host": "host:", "local": "", "name": "hub:"}[source.kind]
     return f"{prefix}{source.value}"

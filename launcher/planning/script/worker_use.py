@@ -1,6 +1,6 @@
 """The plan's values that a training takes through `launcher_worker`, read from its source.
 
-It is a forecast for the launch: the run's state lists the values really taken as `consumed`.
+This is a forecast before the launch. During the run, `consumed` in its state lists the values really taken.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OWN_KEYWORDS: dict[str, dict[PlanValue, frozenset[str]]] = {
     "autocast": {"precision": frozenset()},
     "scaler": {"precision": frozenset()},
 }
-"""The worker's functions that take a value, and the keywords with which a script decides it itself."""
+"""The worker's functions that take values of the plan, and the keywords with which a script sets such a value itself."""
 _ONE_AT_A_TIME = threading.Lock()
 
 

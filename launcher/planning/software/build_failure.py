@@ -174,7 +174,7 @@ def build_failure(lines: Sequence[str], host: str, asked: Indexes) -> BuildFailu
 
 
 def _errors(lines: Iterable[str]) -> list[list[str]]:
-    """Group lines by error: the causes that uv prints below an error belong to it."""
+    """Group lines by error. The causes that uv prints below an error are in its group."""
     errors: list[list[str]] = []
     for line in lines:
         if errors and _CAUSE_OF.match(line):
@@ -185,7 +185,7 @@ def _errors(lines: Iterable[str]) -> list[list[str]]:
 
 
 def _shown(error: list[str], pattern: re.Pattern[str]) -> list[str]:
-    """Return the lines of an error that match, with the one that names the page; empty if no line matches."""
+    """Return the lines of an error that match, and the line with the URL that failed; empty if no line matches."""
     matching = [line for line in error if pattern.search(line)]
     return [line for line in error if line in matching or "Failed to fetch" in line] if matching else []
 

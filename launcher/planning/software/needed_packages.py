@@ -9,7 +9,7 @@ from launcher.values.precision import Precision
 from launcher.values.software.requirement import package_of
 
 ROUNDING = "torchao==0.18.0"
-"""The measured version, see tests/bench/PRECISION.md. Without a wheel for a torch, it is pure Python."""
+"""The measured version, see tests/bench/PRECISION.md. For a torch without its own wheel, torchao is pure Python."""
 
 
 def may_need_more(job: Job) -> bool:

@@ -24,7 +24,7 @@ class Recipe(NamedTuple):
     secrets: dict[str, bytes]
 
     def __repr__(self) -> str:
-        """Name the files, arguments and secrets; values may be secret."""
+        """Return only the names of files, arguments and secrets, because their values may be secret."""
         return f"Recipe({', '.join([*self.files, *self.arguments, *self.secrets])})"
 
 

@@ -80,10 +80,11 @@ class _Pair(NamedTuple):
 def choose(table: WheelTable, place: TorchTarget, wanted: SpecifierSet | None = None) -> TorchChoice:
     """Return the torch and the build for a card.
 
-    Among `wanted`, that is the tested release, else the newest that runs on the card. A card that the newest
-    release no longer supports gets the last release with code for it. Among a release's builds, PyPI's own is
-    preferred, then the newest CUDA that the driver loads; if the driver is unknown, the CUDA that most
-    drivers load. Raises RefusedError, with the nearest torch that would run, if none of `wanted` does.
+    Of the releases in `wanted` that run on the card, the tested one is chosen, else the newest. A card that
+    the newest release no longer supports gets the last release with code for it. Among a release's builds,
+    PyPI's own is preferred, then the newest CUDA that the driver loads; if the driver is unknown, the CUDA
+    that most drivers load. Raises RefusedError, with the nearest torch that would run, if no release in
+    `wanted` runs.
     """
     wanted = wanted if wanted is not None else SpecifierSet()
     releases = _releases(table, wanted)
@@ -338,10 +339,10 @@ def verifiable_torch(chosen: str | None, settings: BuildOptions) -> str | None:
 
 
 def unimported_torch(chosen: str | None, settings: BuildOptions, profile: Profile | None) -> str | None:
-    """Return the torch that is checked without an import: its version, "" for any torch, None if each needs the import.
+    """Return the torch that can be checked without importing it: its version; "" if any can; None if none can.
 
-    The import shows the torch's architectures, which matter only for a card. For the build that launcher
-    chose, the table has them, if the build comes from the official index.
+    Only an import shows the architectures of an unknown torch, which matter only for a card. launcher's table
+    lists those of the chosen build, if that comes from the official index.
     """
     if profile is None or profile.compute is None:
         return ""
@@ -400,7 +401,7 @@ def _without_code(torch: str, architectures: tuple[str, ...], compute: tuple[int
 
 
 def _runs_on(architectures: tuple[str, ...], compute: tuple[int, int]) -> bool:
-    """Whether code for these architectures runs on a card; assumed for a newer card, as PTX is not listed."""
+    """Whether code for these architectures runs on a card. True for a newer card: the list does not show PTX."""
     codes = [divmod(int(found[1]), 10) for found in map(_SM.fullmatch, architectures) if found]
     is_newer = bool(codes) and compute > max(codes)
     return is_newer or any(major == compute[0] and minor <= compute[1] for major, minor in codes)

@@ -53,7 +53,7 @@ def hand_over(lease: Lease) -> Keeper:
 def start_keeper(lease: Lease) -> Keeper:
     """Start the keeper process. Raises OSError, BadFileError."""
     book, record = lease.renter.ledger, lease.record
-    book.rental(lease.nonce)  # the keeper must find the rental there
+    book.rental(lease.nonce)  # raises if the ledger lacks the rental, which the keeper must find
     log = book.place(lease.nonce) / KEEPER_LOG
     log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     program = [sys.executable, "-P", "-c", "from launcher.cli import main; main()", "attach", record.run]
@@ -108,7 +108,7 @@ def take(found: RentedMachine) -> Lease | None:
 
 
 def take_over(found: RentedMachine) -> Lease | None:
-    """Like `take`, but also replace a process with a refused key, if this process's key is accepted.
+    """Like `take`, but also replace a managing process whose key is refused, if this process's key is accepted.
 
     Raises the errors of `take`, and ServiceError if this key is refused too.
     """
@@ -120,7 +120,7 @@ def take_over(found: RentedMachine) -> Lease | None:
 
 
 def take_idle(found: RentedMachine) -> Lease | None:
-    """Like `take`, but also ask a background process that merely keeps the machine to give it up."""
+    """Like `take`, but also ask a background process that only keeps the machine to give the rental up."""
     asking = ledger().ask_for(found.rental.nonce)
     try:
         until = time.monotonic() + YIELD_S
