@@ -19,7 +19,7 @@ DEADLINE_S = 30.0
 
 
 class Readiness(NamedTuple):
-    """The rows of a host, and one line about its cards and software: None if the host was not probed or did not answer."""
+    """The rows of a host, and one line about its cards and software. The line is None if the host was not probed or did not answer."""
 
     host: str
     summary: str | None
@@ -40,7 +40,7 @@ def readiness(hosts: Sequence[Host], lookup: Lookup) -> Iterator[Readiness]:
 
 
 def untrusted(lookup: Lookup) -> list[Readiness]:
-    """Return the hosts of an untrusted `launch.toml`, which are not asked."""
+    """Return the hosts of an untrusted `launch.toml`, which are not contacted."""
     words = "its table in launch.toml is not trusted yet: the host was not contacted"
     row = Prerequisite.lacking("trust", words, "look at it, then   launch trust")
     return [Readiness(name, None, (row,)) for name in sorted(lookup.untrusted)]

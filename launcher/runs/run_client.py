@@ -18,7 +18,7 @@ Opening = Callable[[Host], HostClient]
 
 
 def over_shared_connection(line: SharedConnection) -> Opening:
-    """Return an `Opening` over a shared connection, for the host that this leads to.
+    """Return an `Opening` that uses a shared connection for its host.
 
     Any other host gets a separate connection.
     """
@@ -30,7 +30,7 @@ def over_shared_connection(line: SharedConnection) -> Opening:
 
 
 JUST_NOW_S = 5.0
-"""A client that was left open for longer, in seconds, is not used: its link may be lost, e.g. while the user typed."""
+"""How long a client that was left open may be used again, in seconds. Its link may be lost later, e.g. while the user types."""
 _left_open: list[tuple[Host, HostClient, float]] = []
 
 
@@ -73,7 +73,7 @@ def connect(host: Host, opening: Opening | None = None) -> HostClient:
 def open_client(host: Host, local_copy: LocalCopy, opening: Opening | None = None) -> HostClient:
     """Connect to the host of a run and return its client; close it, or use it in a `with`.
 
-    Raises HostError that says what to do, MachineGoneError for a rented machine that was given back,
+    Raises HostError that says what to do, MachineGoneError for a rented machine that is gone,
     OtherRootError for a host that has another root.
     """
     check_rented(local_copy)

@@ -35,14 +35,15 @@ STATES = (*State, "unreadable")
 class ListedRun(NamedTuple):
     """One line of `launch ps`.
 
-    `problem` is the reason why the host was not asked or did not answer; `is_unreachable` if it did not
-    answer. `reached` is the time of the last answer of a host with a problem, in seconds since 1970.
-    `kept_age_s` is set for a live run whose newest checkpoint a follower downloads: the age of that copy in
-    seconds; infinity before the first. `goes_on` is the run's move to another host, `next` the command that
-    starts a successor that has not begun. `beside` warns that the parent may still train. A run that
-    `is_foreign` is not in the index: a command finds it only with `--host`. `rent` is the cost of its rented
-    machines, `batch` this user's batch that contains it. `folder` holds the local copy, if that is not this
-    command's runs folder.
+    - `problem`: the reason why the row shows only the last known state. `is_unreachable`: the host did not answer.
+    - `reached`: the time of the last answer of a host with a problem, in seconds since 1970.
+    - `kept_age_s`: the age in seconds of the checkpoint that a follower keeps here, infinity before the first
+      one. Only for a live run whose job has `checkpoints = "pull"`.
+    - `goes_on`: the run's move to another host. `next`: the command that starts its successor, if that has
+      not begun. `beside`: a warning that the parent may still train.
+    - `is_foreign`: the run is not in the index, so a command finds it only with `--host`.
+    - `rent`: the cost of the run's rented machines. `batch`: this user's batch that contains the run.
+    - `folder`: the folder that holds the local copy, if that is not this command's runs folder.
     """
 
     host: str
@@ -72,8 +73,8 @@ def listing(
     """Return the newest `most` runs of this user, or of one host, in one of the `states`; the newest first.
 
     `here`: only those with a local copy below this command's runs folder. Hosts with live runs are asked, all
-    at once, for `wait_s`. The rows of a host that does not answer in time show the last known state and the
-    problem. Raises UnknownNameError for an unknown state.
+    at once; each has `wait_s` seconds to answer. The rows of a host that does not answer in time show the last
+    known state and the problem. Raises UnknownNameError for an unknown state.
     """
     for word in states:
         if word not in STATES:

@@ -19,7 +19,7 @@ FORCE_S = 8.0
 
 
 class StoppedRun(NamedTuple):
-    """The last summary of an ended run; `problem` names the processes that remain, or an end that was not recorded."""
+    """The last summary of an ended run. `problem` names the processes that remain, or the reason why its end was not recorded."""
 
     summary: Summary
     problem: str | None
@@ -36,7 +36,7 @@ def stop(client: HostClient, run: str, *, now: bool, grace_s: float) -> StoppedR
     wish = "cancel" if now else "stop"
     refused = client.runs.wish(run, wish)
     summary = summary_of(client, run)
-    # At least as long as a step and a save were seen to take.
+    # The agent extends the grace to the longest step and save that it has seen.
     grace_s = 0.0 if now or summary is None else max(grace_s, summary.grace_s or 0.0)
     problem, must_ask_again = _stop_runtime(client, summary, grace_s)
     if must_ask_again:

@@ -56,9 +56,9 @@ class LocalCheckpoint(NamedTuple):
 def pull_checkpoint(client: HostClient, local_copy: LocalCopy, which: str, stage: Stage) -> LocalCheckpoint:
     """Pull the `best`, the `last`, a numbered or the newest `whole` checkpoint of a run to its place here.
 
-    Its manifest is put in place last, so that a folder with a manifest is whole. A broken transfer continues
-    with the missing bytes. One client at a time. Raises AgentError `no-checkpoint`, and RunError if it does
-    not fit here or this disk refuses.
+    The manifest is put in place last, so that a folder with a manifest is whole. An interrupted transfer
+    continues with the missing bytes. Only one client pulls at a time. Raises AgentError `no-checkpoint`, and
+    RunError if the checkpoint does not fit here or this disk refuses a write.
     """
     with local_copy.alone("pull"), local_copy.disk_errors(local_copy.folder):
         copies = LocalCopies(local_copy)
@@ -106,7 +106,7 @@ def _drop(
         place = local_copy.place(content.path)
         local_copy.files.remove(place)
         for folder in (one for one in place.parents if one.is_relative_to(top)):
-            with contextlib.suppress(OSError):  # other files in it stay
+            with contextlib.suppress(OSError):  # a folder with other files stays
                 local_copy.files.remove_empty(folder)
 
 
@@ -149,13 +149,13 @@ def _write_kept(local_copy: LocalCopy, kept: KeptCheckpoint) -> None:
 
 
 class CheckpointKeeper:
-    """Keeps the newest whole checkpoint of a followed run here, over a separate host client, beside the follower.
+    """Downloads the newest whole checkpoint of a followed run, in a separate thread and over a separate host client.
 
     A failure becomes a note, once for each cause: the run continues.
     """
 
     def __init__(self, host: Host, local_copy: LocalCopy, opening: Opening | None = None) -> None:
-        """Create the keeper without a thread; the first checkpoint starts one."""
+        """Create the keeper without a thread; the first `wake` starts one."""
         self._host, self._local_copy, self._opening = host, local_copy, opening
         self._wanted: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._notes: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -225,7 +225,7 @@ def keep_newest(client: HostClient, local_copy: LocalCopy) -> KeptCheckpoint:
 def _is_as_it_came(local_copy: LocalCopy, name: str) -> bool:
     """Return whether a local checkpoint has exactly the files of its manifest.
 
-    Files that a user added or changed stay.
+    If not, the user has added or changed files, and the checkpoint is not removed.
     """
     folder = f"checkpoints/{name}"
     listed = local_copy.files.read_json(f"{folder}/{MANIFEST}").get("files")

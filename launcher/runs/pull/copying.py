@@ -35,7 +35,7 @@ def copy(
     may_replace: Callable[[Sequence[Path]], bool],
     open_stage: Callable[[], AbstractContextManager[Stage]],
 ) -> Copied:
-    """Copy a file or folder of a run to a destination here, verified; `may_replace` decides about files that exist.
+    """Copy a file or folder of a run to a destination here, verified; `may_replace` decides whether existing files are replaced.
 
     If the destination is a folder, or ends with a slash, the file or folder is copied into it. Raises
     UsageError for a destination that cannot take it, and RunError if the run wrote no file of that name.
@@ -118,7 +118,7 @@ def _fetch(
 
 
 def _put(local_copy: LocalCopy, content: Content, part: Path, places: dict[str, Path]) -> None:
-    _copy_whole(local_copy, part, places[content.path])  # it may be on another disk
+    _copy_whole(local_copy, part, places[content.path])  # the destination may be on another disk
     local_copy.files.remove(part)
 
 
@@ -155,7 +155,7 @@ def _places(files: Sequence[RunOutput], path: str, destination: str) -> tuple[Pa
 
 
 def _folder_of(files: Sequence[RunOutput], path: str) -> str | None:
-    """Return the folder that a word named, as the host names it; None if it named one file."""
+    """Return the host's path of the folder that the user named; None if the user named one file."""
     plain = os.path.normpath(path).removeprefix("/")
     if len(files) == 1 and (files[0].path == plain or files[0].path == f"code/{plain}"):
         return None

@@ -27,7 +27,7 @@ SETTLED_S = 10.0
 
 
 def pull_once(host: Host, local_copy: LocalCopy, choice: Choice, view: View) -> Pulled:
-    """Pull a run's files and its record. Raises UnreachableError if the host does not answer for long."""
+    """Pull a run's files and its record. Raises UnreachableError if the host does not answer for a long time."""
     with view.stage("pull") as stage:
         pulled = _over_lost_links(
             host, local_copy, view, lambda client: _pull(client, local_copy, choice, stage)
@@ -57,12 +57,12 @@ def pull_one_checkpoint(host: Host, local_copy: LocalCopy, which: str, view: Vie
 def _pull_checkpoint(client: HostClient, local_copy: LocalCopy, which: str, stage: Stage) -> LocalCheckpoint:
     refresh(
         client, local_copy
-    )  # without its record, the run cannot continue from a checkpoint while its host is away
+    )  # while its host does not answer, a run continues from a local checkpoint only with a local record
     return pull_checkpoint(client, local_copy, which, stage)
 
 
 def pull_until_end(host: Host, local_copy: LocalCopy, choice: Choice, view: View) -> Pulled:
-    """Pull the files of a live run as they are finished, until it has ended; the last time all of them."""
+    """Pull the finished files of a live run again and again; once the run has ended, pull all files."""
     fetched = []
     with view.stage("pull") as stage:
         while True:

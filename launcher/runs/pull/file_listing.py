@@ -28,7 +28,7 @@ class FileRow(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The files of a run, and those that could not be read with the reasons.
+    """The files of a run, and the unreadable files with the reasons.
 
     `unreached` is the error of a host that did not answer: only local files are listed then.
     """

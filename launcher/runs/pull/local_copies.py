@@ -123,7 +123,7 @@ class LocalCopies:
         return dict(sorted(found.items()))
 
     def outputs(self) -> list[RunOutput]:
-        """Return the same files as their host would list them."""
+        """Return the local files, without links, in the form of the host's list."""
         kinds: dict[Path, tuple[str, Kind]] = {
             self._local_copy.artifacts: ("artifacts", "artifact"),
             self._local_copy.outputs / "HOME": ("home", "output"),

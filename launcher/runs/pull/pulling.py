@@ -1,7 +1,7 @@
 """Pull a run's files, verified.
 
 The steps are the list, then the digests of the chosen files, then the missing bytes. Only files with an
-announced digest are accepted. A broken transfer continues from the bytes that have arrived. Each file is put
+announced digest are accepted. An interrupted transfer continues with the missing bytes. Each file is put
 into its place once it is whole, verified and synced.
 """
 
@@ -45,8 +45,8 @@ class Choice(NamedTuple):
 class Pulled(NamedTuple):
     """The result of a pull, and the files that stayed on the host.
 
-    `fetched` came now, `present` is the number of chosen files that were here before. `yours` are files that
-    were changed here, under their new names.
+    `fetched` are the files downloaded now, `present` is the number of chosen files that were here before.
+    `yours` are the new names of files that the user had changed here.
     """
 
     fetched: list[Content]
@@ -60,8 +60,8 @@ class Pulled(NamedTuple):
 def pull(client: HostClient, local_copy: LocalCopy, choice: Choice, stage: Stage) -> Pulled:
     """Pull a run's files to their places here; return the fetched files and those that stayed.
 
-    One client at a time; another waits. Raises RunError if they do not fit here, if this disk refuses, or if
-    files keep changing while they are read.
+    Only one client pulls at a time; others wait. Raises RunError if the files do not fit here, if this disk
+    refuses a write, or if files keep changing while they are read.
     """
     with local_copy.alone("pull"), local_copy.disk_errors(local_copy.folder):
         work = _Pull(client, local_copy, stage)
@@ -89,7 +89,7 @@ class _Pull:
         manifest = self._transfer.digests(chosen)
         contents = manifest.files
         if not every_file:
-            contents = within(contents, choice.limit)  # they may have grown
+            contents = within(contents, choice.limit)  # files may have grown since they were listed
         missing = [content for content in contents if not self._copies.has(content)]
         if choice.fits:
             missing, no_room = self._transfer.fitting(missing)
@@ -101,7 +101,7 @@ class _Pull:
                 self._local_copy.place(content.path) for content in self._fetched
             )
         self._copies.save_digests()
-        if not choice.paths:  # the parts may belong to a larger pull that broke
+        if not choice.paths:  # if only some files were named, keep the parts of a larger, interrupted pull
             self._copies.drop_parts()
         left_out |= manifest.left_out
         here = [content for content in contents if content.path not in left_out]
@@ -165,7 +165,8 @@ def select(listed: Outputs, choice: Choice, short: str) -> Selection:
 def named_by(word: str, files: Iterable[RunOutput], short: str) -> list[RunOutput]:
     """Return the files of the file or folder that a word names. Raises RunError if none match.
 
-    It is relative to the working folder, or begins with `artifacts/`, `checkpoints/`, `home/` or `work/`.
+    The word is a path that is relative to the working folder, or begins with `artifacts/`, `checkpoints/`,
+    `home/` or `work/`.
     """
     plain = os.path.normpath(word).removeprefix("/")
     tried = [plain] if plain.split("/")[0] in TOPS else []
@@ -183,7 +184,7 @@ def shown_path(path: str) -> str:
 
 
 def checkpoint_of(path: str) -> str:
-    """Return the checkpoint folder of a file, by its name for a pull."""
+    """Return the path of a file's checkpoint folder, as `launch pull` accepts it."""
     parts = path.split("/")
     if parts[0] == "checkpoints":
         return "/".join(parts[:2])

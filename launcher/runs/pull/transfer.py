@@ -30,7 +30,7 @@ Value = TypeVar("Value")
 
 
 class ChangedError(Exception):
-    """Raised when a file's bytes are not those announced, because it changed in between."""
+    """Raised when a file's bytes are not those announced, because the file changed after the announcement."""
 
 
 def until_stable(work: Callable[[], Value], again: str) -> Value:
@@ -79,8 +79,8 @@ class Transfer:
     def fetch(self, contents: Sequence[Content], put: Put) -> None:
         """Fetch files and put each into its place once it is whole, verified and synced.
 
-        Raises RunError, before a byte is sent, if they do not fit here, and ChangedError for a file that has
-        changed.
+        Raises RunError, before a byte is sent, if the files do not fit here, and ChangedError for a file that
+        has changed.
         """
         self._check_room(contents)
         firsts: dict[str, Content] = {}

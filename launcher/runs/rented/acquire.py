@@ -35,9 +35,9 @@ class Acquired(NamedTuple):
 def acquire(wanted: Wanted, view: View) -> Iterator[Acquired]:
     """Yield a machine for a run.
 
-    If the block fails, the rental ends; if the run may have begun, a process watches it instead. Raises
-    RefusedError if the plan or the price is refused, CardBusyError if none is free, HostError; in these cases
-    no machine is rented.
+    If the block fails, the rental ends; if the run may have begun, a background process watches it instead.
+    Raises RefusedError if the plan or the price is refused, CardBusyError if no machine is free, HostError; in
+    these cases no machine is rented.
     """
     if backend_of(wanted.host).running.rental(wanted.host) is None:
         yield Acquired(wanted.host, wanted.run)

@@ -1,4 +1,4 @@
-"""Refuse to send the user's provider API key to a rented machine: a job there could rent or terminate others."""
+"""Refuse to send the user's provider API key to a rented machine: with it, a job there could rent or terminate machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcher.values.job import Job
 
 
 def check_key_is_not_sent(host: str, job: Job, secrets: Mapping[str, str]) -> None:
-    """Raise UsageError if a job or secret contains the user's provider key, or a secret has the name of its variable.
+    """Raise UsageError if a job or secret contains the user's provider key, or a secret has the name of the key's variable.
 
     `host` is the destination. Raises BadFileError for a key file that others can read.
     """

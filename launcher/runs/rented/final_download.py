@@ -157,8 +157,8 @@ def download_files(
 ) -> None:
     """Download all files of a run from a machine that will be terminated, verified by the host's digests.
 
-    They include its newest whole checkpoint, and those that a script saves itself, the newest first, up to a
-    total size. The others are named: they are lost with the machine. `left_s` returns the remaining time; a
+    The files include the newest whole checkpoint, and checkpoints that the script saves itself, up to a total
+    size. A note names the others, which are lost with the machine. `left_s` returns the remaining time; a
     note appears as soon as a transfer is known not to finish in it. Raises RunError if a file cannot be sent
     or does not fit here, and HostError; all other files have been fetched then.
     """
@@ -199,8 +199,9 @@ def _last_names(folders: Sequence[str]) -> str:
 def own_checkpoints(files: Iterable[RunOutput]) -> list[str]:
     """Return the checkpoints to download that a script saved itself, which may be its only results.
 
-    They are the newest of each series, and the newest finished one: a Trainer that was killed while saving
-    has written no `trainer_state.json` in it. Older ones are included up to a total size.
+    They are the newest checkpoint of each series, and the newest finished one. A checkpoint without
+    `trainer_state.json` is unfinished: its Trainer was killed while saving. Older ones are included up to a
+    total size.
     """
     sizes: dict[str, int] = {}
     finished: set[str] = set()

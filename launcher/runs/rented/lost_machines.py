@@ -36,9 +36,9 @@ def reach(host: Host, local_copy: LocalCopy) -> HostClient:
 
 
 def end_rental(found: RentedMachine, why: str, view: View) -> Rental | None:
-    """Terminate a rental regardless of its run and of the process that watches it; None after a failure, which is noted.
+    """Terminate a rental, whatever the state of its run; return None after a failure, which is noted.
 
-    A process that watches it notices the end.
+    If a process watches the rental, that process notices the end.
     """
     from launcher.rental.lease.renter import open_account  # most machines are not rented
 
@@ -55,7 +55,7 @@ def end_rental(found: RentedMachine, why: str, view: View) -> Rental | None:
 
 
 def look_for(found: RentedMachine) -> RentedMachine:
-    """Ask the provider for a machine, and record the end of its rental if it is lost; return its present record.
+    """Ask the provider about a machine, and record the end of its rental if the machine is lost; return its present record.
 
     If the provider does not answer, or the API key is not the key of the rental, the record does not change.
     """

@@ -24,7 +24,7 @@ def gone(local_copy: LocalCopy) -> str | None:
 
 
 def _after_gone(local_copy: LocalCopy, record: records.RentalRecord) -> str:
-    """Return the next command for a run whose rented machine is gone: where it continues, or how it can."""
+    """Return the next commands for a run whose rented machine is gone: for its successor, or to start one."""
     if (moved := move_records.elsewhere(local_copy)) is not None:
         return moved
     short, state, host = local_copy.short, local_copy.state(), record.machine.name

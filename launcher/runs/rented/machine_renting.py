@@ -49,8 +49,9 @@ WAIT_S = 30.0
 def rent(wanted: Wanted, choice: RentalChoice, plan: Plan, view: View) -> Lease:
     """Rent a machine, wait until it accepts a login, and set it up; return this process's lease of it.
 
-    While none is free the offers are requested again until the wait is over. Raises CardBusyError if none is
-    free, HostError, and RefusedError if the ledger cannot be written; in these cases no machine is rented.
+    While no machine is free, request the offers again until the wait is over. Raises CardBusyError if none
+    becomes free, HostError, and RefusedError if the ledger cannot be written; in these cases no machine is
+    rented.
     """
     account = open_account(settings_of(wanted.host))
     try:
@@ -174,7 +175,7 @@ class _Renting:
             raise
 
     def _end_new_ones(self, before: set[str]) -> None:
-        """End the instance of an interrupted launch, and report it; raise UnknownOutcomeError if it cannot be seen yet."""
+        """End the instance of an interrupted launch, and report it; raise UnknownOutcomeError if an instance may still appear."""
         for rental in self._renter.ledger.rentals():
             if rental.nonce in before or rental.intent.run != self._run or not rental.is_open:
                 continue
@@ -259,7 +260,7 @@ class _Renting:
     # the machine
 
     def _prepare(self, lease: Lease, until: float) -> None:
-        """Log in, replace the host key, tell the machine the end of its rental, and set up the job's needs."""
+        """Log in, replace the host key, record the rental's end on the machine, and install Docker if the job needs it."""
         place = self._renter.ledger.place(lease.nonce)
         self._expect(place, lease.host, self._host_key.public)
         make_runs_folder(Path(lease.record.runs))
@@ -276,7 +277,7 @@ class _Renting:
                 rental_setup.set_up(login, place / records.SETUP_LOG, stage)
 
     def _log_in(self, lease: Lease, until: float, stage: Stage) -> InstanceLogin:
-        """Log in to the machine. Its host key must be launcher's, unless the user accepts a new one."""
+        """Log in to the machine. It must show the host key that launcher gave it, unless the user accepts a new one."""
         try:
             return log_in(lease.host, self._clock, until, stage.progress)
         except HostKeyError as error:

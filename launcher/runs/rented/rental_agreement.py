@@ -73,7 +73,7 @@ def agree(wanted: Wanted, view: View) -> tuple[RentalChoice, Plan]:
 def _confirm(choice: RentalChoice, view: View) -> None:
     """Ask the user to accept the largest cost.
 
-    Raises RefusedError if the user declines; an interrupt also reports that none was rented.
+    Raises RefusedError if the user declines. After an interrupt, note that nothing was rented.
     """
     try:
         choice.cost.confirm(view.agrees, "nothing was rented")
@@ -87,8 +87,8 @@ def _confirm(choice: RentalChoice, view: View) -> None:
 def preview_rental(resolved: Resolved, *, is_sure: bool) -> tuple[RentalChoice | None, tuple[Finding, ...]]:
     """Return the rental that a launch would make, and its findings.
 
-    The rental is None if no machine fits the one profile that was named. Raises HostError, and
-    RefusedError if the profile depends on the account.
+    If exactly one profile is named and no machine can be rented for it, the rental is None, and the refusal is
+    a finding. Otherwise raises RefusedError. Raises HostError.
     """
     host = resolved.host
     try:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from launcher.values.host import Host
 
 ANY_ADDRESS = "192.0.2.1"
-"""A placeholder for a machine's address, which is unknown before its rental, from the range for documentation."""
+"""A placeholder for a machine's address, which is unknown before its rental. RFC 5737 reserves it for documentation."""
 
 
 def name_findings(host: Host, settings: RentalSettings, offered: Iterable[InstanceOffer]) -> list[Finding]:

@@ -1,8 +1,8 @@
 """Set up a rented machine for containers: Docker, and NVIDIA's runtime if it has a card.
 
-The setup can be repeated. Like dstack's for Lambda's images, which include Docker, it installs the toolkit,
-writes the engine's settings and restarts the engine. Containers lose their card when systemd is reloaded
-unless the engine uses cgroupfs. Untested on a real machine.
+The setup can be repeated. Lambda's images include Docker. Like dstack's setup for them, this one installs
+NVIDIA's toolkit, writes the engine's settings and restarts the engine. The engine must use cgroupfs: otherwise
+containers lose their card when systemd is reloaded. Untested on a real machine.
 """
 
 from __future__ import annotations

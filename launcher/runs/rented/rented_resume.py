@@ -102,7 +102,7 @@ def _source(parent: LocalCopy, target: Host, request: ResumeRequest, view: View)
 
 
 def _source_here(parent: LocalCopy, target: Host, request: ResumeRequest, why: MachineGoneError) -> _Source:
-    """Find the local files of a run whose machine is gone. Raises `why` if it had not ended."""
+    """Find the local files of a run whose machine is gone. Raises `why` if the run had not ended."""
     if words := move_records.elsewhere(parent):
         raise UsageError(words)
     summary = remembered(parent)
@@ -167,9 +167,9 @@ def resume_on_kept(found: RentedMachine, parent: LocalCopy, start: Callable[[Lea
         started = start(lease)
     except BaseException:
         if (local_copy := local_copy_of(lease.record)) is not None and local_copy.run != former:
-            hand_over(lease)  # it may have begun
+            hand_over(lease)  # the new run may have begun
         else:
-            with contextlib.suppress(RefusedError):  # its files are here by now
+            with contextlib.suppress(RefusedError):  # the former run's files are here by now
                 pass_on(lease, former)
             _keep(lease)
         raise
@@ -177,7 +177,7 @@ def resume_on_kept(found: RentedMachine, parent: LocalCopy, start: Callable[[Lea
 
 
 def _refuse_without_checkpoint(found: RentedMachine, parent: LocalCopy) -> None:
-    """Raise RunError for an ended run without a checkpoint of launcher's, because its kept machine continues to cost money."""
+    """Raise RunError for an ended run without a checkpoint to resume. The error names the cost of its kept machine."""
     state, cost = parent.state(), rent_cost(parent.run)
     if state is None or not is_terminal(state.state) or state.checkpoint is not None:
         return

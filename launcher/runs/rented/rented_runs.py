@@ -27,7 +27,7 @@ def local_copy_of(record: RentalRecord) -> LocalCopy | None:
 
 
 def lease_for(local_copy: LocalCopy, view: View) -> Lease | None:
-    """Take the lease of a run's rented machine; None if it has none, or another process holds it.
+    """Take the lease of a run's rented machine; None if the run has none, or another process holds the lease.
 
     Raises BadFileError or ServiceAuthError without a key for its account.
     """
@@ -47,7 +47,7 @@ def lease_for(local_copy: LocalCopy, view: View) -> Lease | None:
 
 
 def leave_to_keeper(local_copy: LocalCopy) -> None:
-    """Have a background process end the rental of a run's machine, unless one already does, or it is not rented.
+    """Have a background process end the rental of a run's machine, unless one already does, or the machine is not rented.
 
     Raises BadFileError or ServiceAuthError without a key for its account.
     """

@@ -256,7 +256,7 @@ def _resume(
 
 
 def _client() -> str:
-    """Return a name of this client for others: its user and its machine."""
+    """Return the name that other clients are shown for this client: its user and its machine."""
     try:
         return f"{getpass.getuser()}@{platform.node()}"
     except (OSError, KeyError):  # no name for this user

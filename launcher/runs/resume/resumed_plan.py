@@ -111,7 +111,7 @@ def changed_plan(parent: Plan, settings: Sequence[str], name: str | None, host: 
         resolve.change(data, setting)
     job = build(Job, {**data, "name": name or parent.job}, file=FILE)
     keys = {key for setting in settings for key in keys_of(setting)}
-    if "on_end" in keys:  # its address may contain a secret that the parent did not have
+    if "on_end" in keys:  # the address in `on_end` may contain a secret that the parent did not have
         named = secret_values.with_names(job, ()).secrets
         job, keys = job.model_copy(update={"secrets": tuple(sorted(named))}), keys | {"secrets"}
     return backend_of(host).planning.changed(changed(parent, job, keys, host.name), job)

@@ -57,11 +57,12 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
     """Start a run that continues from the end of the run that a word means.
 
     Raises UsageError for a key that a resumed run cannot have, RunError or InterruptedRunError for a run that
-    cannot be resumed, RefusedError by the gate. If it raises, no data is left on the host, as for a launch.
+    cannot be resumed, RefusedError if the gate refuses the plan. After an error, no data is left on the host,
+    as for a launch.
     """
     target = None if host_name is None else Lookup().host(host_name)
     if target is not None and backend_of(target).running.rental(target) is None:
-        target = None  # a host that rents no machines: the run resumes on it
+        target = None  # the host rents no machines: the run resumes on that host
     if target is None and request.profile is not None:
         raise UsageError(
             "--profile is only for a machine to rent: on its own host, a run is resumed on that host's card\n  e.g.   launch resume RUN --host lambda --profile a100_40gb"
@@ -104,7 +105,7 @@ def _resume(
         if lease is not None:
             from launcher.runs.rented.final_download import download_files  # few runs are on a rented machine
 
-            # The process that later ends the rental serves only the new run.
+            # The process that later ends the rental downloads only the new run's files.
             download_files(client, parent, view)
         before = parent.whole_plan()
         refuse_verification(before, parent)
@@ -137,7 +138,7 @@ def _resume(
                 run = new_run_id(plan.job)
                 pass_on(lease, run)
             started = begin(contact, runtime, plan, secrets, filling, run)
-        with contextlib.suppress(OSError):  # without it, only `recover --abandon` is refused
+        with contextlib.suppress(OSError):  # the record of the upload is needed only for `recover --abandon`
             upload_record.copy(parent, started.local_copy)
         return started
     except BaseException:
@@ -150,7 +151,7 @@ def _inherit(
 ) -> str:
     """Have the host give a run its parent's files and state; return a summary.
 
-    `keys` are those that were set.
+    `keys` are the keys of the job that the user changed.
     """
     try:
         inheritance = client.preparation.inherit(child.run, parent.run, keys)
@@ -170,7 +171,7 @@ def _inherit(
 
 
 def _explained(error: AgentError, parent: LocalCopy) -> LaunchError:
-    """Convert the agent's objection to a parent into the right error, with the command to use."""
+    """Convert the agent's refusal of a parent into launcher's error, with the command to use."""
     words, short = str(error), parent.short
     if error.code == "steps":
         return UsageError(f"{words}\n  train further   launch resume {short} --set steps=…")
