@@ -36,7 +36,7 @@ def stop(client: HostClient, run: str, *, now: bool, grace_s: float) -> StoppedR
     wish = "cancel" if now else "stop"
     refused = client.runs.wish(run, wish)
     summary = summary_of(client, run)
-    # The agent extends the grace to the longest step and save that it has seen.
+    # The agent reports a longer grace if the run's steps and saves take long.
     grace_s = 0.0 if now or summary is None else max(grace_s, summary.grace_s or 0.0)
     problem, must_ask_again = _stop_runtime(client, summary, grace_s)
     if must_ask_again:
