@@ -1,7 +1,7 @@
 """The code of a batch, frozen at the first item, so that later edits change no item.
 
-Small files are copied beside the queue. For a larger one the SHA-256 is stored, and an item whose file has
-changed is refused.
+Small files are copied beside the queue. Of a larger file only the SHA-256 is stored; once that file has
+changed, further items are refused.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ GENERATION = "generation.json"
 Earlier copies stay, for runs that may be resumed elsewhere.
 """
 MAX_COPIED = 10_000_000
-"""The maximum bytes of a file that is copied."""
+"""The size in bytes above which a file is not copied."""
 
 
 class _Kept(NamedTuple):
-    """A frozen entry, and the SHA-256 of a file."""
+    """A frozen entry, and its SHA-256 if it is a file."""
 
     entry: WalkedFile
     sha256: str | None
@@ -46,16 +46,18 @@ class FrozenCode:
     """The code of a batch, below its folder. Thread-safe within one process."""
 
     def __init__(self, batch: Path, tell: Callable[[str], None]) -> None:
-        """Freeze the code of the batch in this folder. `tell` receives each changed file once."""
+        """Freeze the code of the batch in this folder.
+
+        `tell` gets the message about changed files, once for each file.
+        """
         self._files, self.batch, self._tell = _files(batch), batch.name, tell
         self._lock = threading.Lock()
         self._told: set[str] = set()
 
     def of_batch(self, load: Load, job_file: Path | None = None) -> Load:
-        """Return an item's upload: the batch's code, and the present data. The first call freezes the code.
+        """Return an item's upload: the batch's frozen code, and the data as it is now.
 
-        Raises RefusedError if a large file, or the job's own file, has changed, and RunError if the disk
-        fails.
+        The first call freezes the code. Raises RefusedError if a large file or the job's own file has changed, and RunError on a disk error.
         """
         code = load.selection.folder
         with self._lock:
@@ -114,7 +116,7 @@ def _changed(batch: str) -> str:
 
 
 def forget(batch: Path) -> None:
-    """Let the next item of a batch freeze new code. Raises OSError."""
+    """Make the next item of a batch freeze the code again. Raises OSError."""
     files = _files(batch)
     if files.is_folder():
         files.write(GENERATION, json.dumps({"generation": _generation(files) + 1}).encode())
@@ -171,7 +173,7 @@ def _is_same(now: tree.PathRecord, entry: WalkedFile, sha256: str | None) -> boo
 
 
 def _is_our_output(path: str) -> bool:
-    """Whether a file receives this command's own output, as with `launch batch FILE >out.txt`."""
+    """Return whether a file receives this command's own output, as with `launch batch FILE >out.txt`."""
     with contextlib.suppress(OSError):
         status = os.stat(path)
         return any(os.path.samestat(status, os.fstat(number)) for number in (1, 2))

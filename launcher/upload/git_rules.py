@@ -15,15 +15,15 @@ _BINDING = {
     *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES"),
 }
 _SETTINGS = {"core.fsmonitor": "", "core.hooksPath": os.devnull, "safe.bareRepository": "explicit"}
-"""A repository may be a stranger's, and its settings can name programs.
+"""These settings stop git from running the programs that an untrusted repository's settings name.
 
-An empty `core.fsmonitor` disables it in every version of git.
+The empty value disables `core.fsmonitor` in every version of git.
 """
 _VARIABLES = {
     "LC_ALL": "C",
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
-    # A missing object would be fetched, by a program that the repository's settings may name.
+    # To fetch a missing object, git would run a program that the repository's settings name.
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_ALLOW_PROTOCOL": "none",
 }
@@ -38,8 +38,8 @@ def ignored_by_git(folder: Path) -> frozenset[str] | None:
 
     Folders end with `/`, and their contents are not listed. None if git does not apply: the folder is not in
     a work tree, git is missing, or git ignores the whole folder, which the user named on purpose. Raises
-    UsageError if git fails in a work tree, or does not answer within ANSWER_S, since ignored files would be
-    sent otherwise.
+    UsageError if git fails in a work tree, or does not answer within ANSWER_S: without its answer, ignored
+    files would be sent.
     """
     _refuse_bare(folder)
     if shutil.which("git") is None:
@@ -54,9 +54,9 @@ def ignored_by_git(folder: Path) -> frozenset[str] | None:
         raise UsageError(f"git did not list {folder} within {ANSWER_S:g} s\n  {mend}") from None
     finally:
         for process in (listing, asking):
-            process.kill()  # no effect on one that has ended
+            process.kill()  # no effect on a process that has ended
             process.communicate()
-    is_top = (folder / ".git").exists()  # its own ignore rules do not cover the folder itself
+    is_top = (folder / ".git").exists()  # a work tree's ignore rules do not cover its top folder
     if not is_top and asking.returncode == 0:
         return None
     if listing.returncode != 0:
@@ -89,7 +89,7 @@ def commit_of(folder: Path) -> str | None:
 def _refuse_bare(folder: Path) -> None:
     """Raise UsageError if this folder or a parent looks like a bare repository to git.
 
-    Its settings would come with the files. Git itself refuses it only since 2.38.
+    Git would obey the settings in such a folder. Git itself can refuse one only since 2.38.
     """
     for above in (folder.absolute(), *folder.absolute().parents):
         if os.path.lexists(above / ".git"):
@@ -111,7 +111,7 @@ def _top_of(folder: Path) -> Path | None:
 
 
 def _without_parents(names: list[str]) -> list[str]:
-    """Leave out folders whose contents git lists too: the rule is about the contents, not the folder."""
+    """Leave out folders whose contents git lists too: the ignore rule names those contents, not the folder."""
     return [
         name
         for name, following in pairwise([*names, ""])
@@ -120,14 +120,14 @@ def _without_parents(names: list[str]) -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Return the variables without those that bind a hook, or a git alias, to another repository."""
+    """Return this process's variables without those by which a git hook or alias points git to another repository."""
     return {name: value for name, value in os.environ.items() if name not in _BINDING}
 
 
 def _work_tree(folder: Path) -> dict[str, str]:
     """Return the variable that sets the work tree to the folder of the `.git`.
 
-    A repository's own setting may name another one.
+    A repository's settings may name another work tree.
     """
     top = _top_of(folder)
     return {"GIT_WORK_TREE": str(top)} if top is not None and (top / ".git").is_dir() else {}

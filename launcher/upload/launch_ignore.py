@@ -83,7 +83,7 @@ class LaunchIgnore:
     def leads_below(self, folder: str, *, by_name: bool = False) -> bool:
         """Return whether a rule includes a path below this folder, as `!data/raw/a.csv` does for `data`.
 
-        With `by_name` it must name the folder itself: `!*/*` does not apply to `.ssh`.
+        With `by_name` the rule must name the folder itself: `!*/*` does not apply to `.ssh`.
         """
         parts = (self._prefix + folder[self._inner :]).split("/")
         rules = [rule.strip().strip("/").split("/") for rule in self._includes]
@@ -91,7 +91,7 @@ class LaunchIgnore:
 
 
 def rules_for(folder: Path, top: Path) -> list[LaunchIgnore]:
-    """Return the rules for an uploaded folder: its own, then its parents' up to `top`, if it lies in that.
+    """Return the rules for an uploaded folder: its own, then its parents' up to `top`, if the folder lies in `top`.
 
     Raises BadFileError for unreadable rules.
     """
@@ -108,7 +108,7 @@ def read_rules(
 ) -> LaunchIgnore | None:
     """Return the rules of a folder, or None without a `.launchignore`.
 
-    Raises BadFileError for an unreadable one. The other arguments are those of LaunchIgnore.
+    Raises BadFileError for an unreadable file. The other arguments are those of LaunchIgnore.
     """
     path = folder / FILE
     try:
@@ -130,9 +130,9 @@ def read_rules(
 
 
 def _names(rule: str) -> bool:
-    """Return whether a rule contains a name.
+    """Return whether a rule ends with a name, not just a pattern.
 
-    `*`, `**`, `*.*`, `.*`, `[a-z]*` and an ending `*.json` do not.
+    `*`, `**`, `*.*`, `.*`, `[a-z]*` and an ending such as `*.json` are just patterns.
     """
     name = rule.rstrip("/").rpartition("/")[2].lstrip("!")
     if name.startswith("*") and name not in _NAMED_ENDINGS:
@@ -143,7 +143,7 @@ def _names(rule: str) -> bool:
 def _leads(rule: list[str], folder: list[str]) -> bool:
     """Return whether a rule's path goes through a folder.
 
-    A rule for any folder, like `**/a.csv`, goes through none.
+    A rule that begins with `**`, such as `**/a.csv`, does not count.
     """
     if rule[0] == "**":
         return False

@@ -20,7 +20,7 @@ from launcher.values.plan import Finding
 from launcher.values.upload_selection import ExclusionReason, JobSource, UploadSelection
 
 MAX_NAMED = 5
-"""The number of largest files to name."""
+"""The number of files in the list of the largest files."""
 
 
 class Load(NamedTuple):
@@ -50,7 +50,7 @@ def load(task: resolve.Task, env_files: Iterable[str] = (), lookup: Lookup | Non
 def _hidden(env_files: Iterable[str], lookup: Lookup) -> dict[str, ExclusionReason]:
     """Return the paths that are excluded everywhere.
 
-    These are the local copies, and files that hosts' tables or the command line name.
+    These are the folder of the local copies, and the files named by hosts' tables or on the command line.
     """
     hidden = {str(runs_folder()): ExclusionReason.RUNS}
     for file in env_files:
@@ -63,7 +63,7 @@ def _hidden(env_files: Iterable[str], lookup: Lookup) -> dict[str, ExclusionReas
 
 
 def _spellings(path: str | Path) -> tuple[str, str]:
-    """Return the absolute path of a file as it is written, and the one without links."""
+    """Return the absolute path of a file as written, and the same path with its links resolved."""
     absolute = os.path.abspath(os.path.expanduser(path))
     return absolute, os.path.realpath(absolute)
 

@@ -22,9 +22,10 @@ from launcher.values.upload_selection import ExclusionReason
 def refusals(
     task: Task, local: Mapping[str, Path], hidden: Mapping[str, ExclusionReason], digests: Digests
 ) -> Iterator[Finding]:
-    """Yield the reason why each refused path is not sent: the code folder, and the job's local paths, by key.
+    """Yield a finding for each path that must not be sent: the code folder, or a local path that the job names.
 
-    `hidden` are absolute paths to exclude. Raises BadFileError for an unreadable `.launchignore`.
+    `local` has the paths by their keys in the job, `hidden` the absolute paths to exclude. Raises
+    BadFileError for an unreadable `.launchignore`.
     """
     found = refusal(task.code, "the folder to send")
     if found is None and task.job.code is not None:
@@ -42,7 +43,7 @@ def refusals(
 def _secret(
     task: Task, key: str, path: Path, hidden: Mapping[str, ExclusionReason], digests: Digests
 ) -> Finding | None:
-    """Return the refusal of a credential. A `.launchignore` may include it by its name."""
+    """Return the refusal of a path to a credential; None if a `.launchignore` includes it by name."""
     real = os.path.realpath(path)
     why = _why(os.path.abspath(path), hidden) or _why(real, hidden)
     if why is None:
@@ -66,7 +67,7 @@ def _why(path: str, hidden: Mapping[str, ExclusionReason]) -> ExclusionReason | 
 
 
 def _is_included(path: Path, code: Path) -> bool:
-    """Whether the rules around a path include it by its name."""
+    """Return whether a `.launchignore` beside or above a path includes the path by name."""
     for rules in rules_for(path.parent, code):
         if (verdict := rules.verdict(path.name, is_folder=path.is_dir())) is not None:
             return verdict is IgnoreVerdict.IN_BY_NAME
@@ -76,7 +77,7 @@ def _is_included(path: Path, code: Path) -> bool:
 def _link_out(task: Task, key: str, path: Path) -> Finding | None:
     """Return the refusal of a path that leaves the project through a link.
 
-    A link outside it is the user's choice.
+    A link that lies outside the project is the user's choice.
     """
     folders = {Path.cwd(), task.folder_of(key), *(() if key == "code" else (task.code,))}
     project = tuple({top for folder in folders for top in _tops(folder)})
@@ -91,7 +92,7 @@ def _link_out(task: Task, key: str, path: Path) -> Finding | None:
 def refuse_link_out(path: Path) -> None:
     """Raise BadFileError if a path in the current project leaves it through a link.
 
-    The content of such a file would be shown and sent.
+    launcher would show and send the content of such a file.
     """
     if _first_link_out(path.absolute(), tuple(_tops(Path.cwd()))) is not None:
         raise BadFileError(
@@ -110,7 +111,10 @@ def _first_link_out(path: Path, project: tuple[str, ...]) -> str | None:
 
 
 def _tops(folder: Path) -> Iterator[str]:
-    """Yield a folder, and the top of its git work tree. A home, or a parent of one, is no project."""
+    """Yield a folder, and the top of its git work tree.
+
+    Skip a home and its parents: they are not projects.
+    """
     folder = folder.resolve()
     work_tree = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
     for top in (str(folder), str(work_tree)):

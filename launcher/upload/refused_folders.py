@@ -38,7 +38,7 @@ def refusal(folder: Path, what: str, mend: str = _MEND) -> Finding | None:
             secrets = secrets_among(os.listdir(path))
             inside = f" ({', '.join(secrets[:4])} in it)" if secrets else ""
             return _finding(f"{what} is your home{inside}", _MEND_OF_HOME)
-    for spelling in (path, os.path.abspath(folder)):  # a link may lead to them, and they may be links
+    for spelling in (path, os.path.abspath(folder)):  # a refused folder may be a link, or its target
         if spelling in _SYSTEM or is_below(spelling, _SYSTEM_TREES):
             return _finding(f"{what} is {spelling}, which is the system's", mend)
         if name := credentials_folder(spelling if os.path.isdir(spelling) else os.path.dirname(spelling)):
@@ -66,10 +66,10 @@ def _names_what_is_needed(folder: Path) -> bool:
 
 
 def homes() -> set[str]:
-    """Return the user's home, according to HOME and to the system."""
+    """Return the user's homes: by the variable HOME, and by the system's user database."""
     homes = {os.path.expanduser("~")}
     try:
         homes.add(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:
-        pass  # a user without an entry, as in a container
+        pass  # a user without an entry in the database, as in a container
     return {os.path.realpath(home) for home in homes if home not in ("", "/")}

@@ -17,7 +17,7 @@ from launcher.upload.launch_ignore import rules_for
 from launcher.values.upload_selection import ExcludedPath, ExclusionReason
 
 CHUNK = 1 << 17
-"""The bytes sent at once: few enough to show progress on a slow link."""
+"""The bytes written at once: few enough to show progress on a slow link."""
 
 
 class SizedFile(NamedTuple):
@@ -41,8 +41,8 @@ def collect(
 ) -> CodeTree:
     """Return the upload: the code folder, and the local model and data, by their keys in the job.
 
-    `hidden` are absolute paths to exclude. A path that a key names is sent in any case: `named_paths` has
-    checked it. Raises UsageError for an unreadable file.
+    `hidden` are absolute paths to exclude. The paths of `local` themselves are never excluded: `named_paths`
+    has checked them. Raises UsageError for an unreadable file.
     """
     walk = FolderWalk(code, "code", None, rules_for(code, code), hidden, digests)
     walk.run(use_git=True)
@@ -132,10 +132,9 @@ def _unreadable(path: str, error: OSError) -> UsageError:
 
 
 def write_files(sources: Sequence[SizedFile], sink: IO[bytes], meter: Meter) -> None:
-    """Write files one after the other, each with its size in bytes when it was hashed.
+    """Write the content of each file in turn, up to the size that it had when it was hashed.
 
-    If a file changes during the upload, its hash on the host reveals that. If it shrinks or vanishes,
-    UsageError is raised.
+    The host's hash reveals a file that has changed since. Raises UsageError if a file has shrunk or vanished.
     """
     waiting: list[bytes] = []
     size = 0
@@ -155,7 +154,7 @@ def write_files(sources: Sequence[SizedFile], sink: IO[bytes], meter: Meter) -> 
 def _pieces(path: str, left: int) -> Iterator[bytes]:
     """Yield `left` bytes of a file.
 
-    Separate from the sink, whose OSError must not be reported as the file's.
+    A separate function, so that only errors of the file are caught, and not those of the sink.
     """
     try:
         with open(open_regular(path, os.O_RDONLY), "rb", buffering=0) as file:

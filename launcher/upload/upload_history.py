@@ -1,4 +1,4 @@
-"""The contents sent to a host from a folder before, so that only large new uploads need a confirmation."""
+"""The contents that a folder has already sent to a host, so that only large new uploads need a confirmation."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from launcher.values.upload_selection import UploadSelection
 MAX_BYTES = 200_000_000
 MAX_FILES = 20_000
 KEPT_S = 90 * 86_400
-"""The seconds after which a content that was not sent again is forgotten."""
+"""The age in seconds at which a content that was not sent again is forgotten."""
 MAX_NAMED = 3
 WORTH_NAMING = 1_000_000
 _DIGITS = 16
-"""The number of stored digits of a SHA-256: enough to recognize a file; only a question to the user depends on it."""
+"""The number of digits of a SHA-256 that are stored. A collision would only skip a question to the user."""
 
 
 class _New(NamedTuple):
@@ -50,7 +50,7 @@ class UploadHistory:
     """The contents that a host has received from a folder, stored in ~/.cache/launch."""
 
     def __init__(self, code: Path, host: Host) -> None:
-        """Load the record. An unreadable file counts as empty."""
+        """Find the file of the history. An unreadable file counts as empty."""
         name = hashlib.sha256(os.fsencode(f"{code}\0{host.name}\0{host.address}\0{host.root}")).hexdigest()[
             :32
         ]
@@ -58,7 +58,7 @@ class UploadHistory:
         self._host = host.name
 
     def question(self, load: Load) -> Finding | None:
-        """Return the finding that a large part of a load is new to the host, or None."""
+        """Return a finding if a large part of the upload is new to the host, or None."""
         if not is_large(load.selection):
             return None
         new = self._new(load)
@@ -75,9 +75,9 @@ class UploadHistory:
         return Finding(level="refuse", code="large-cargo", message="\n  ".join(lines), mend=mend)
 
     def _new(self, load: Load) -> _New:
-        """Return the new files.
+        """Return the files that are new to the host.
 
-        A file without a digest is read, unless the host has received nothing from here.
+        A file without a known digest is read, unless this folder has sent nothing to the host yet.
         """
         known, sources = read_json(self._file), set()
         new: list[tuple[str, int]] = []
@@ -85,9 +85,9 @@ class UploadHistory:
             if not entry.is_file or entry.source in sources:
                 continue
             sources.add(entry.source)
-            with contextlib.suppress(OSError):  # one that has just vanished is reported when it is read
+            with contextlib.suppress(OSError):  # if a file has vanished, its later reading reports it
                 found = load.digests.known(entry.source, os.stat(entry.source))
-                if found is None and known:  # it is too recent, or it changed
+                if found is None and known:  # the file is too recent for a stored digest, or has changed
                     found, _ = load.digests.read(entry.source, lambda _count: None)
                 if found is None or found.sha256[:_DIGITS] not in known:
                     new.append((entry.name, entry.size))
@@ -95,7 +95,10 @@ class UploadHistory:
         return _New(len(new), sum(size for _, size in new), largest)
 
     def record(self, entries: Iterable[PathRecord]) -> None:
-        """Record the entries of a manifest that the host now has. A failed write costs only a question."""
+        """Record entries of a manifest as received by the host.
+
+        If the write fails, the user is only asked again.
+        """
         now = int(time.time())
         kept = {
             digest: at

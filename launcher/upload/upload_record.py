@@ -1,7 +1,7 @@
 """The record of a run's upload: each path with its content, and the local source of that content.
 
-It is stored beside the local copy. With it, the same code and data can be sent to another host while the
-first one does not answer, and be verified.
+It is stored beside the local copy. With it, the same code and data can be sent to another host and verified
+there, even while the first host does not answer.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from launcher.upload.tree import CodeTree, SizedFile
 
 NAME = "sent.json.gz"
 KEPT = ".sent"
-"""The folder beside the record for files whose other local copies are gone, by their SHA-256."""
+"""The folder beside the record for sent files whose original was deleted; their names are their SHA-256."""
 Manifest = dict[str, dict[str, str | int]]
 _SHA256 = re.compile("[0-9a-f]{64}")
 _PARTS = TypeAdapter(tuple[Manifest, dict[str, str]], config=ConfigDict(defer_build=True))
 
 
 class UploadRecord(NamedTuple):
-    """The manifest that a host received, and a local file for each content, by its SHA-256."""
+    """The manifest that a host received, and the local file with each content, by the content's SHA-256."""
 
     manifest: Mapping[str, Mapping[str, Any]]
     sources: Mapping[str, str]
@@ -72,7 +72,7 @@ def read(local_copy: LocalCopy) -> UploadRecord | None:
     """Return the record of a run's upload, or None if this client has none."""
     try:
         with local_copy.records.open(NAME, most=MAX_BYTES) as packed, gzip.open(packed) as file:
-            data = file.read(MAX_BYTES)  # a longer one is cut off and is then invalid JSON
+            data = file.read(MAX_BYTES)  # a longer text is cut off and is then invalid JSON
         return UploadRecord(*_PARTS.validate_json(data, strict=True))
     except (OSError, EOFError, zlib.error, ValidationError):
         return None
@@ -103,7 +103,7 @@ def keep(local_copy: LocalCopy, folder: Path) -> int:
 
 
 def _link(source: RunFiles, path: Path, files: RunFiles, place: str) -> None:
-    """Give a file another name. Copy it if its file system has no links. Raises OSError."""
+    """Hard-link a file to another name; copy it if that is not possible. Raises OSError."""
     files.remove(place)
     try:
         with opened_folder(parent_of(source.at(path))) as here, opened_folder(files.at(KEPT)) as there:
@@ -123,7 +123,7 @@ def copy(local_copy: LocalCopy, child: LocalCopy) -> None:
 
 
 def find(record: UploadRecord, wanted: Collection[str]) -> Found:
-    """Search for contents locally, by their SHA-256. Each file is read."""
+    """Search for contents in the recorded local files, by their SHA-256. Each file is read to verify it."""
     paths = {str(entry["sha256"]): path for path, entry in record.manifest.items() if "sha256" in entry}
     sizes = record.sizes
     files: dict[str, SizedFile] = {}

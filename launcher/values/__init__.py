@@ -1,5 +1,5 @@
 """Frozen values: user input, derived values and records. One module for each value.
 
-`Plan`, `Job`, `Host`, `Profile`, `Precision`, `Facts` and the records are used in every room. No module here
-reads a file or contacts a host.
+`Plan`, `Job`, `Host`, `Profile`, `Precision`, `Facts` and the records are used by every package. No module
+here reads a file or contacts a host.
 """

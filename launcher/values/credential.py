@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _IN_A_URL = re.compile(
-    r"https?://[^/\s]*@"  # a user, or a token instead of one
+    r"https?://[^/\s]*@"  # a user, or a token in the user's place
     r"|://[^/\s@:]+:(?!\d+/)[^\s@]+@"  # user:password, which may contain a slash; host:port/ does not match
 )
 _IN_A_QUERY = re.compile(

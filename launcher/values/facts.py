@@ -34,7 +34,7 @@ class Holder(Record):
 
     @property
     def is_stranger(self) -> bool:
-        """Whether nothing proves that a launcher run owns the process, or its run has handed it over."""
+        """Whether the process does not provably belong to a launcher run, or its run has handed it over."""
         return not self.ownership.startswith("ours-")
 
     @property
@@ -102,10 +102,11 @@ class Uv(Record):
 class FileSystem(Record):
     """The file system of the root.
 
-    `error` says why it did not answer, or why a test file could not be written. `is_shared`: it is a network
-    or cluster file system, so other machines may see the same files. `locks_cross`: locks also apply across
-    machines, judged by its kind and mount options; `None` if unknown. `quota_free_gb` is `None` without a
-    quota, or if `quota` cannot read it. `free_inodes` is `None` if the file system does not count inodes.
+    `error` says why the file system did not answer, or why a test file could not be written. `is_shared`: it
+    is a network or cluster file system, so other machines may see the same files. `locks_cross`: file locks
+    also apply across machines, judged by the kind of file system and its mount options; `None` if unknown.
+    `quota_free_gb` is `None` without a quota, or if `quota` cannot read it. `free_inodes` is `None` if the
+    file system does not count inodes.
     """
 
     kind: str | None = None
@@ -119,7 +120,7 @@ class FileSystem(Record):
 
 
 class Engine(Record):
-    """A container engine: its program and socket, if present, and the reason why this user cannot use it."""
+    """A container engine: its program and socket, if present, and the reason if this user cannot use it."""
 
     name: str
     program: str | None = None
@@ -131,7 +132,7 @@ class Engine(Record):
 class Measured(Record):
     """The measurements of a precision by `launch verify`; None where a measurement was not possible.
 
-    `workload` is the one of the plan's verification. The speeds and `peak_gb` belong to `micro_batch`. `fits`
+    `workload` is that of the plan's `verification`. The speeds and `peak_gb` belong to `micro_batch`. `fits`
     is the largest micro-batch that worked, `too_large` the smallest that did not. `cosine` is the smallest
     cosine of a step's gradient to the fp32 gradient.
     """
@@ -169,14 +170,14 @@ class PrecisionEvidence(Record):
 class Facts(Record):
     """The result of one probe: the host, its cards, disk space, container engines and interpreters.
 
-    `pythons` and `uv` could make an environment; `pythons` is `None` if the probe did not search.
+    `pythons` and `uv` can make an environment; `pythons` is `None` if the probe did not search.
     `model_values` is the `config.json` of the job's model, if it is on the host. `precision_evidence` lists
     the outcomes of precisions with that model in earlier runs. `other_gpus` describes GPUs of makers that
     launch cannot plan for. `holders_error` says why the holders of the cards are unknown. `nvidia_mps`:
     NVIDIA's MPS daemon runs, which lets one user's processes share an exclusive card. `ends_with_logout`:
-    logind ends this user's processes when the session ends. `slurm` is the cluster if this is a login node
-    and the probe asked for it. `has_slurm`: the host is a Slurm login node by its programs and its
-    configuration, whether the probe asked or not.
+    logind terminates this user's processes at logout. `slurm` is the cluster if the host is a login node and
+    the probe asked for it. `has_slurm`: the host has the programs and the configuration of a Slurm login
+    node; it is set even if the probe did not ask for the cluster.
     """
 
     host_id: str

@@ -27,8 +27,8 @@ from launcher.values.base import StrictModel
 from launcher.values.parsing import build
 from launcher.values.software.image import Build
 
-# OpenSSH's rules, ssh_valid_hostname and ssh_valid_ruser in its readconf.c: a ProxyCommand's shell reads
-# both.
+# The rules of OpenSSH (ssh_valid_hostname and ssh_valid_ruser in its readconf.c): the shell of a
+# ProxyCommand reads both texts.
 _NO_ADDRESS = re.compile(r"""^-|^\Z|['`"$\\;&<>|(){},\s\x00-\x1f\x7f]""")
 _NO_USER = re.compile(r"""^-|['`";&<>|(){}\x00-\x1f\x7f]|\s-|\\\Z""")
 
@@ -83,7 +83,7 @@ class MachineKeys(StrictModel):
     nodes of a cluster must see it.
     """
     python: str | None = None
-    """The agent's interpreter, 3.8 or newer; by default it is found."""
+    """The Python that runs the agent, 3.8 or newer; by default launcher finds one."""
     environment: Annotated[str | None, Field(validation_alias=AliasChoices("environment", "env"))] = None
     """The job's environment, used unchanged: a folder or an interpreter. By default launcher makes one. The
     old name `env` (until 2026-11-22) still works.
@@ -93,7 +93,7 @@ class MachineKeys(StrictModel):
     has a usable engine.
     """
     engine: Annotated[str, AfterValidator(_engine)] | None = None
-    """`docker`, or the path of an engine's socket; by default it is found."""
+    """`docker`, or the path of an engine's socket; by default launcher finds one."""
     sudo: bool = False
     """Use the engine with `sudo -n`."""
     build: Build = Build()
@@ -164,7 +164,7 @@ class Host(MachineKeys):
 
     @model_serializer(mode="wrap")
     def _without_defaults_of_later_keys(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out keys with default values that older versions do not know: they would refuse the run's record."""
+        """Leave out newer keys that have their default: older versions would refuse a record with unknown keys."""
         values: dict[str, Any] = write(self)
         if self.kind == "machine":
             del values["kind"]
@@ -266,5 +266,5 @@ class HostKind:
         return None
 
     def without_table(self, name: str, user_folder: str) -> str | None:
-        """Return the table to write for this name if no table has it; None if the name has no special meaning."""
+        """Return advice about the table to write for a name without one; None if the name has no special meaning."""
         return None

@@ -151,7 +151,7 @@ class Job(StrictModel):
     """
 
     name: Name
-    """Small letters, digits, and `. _ -` between; at most 48 characters."""
+    """Lowercase letters and digits, with `. _ -` between them; at most 48 characters."""
     command: Annotated[tuple[str, ...], Field(min_length=1)]
     """The words of the command. `python` as the first word is the job's interpreter. In `sh -c '…'`, `python`
     is found in PATH: the interpreter's folder comes first, but the folder of a Debian system has only
@@ -184,8 +184,8 @@ class Job(StrictModel):
     save_every_minutes: Minutes | None = 15.0
     """Minutes between checkpoints."""
     keep_checkpoints: Annotated[int, Field(ge=0)] = 2
-    """The number of newest checkpoints to keep; the best by `eval_loss` is kept too. With 0 the old one is
-    removed before the new one is written.
+    """The number of newest checkpoints to keep; the best by `eval_loss` is kept too. With 0 the old
+    checkpoint is removed before the new one is written.
     """
     checkpoints: Literal["host", "pull"] = "host"
     """`pull`: a client that follows the run also keeps the newest complete checkpoint in
@@ -200,7 +200,7 @@ class Job(StrictModel):
     settings: dict[str, Scalar] = {}
     """Settings of the script, passed unchanged. With `optim = "auto"` the script takes the plan's optimizer."""
     verify: dict[str, Scalar] = {}
-    """Settings that replace those above while `launch verify` tries the job."""
+    """Settings that replace those of `settings` while `launch verify` tries the job."""
     writable: tuple[Pattern, ...] = ()
     """Patterns of large files that the job changes in place, for example `["model.pt"]`."""
     variables: dict[VariableName, VariableText] = {}
@@ -210,12 +210,12 @@ class Job(StrictModel):
     attempts: Count = 20
     """Starts of the training within one run."""
     restart: bool = False
-    """Allow a second start of a script that does not resume through the worker: one that resumes from its own
-    file, or may begin anew.
+    """Allow a second start of a script that does not resume through the worker. Such a
+    script resumes from its own file, or begins again.
     """
     hang_minutes: Minutes | None = None
-    """Minutes of silence that count as a hang; by default 30 times the median step, at least 15. Before the
-    second step, 60 idle minutes.
+    """Minutes of silence that count as a hang; by default 30 times the median step, but at least 15 minutes.
+    Before the second step, 60 idle minutes.
     """
     time_limit_minutes: Minutes | None = None
     """After this time the run saves a checkpoint and ends."""

@@ -211,9 +211,9 @@ def _bits(quantization: JsonObject | None) -> float | None:
 
 
 DEQUANTIZED = "mxfp4"
-"""The method that transformers dequantizes on loading if the package `kernels` is missing.
+"""A base of this method is dequantized by transformers on loading, if the package `kernels` is missing.
 
-Only then can it be trained.
+Only a dequantized base can be trained.
 """
 
 

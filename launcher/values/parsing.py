@@ -166,7 +166,7 @@ def _keys(model: type[BaseModel]) -> list[str]:
 def line_near(dotted: str, text: str) -> int | None:
     """Return the line of a dotted key, or else of the nearest table above it; None if neither is found.
 
-    The nearest table helps where a table is written on one line.
+    The table's line is the answer for an inline table, whose keys have no line each.
     """
     while dotted:
         if line := line_of(dotted, text):

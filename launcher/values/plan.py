@@ -65,9 +65,9 @@ class Node(StrictModel):
 class Allocation(StrictModel):
     """The way in which a run gets its cards, and the request: a number of cards of one kind, never particular cards.
 
-    `leased` from the other runs of a host, `scheduled` by a cluster's scheduler, `rented` with a cloud
-    machine, or `given`: the host has the cards, and none are reserved. Example: two cards of profile l40s,
-    leased.
+    `leased`: reserved on a host, so that its other runs leave them alone. `scheduled` by a cluster's
+    scheduler. `rented` with a cloud machine. `given`: the host has the cards, and none is reserved. Example:
+    two cards of profile l40s, leased.
     """
 
     how: Literal["leased", "scheduled", "rented", "given"]
@@ -76,7 +76,7 @@ class Allocation(StrictModel):
 
 
 Checkpointing = Annotated[bool, Field(exclude_if=lambda value: not value)]
-"""Whether the backward pass computes activations again. The key is left out of plans that do not."""
+"""Whether the backward pass computes activations again. If not, the plan leaves the key out."""
 
 
 class CardPlan(StrictModel):
@@ -91,7 +91,7 @@ class CardPlan(StrictModel):
 
 
 class SegmentCards(StrictModel):
-    """Possible cards: `count` of one of these names, with a memory in MiB between two limits; None for no limits.
+    """Possible cards: `count` of one of these names, and the limits of their memory in MiB, if any.
 
     `plan` has the values that replace those in plan.json; None if plan.json was made for these cards.
     """
@@ -192,13 +192,13 @@ class Plan(StrictModel):
     """The intent of a run: frozen, canonical, free of ids, times, ports and volatile facts.
 
     `takes` lists the values that the job's script takes from the plan, judged by its source; None in plans of
-    older versions, which did not look. `rank_use` is how the script handles ranks; plans of older versions
-    and commands other than `python` do not have the key. `environment` is made on the host for a native run;
-    None if the host's Python, or `host_environment`, has the packages. `packages_from` is the source of
-    requirements that the job does not name. `rehearsed`: the card's precision and split are tried on a CPU,
-    but not its speed and kernels. `inject`: the start-up hook observes the Python processes of the training.
-    `adapt`: the hook passes them the values that the plan `takes`. `verification` is set for a plan of
-    `launch verify`, which never trains to the end. `session` is the request for the sessions of a cloud
+    older versions, which did not check this. `rank_use` is how the script handles ranks; plans of older
+    versions and commands other than `python` do not have the key. `environment` is made on the host for a
+    native run; None if the host's Python, or `host_environment`, has the packages. `packages_from` is the
+    source of requirements that the job does not name. `rehearsed`: the card's precision and split are tried
+    on a CPU, but not its speed and kernels. `inject`: the start-up hook observes the Python processes of the
+    training. `adapt`: the hook passes them the values that the plan `takes`. `verification` is set for a plan
+    of `launch verify`, which never trains to the end. `session` is the request for the sessions of a cloud
     service. `slurm` is the request to Slurm; plans for other hosts do not have the key.
     """
 

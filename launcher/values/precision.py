@@ -35,8 +35,8 @@ SMALLEST_NORMAL_FP16 = 2.0**-14
 FP16_SQUARED_GRADIENT = 5.5e-3
 """Below this gradient Adam's mean of squared gradients is zero in float16, and its step is the gradient divided by eps.
 
-It is the root of 2**-25 / (1 - beta2). Measured steps were larger than float32's by this value divided by
-eps.
+It is the root of 2**-25 / (1 - beta2). Measured steps were larger than in float32 by a factor: this value
+divided by eps.
 """
 NO_NATIVE = (
     "fp16-native is no longer supported: Adam over float16 weights takes steps up to 55 times too large, and no eps fixes that\n"
@@ -110,7 +110,7 @@ class Precision(StrictModel):
     def digest(self) -> str:
         """The SHA-256 of the canonical JSON without `why`, in hex.
 
-        Hosts store evidence of a precision under it.
+        Hosts store evidence of a precision under this digest.
         """
         return hashlib.sha256(
             canonical_json(self.model_dump(mode="json", exclude={"why"})).encode()

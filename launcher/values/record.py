@@ -89,7 +89,9 @@ DISK_WORDS = {"disk-full": "disk full", "quota": "disk quota used up", "read-onl
 
 
 class Trouble(Record):
-    """A condition that blocks a live run, and how long its agent or its training has been silent, if that is the trouble.
+    """A condition that blocks a live run.
+
+    For a silent agent or training, `since_s` is the duration of the silence.
 
     `kind` is for programs: a key of DISK_WORDS, `paused`, `frozen` (the agent), `silent` (the training) or
     `room` (a checkpoint does not fit).

@@ -149,7 +149,7 @@ def _flag(written: str) -> str:
 
 
 class SlurmSettings(StrictModel):
-    """The request to Slurm for one job; a key that is None is not sent, and the cluster's default holds."""
+    """The request to Slurm for one job; a key that is None is not sent, so the cluster's default applies."""
 
     hints: ClassVar[Mapping[str, str]] = _HINTS
 
@@ -174,8 +174,8 @@ class SlurmSettings(StrictModel):
     extra: Annotated[tuple[Annotated[str, AfterValidator(_flag)], ...], BeforeValidator(_listed)] = ()
     """Other flags of `sbatch`, one string each: `["--exclusive", "--mem=64G"]`."""
     build: Literal["login", "job"] = "login"
-    """Where environments are made: on the login node, or in a job, if the login node must not make them or has
-    another system. Beside other keys of `build`, write `build.where`.
+    """Where environments are made: on the login node, or in a job if the login node has another system or may
+    not make them. In a table with other keys of `build`, write `build.where`.
     """
     modules: Annotated[tuple[Annotated[str, AfterValidator(_module)], ...], BeforeValidator(_listed)] = ()
     """Modules that the job loads before the run, in this order, as `["cuda/12.4"]`."""

@@ -50,15 +50,15 @@ class RungReport(NamedTuple):
 
     @property
     def works(self) -> bool:
-        """Whether a launch may use it.
+        """Whether a launch may use the rung.
 
-        True if it trains, its gradient is that of fp32, and its dtypes are those of the plan.
+        True if it trains, its gradient is close to that of fp32, and its dtypes are those of the plan.
         """
         return self.is_relied_on and not self.differs
 
     @property
     def is_relied_on(self) -> bool:
-        """Whether later plans may choose it for its speed: it trains, and its gradient is that of fp32.
+        """Whether later plans may choose the rung for its speed: it trains, and its gradient is close to that of fp32.
 
         Its dtypes are not checked, because later plans have no record of them.
         """
@@ -68,7 +68,7 @@ class RungReport(NamedTuple):
 
     @property
     def is_put_behind(self) -> bool:
-        """Whether later plans try it after one that works.
+        """Whether later plans try the rung only after one that works.
 
         Failures that the precision did not cause are not remembered.
         """
@@ -114,8 +114,7 @@ class VerificationReport(NamedTuple):
     def fastest(self) -> RungReport | None:
         """The rung that was clearly faster than the first one, so that later plans try it first.
 
-        None in a rehearsal, where a CPU stands in for the card: its speed says nothing about the card, and
-        later plans ignore it.
+        None in a rehearsal: the speed of a CPU says nothing about the card, and later plans ignore it.
         """
         if self.plan.rehearsed:
             return None
@@ -139,7 +138,7 @@ def verification_report(local_copy: LocalCopy, state: RunState) -> VerificationR
     rungs = []
     for number, precision in enumerate(plan.ladder, start=1):
         of_rung = [pair for pair in trials.values() if (pair[0].trial, pair[0].rung) == ("rung", number - 1)]
-        if of_rung:  # the last one: those before it ran out of memory
+        if of_rung:  # the last trial: those before it ran out of memory
             rung = _of_rung(plan, number, precision, *of_rung[-1])
             printed = () if rung.result == GOOD else _last_lines(local_copy, folders["rung", number - 1])
             rungs.append(rung._replace(printed=printed))

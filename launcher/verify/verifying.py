@@ -44,7 +44,7 @@ def finish(started: Started, view: View) -> Verified:
 
 
 def remove(host: Host, local_copy: LocalCopy, view: View) -> str | None:
-    """Stop a verification if it still runs, and remove it from its host and from here.
+    """Stop a verification if it still runs, and remove its run from the host and from this computer.
 
     Return the problem, if any. Ctrl-C and SIGTERM are held until it is done, because the run holds a card.
     """

@@ -23,9 +23,9 @@ class ResumedRun(Record):
     """A run after `resume`.
 
     `place` is set if the client has to start the run; `gpus` are the cards that it leased. `silence_left_s`
-    is set if the run's last agent is silent but does not count as dead yet: the seconds until it does.
-    `secrets` lists missing secrets. `is_new` says that the run needs a new container. If `is_ours` is false,
-    another client was faster: `by` names it.
+    is set if the run's last agent is silent but does not count as dead yet; it is the number of seconds until
+    the agent does. `secrets` lists missing secrets. `is_new` says that the run needs a new container. If
+    `is_ours` is false, another client was faster: `by` names it.
     """
 
     state: str
@@ -55,7 +55,7 @@ class MovedTo(Record):
 
 
 class ResumeOptions(Record):
-    """Whether a run's script can resume, the run's new place if it was moved, and whether it never began (`half_made`)."""
+    """Whether a run's script can resume, the run's new place if it was moved, and whether the run never began (`half_made`)."""
 
     resumes: bool
     moved: MovedTo | None = None
@@ -114,7 +114,7 @@ class RemovedThing(Record):
 
 
 class Garbage(Record):
-    """The agent's removals, and the facts that decide about items that it cannot remove itself.
+    """The agent's removals, and the facts by which the client decides about items that the agent cannot remove.
 
     `runs` have not ended, `images` are named by a run, `root` is the label of items that belong to this root.
     `unreadable` are the runs that cannot be read, with the reasons.

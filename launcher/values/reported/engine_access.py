@@ -23,7 +23,7 @@ class EngineAccess(Record):
 class AgentCode(Record):
     """The compiled code of a host's agent for an image's Python: the agent's file, the folder of the code, and its owner.
 
-    `there`: the compiled files already exist.
+    If `there` is true, the compiled files already exist.
     """
 
     agent: Path
