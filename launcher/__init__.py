@@ -1,4 +1,4 @@
-"""Take a fine-tune to any GPU at hand."""
+"""Run a fine-tune on any GPU that you can reach."""
 
 __all__ = ["__version__"]
 

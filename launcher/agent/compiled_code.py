@@ -1,13 +1,13 @@
-"""The agent's modules as this host's Python has compiled them, kept beside the agent's file.
+"""A cache of the agent's modules as compiled by this host's Python, beside the agent's file.
 
     agent/<digest16>/agent.pyz
     agent/<digest16>/code-cpython-311-1f0c2a9b     a record for each module that was loaded once
 
-Python compiles a module in a zip file anew at each start, which takes longer than running it. The file only grows, by a whole
-record at a time, and each record has a checksum: what a crash or a full disk leaves half-written is not used, and the file is
-begun anew then. It is read only if nobody else can write to it, as is the agent's file. One that is replaced gets another.
+Without a cache, Python compiles a module in a zip file at each start, which takes longer than running it. Whole records are
+appended to the cache, each with a checksum. If a crash or a full disk left a partial record, the file is removed and started
+again. Like the agent's file, the cache is read only if no other user can write to it. A replaced agent file gets a new cache.
 
-A container cannot write there, and the Python of its image may be another. So an image compiles all modules once, in a container
+A container cannot write there, and its image may have another Python. So each image compiles all modules once, in a container
 in which nothing else runs (the verb `compile`), into a folder that only containers of this image read:
 
     agent/<digest16>/images/<image's id>/code-cpython-312-77a01be2
@@ -29,19 +29,19 @@ from zipimport import zipimporter
 if TYPE_CHECKING:
     from importlib.abc import Loader
 else:
-    Loader = object  # to load it takes longer than all that follows
+    Loader = object  # loading it takes longer than the rest of this module
 
 PREFIX = "code-"
 FOLDER = "LAUNCH_CODE"
-"""The variable by which an agent in a container hears where its image's code is."""
+"""The variable that gives an agent in a container the folder of its image's compiled code."""
 _RECORD = struct.Struct(
     "<III?"
-)  # the checksum of what follows, the sizes of the name and of the code, is it a package
+)  # the checksum of the rest, the sizes of the name and of the code, whether it is a package
 _PACKAGE = __name__.rpartition(".")[0] + "."
 
 
 def use(agent: str) -> None:
-    """Load the agent's modules from here from now on, as far as they have been compiled; record the others."""
+    """Load the agent's modules from the cache from now on; compile and record those that it lacks."""
     sys.meta_path.insert(0, _Finder(agent))
 
 
@@ -62,7 +62,7 @@ def main(_arguments: list[str]) -> int:
 
 
 def path_of(agent: str) -> str:
-    """Return the file for this very build of Python and file of the agent. Raises OSError if that is gone."""
+    """Return the path of the cache for this build of Python and this agent file. Raises OSError if the latter is gone."""
     status = os.stat(agent)
     made_by = "%s %d %d %d" % (sys.version, status.st_ino, status.st_size, status.st_mtime_ns)
     name = "%s%s-%08x" % (PREFIX, sys.implementation.cache_tag, zlib.crc32(made_by.encode()))
@@ -70,14 +70,14 @@ def path_of(agent: str) -> str:
 
 
 class _Finder(Loader):
-    """Finds the agent's modules, and loads them."""
+    """Finds and loads the agent's modules."""
 
     def __init__(self, agent: str) -> None:
         self._archive, self._zip, self._path = agent, zipimporter(agent), path_of(agent)
         self._known, self._size = self._read()
 
     def find_spec(self, name: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        """Return how a module of the agent is loaded; None for any other."""
+        """Return the spec of a module of the agent; None for any other module."""
         if not name.startswith(_PACKAGE):
             return None
         known = self._known.get(name)
@@ -97,14 +97,14 @@ class _Finder(Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Run a module's code."""
-        assert module.__spec__ is not None  # noqa: S101 - it was loaded by one
+        assert module.__spec__ is not None  # noqa: S101 - it was loaded by its spec
         exec(self.compile(module.__spec__), module.__dict__)  # noqa: S102 - what an import does
 
     def compile(self, spec: ModuleSpec) -> CodeType:
-        """Return a module's code, which is recorded then."""
+        """Return a module's code from the cache; if the cache lacks it, compile and record it."""
         known = self._known.get(spec.name)
         if known is not None:
-            recorded: CodeType = marshal.loads(known[1])  # noqa: S302 - we wrote it, and nobody else could
+            recorded: CodeType = marshal.loads(known[1])  # noqa: S302 - we wrote it, and no other user could
             return recorded
         path = str(spec.origin)
         code = compile(self.get_data(path), path, "exec", dont_inherit=True)
@@ -127,7 +127,10 @@ class _Finder(Loader):
         return None
 
     def _read(self) -> tuple[dict[str, tuple[bool, memoryview]], int]:
-        """Return what is recorded, and the file's size; nothing from a file that others can write to."""
+        """Return the recorded modules and the size of the cache; none if other users can write to it.
+
+        A size of -1 means that nothing may be recorded.
+        """
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
@@ -146,7 +149,7 @@ class _Finder(Loader):
         return known, 0
 
     def _add(self, name: str, is_package: bool, code: bytes) -> None:
-        """Record a module, unless another process is about to, or the disk does not take it."""
+        """Record a module, unless another process has added to the file or the disk refuses."""
         if self._size < 0:
             return
         rest = struct.pack("<II?", len(name), len(code), is_package) + name.encode() + code
@@ -179,7 +182,7 @@ def _is_ours(descriptor: int) -> bool:
 
 
 def _records(data: memoryview) -> tuple[dict[str, tuple[bool, memoryview]], int]:
-    """Return the whole records by their module, and where the last of them ends."""
+    """Return the complete records by module, and the position at which the last one ends."""
     known: dict[str, tuple[bool, memoryview]] = {}
     start = 0
     while len(data) - start >= _RECORD.size:

@@ -144,7 +144,10 @@ def _card(profile: ProfileRecord) -> CardRecord:
 
 
 def _located(basis: Basis, source: Optional[SourceRecord], name: str) -> Optional[str]:
-    """Return the script's path or name of a source. Shipped files are in the run's data folder, by name."""
+    """Return the path or name under which the script finds a source, such as a model or a data set.
+
+    Shipped files are in the run's data folder, in a folder with the name of the source.
+    """
     if source is None:
         return None
     if source["kind"] == "host":

@@ -126,7 +126,10 @@ class AttemptWriter:
                 raise
 
     def sizes(self) -> Dict[str, int]:
-        """Return the sizes of the events and the log. A reader on a network file system, which shows them late, waits for them."""
+        """Return the sizes of the files of events and log.
+
+        A network file system shows new bytes late: a reader there waits until the files have these sizes.
+        """
         paths = (self.folder.events, self.folder.log)
         return {os.path.basename(path): status_of(path).st_size for path in paths if os.path.exists(path)}
 

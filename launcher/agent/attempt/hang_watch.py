@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from ..system.process_use import Use
 
 MIN_S = 900.0  # longer than NCCL's own watchdog, which reports more, and than most saves and evaluations
-TIMES = 30  # times the median step
+TIMES = 30  # the hang limit as a multiple of the median step time
 STEPS = 50
 IDLE_S = 3600.0
-"""The hang limit without a pace, unless the job sets one: seconds without output and resource use."""
+"""The hang limit while the pace is unknown, unless the job sets a limit: seconds without output and resource use."""
 LOOK_S = 15.0
 IDLE, BUSY, UNSEEN = "idle", "busy", "unseen"
 """The activity of processes after a long silence: none, some, or not visible from here."""
@@ -22,15 +22,15 @@ IDLE, BUSY, UNSEEN = "idle", "busy", "unseen"
 class HangWatch:
     """The time of the last sign of life and the length of a step, by the monotonic clock.
 
-    Two steps give the pace, and then only silence is judged. Without a pace (before the second step and after
-    the end of the training) silence is normal: a hang is then a silence in which the processes use nothing,
+    After two steps the pace is known, and a long silence is a hang. Without a pace (before the second step and
+    after the end of the training) silence is normal. It is then a hang only if the processes use no resources,
     by the readings passed to `look`.
     """
 
     def __init__(self, hang_s: Optional[float], clock: Callable[[], float] = time.monotonic) -> None:
         """Start the clock. Silence is a hang after `hang_s` seconds.
 
-        With None, the limit follows from the median step time, or without one it is IDLE_S.
+        With None, the limit is a multiple of the median step time, or IDLE_S while that is unknown.
         """
         self._hang_s = hang_s
         self._clock = clock

@@ -54,7 +54,7 @@ class History(NamedTuple):
 
     @property
     def consumed(self) -> Set[str]:
-        """The knobs that the script reported in any attempt, including the held ones."""
+        """The knobs that the script reported in any attempt, including those marked HELD."""
         return {knob for _, state in self.records for knob in state.get("consumed") or []}
 
     @property
@@ -79,8 +79,8 @@ def fruitless_starts(states: Iterable[StateRecord]) -> int:
     """Return how many of the last attempts of a run used up the time of their job without progress.
 
     `states` are those of the attempts whose command was started, oldest first. Progress is a later step, or a
-    later checkpoint, than in any attempt before. A failure may set a run back, so the count begins again
-    after one. Attempts without known steps or checkpoints before them do not count.
+    later checkpoint, than in any attempt before. A failure may set a run back, so the count begins again after
+    a failure. An attempt counts only if a step or a checkpoint is known from an attempt before it.
     """
     furthest: Optional[int] = None
     fruitless = 0

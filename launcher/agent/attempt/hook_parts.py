@@ -19,7 +19,7 @@ def hook_parts(plan: PlanRecord) -> List[str]:
 
 
 def imitates_card(plan: PlanRecord) -> bool:
-    """Whether torch imitates the plan's card, which it does in a rehearsal of a script that ignores the plan."""
+    """Whether torch imitates the plan's card: true in a rehearsal of a script that ignores the plan."""
     is_adapted = plan.get("adapt") is True
     is_hooked = is_adapted or (plan.get("inject") is True and plan.get("takes") == [])
     return is_hooked and plan.get("rehearsed") is True and plan["profile"]["kind"] == "cuda"

@@ -25,8 +25,8 @@ class CommandResult(NamedTuple):
     `lost_loss` is the line of the last training loss if that was not finite. `uses_worker`: the script itself
     used the worker, in this attempt or an earlier one. `is_without_step`: a training began and made no step.
     `is_cut_short`: a training reported neither its end nor its last step. `is_off_card`: a card was imitated,
-    and nothing ran on it. `shutdown_reason` says why the run continues later if the command was asked to stop
-    without a wish. `log` and `oom_kills` belong to the node that ended a command on several nodes.
+    and nothing ran on it. `shutdown_reason` is the reason of a run that continues later, if the host and not the
+    user asked the command to stop. `log` and `oom_kills` belong to the node that ended a command on several nodes.
     `lingered`: the script had ended, and its process was ended later; `log` is then the script's log.
     `is_status_unknown`: that process had to be killed.
     """
@@ -66,7 +66,7 @@ class CommandResult(NamedTuple):
     def is_completed(self, steps: Optional[int]) -> bool:
         """Whether the worker reported the end of its training.
 
-        The end counts at the plan's last step, or earlier without a request to end.
+        An end before the plan's last step counts only if nothing asked the command to end.
         """
         is_at_end = steps is not None and self.marker == steps
         return self.is_marked and (is_at_end or not self.was_asked_to_end)
@@ -76,15 +76,15 @@ def _unmarked(outcome: CommandResult) -> Dict[str, str]:
     """Return the failure of a script that exited with status 0 without reporting the end of its training."""
     if outcome.uses_worker:
         why = "the script uses launcher_worker, and ended with exit status 0 without worker.done(step)"
-        mend = "call worker.done(step) once all is saved; if it left early, its log shows where"
+        mend = "call worker.done(step) once all is saved; if the script ended early, its log shows where"
     else:
         why = "its Trainer reported neither the end of its training nor the last step, and the script ended with exit status 0"
-        mend = "read where the script left: launch logs"
+        mend = "find where the script ended: launch logs"
     return {"class": NO_MARKER, "line": "step %s" % (outcome.step or 0), "why": why, "mend": mend}
 
 
 class Suspicion(NamedTuple):
-    """A failure or a doubt behind an exit status of 0; both are None if it is sound."""
+    """A failure or a doubt behind an exit status of 0; both are None for a sound exit."""
 
     failure: Optional[AttemptFailure] = None
     doubt: Optional[Doubt] = None
@@ -139,7 +139,7 @@ def judge(
 ) -> AttemptResult:
     """Judge an attempt.
 
-    `failure` and `doubt` come from the outcome or from a diagnosis. `wish` is the user's last one.
+    `failure` and `doubt` come from the outcome or from a diagnosis. `wish` is the user's last request: run, stop or cancel.
     """
     evidence: JsonObject = {"exit": outcome.code, "signal": outcome.signal, "step": outcome.step}
     if outcome.remaining:

@@ -96,9 +96,9 @@ def leaves_by(pid: int, stacks: Stacks) -> Optional[int]:
 def lingering(spared: Collection[int], stacks: Stacks, *, spares_parents: bool) -> List[process.Process]:
     """Return the processes below this one, without the `spared` pids, whose main thread has ended.
 
-    Empty if another Python's main thread still runs, such as another rank's: then the command waits for that
-    one. Children of ended processes do not count, nor do their parents: programs that start ranks, and with
-    `spares_parents` all others.
+    The list is empty if the main thread of any other Python still runs, such as another rank's: the command
+    waits for that Python. This ignores the children of ended processes, and their parents if these start ranks;
+    with `spares_parents` it ignores all parents.
     """
     members = {one.pid: one for one in process.own_descendants() if one.pid not in spared}
     ended = {one.pid: one for one in members.values() if leaves_by(one.pid, stacks)}

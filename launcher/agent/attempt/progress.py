@@ -20,7 +20,7 @@ BETWEEN_S = 3.0  # from SIGTERM to the step that reacts to it, in addition to th
 MAX_CHARS = 500
 _HOOK = "hook"  # the source of the start-up hook's reports
 NODE = "node"
-"""The source of a node member's reports."""
+"""The source of reports by a member, the agent's process on one node of several."""
 _NON_FINITE = ("nan", "inf", "-inf")
 _TRIPS = ("nan-divergence", "not-learning")  # the classes that a worker's guard may report
 
@@ -53,7 +53,7 @@ class AttemptProgress:
         imitates_card: bool = False,
         redact: Callable[[Any], Any] = lambda value: value,
     ) -> None:
-        """Start before the first report. `save_s` is the save time of earlier attempts."""
+        """Start before the first report. `save_s` is the longest save time of earlier attempts."""
         self.step: Optional[int] = None
         self.loss: Any = None
         self.checkpoint: Optional[int] = None
@@ -104,7 +104,7 @@ class AttemptProgress:
     def grace_s(self) -> float:
         """Seconds that the training may take to save when it is asked to end.
 
-        That is the plan's time, or the time estimated from its steps and saves if it is longer.
+        That is the plan's time, or the time estimated from the training's steps and saves if that is longer.
         """
         needed_s = BETWEEN_S + 2 * (self.liveness.step_s or 0.0) + 2 * self.save_s
         return max(self._stop_grace_s, needed_s)
@@ -132,7 +132,8 @@ class AttemptProgress:
         if kind == "checkpoint" and isinstance(step, int):
             self.checkpoint = step
             self.save_s = values["seconds"] if isinstance(values.get("seconds"), float) else self.save_s
-            return ProgressChange(has_new_state=True)  # at once: tries are counted since the last checkpoint
+            # Written at once: the tries of a remedy are counted since the last checkpoint.
+            return ProgressChange(has_new_state=True)
         if kind == "evidence" and isinstance(values.get("proof"), dict) and self.proof is None:
             self.proof = values["proof"]
             return ProgressChange(has_proof=True)
@@ -185,9 +186,8 @@ class AttemptProgress:
         if reported <= self.consumed:
             return None
         self.consumed = self.consumed | reported
-        return ProgressChange(
-            has_new_state=True
-        )  # at once: a successor needs to know whether `resume` was consumed
+        # Written at once: the next agent needs to know whether `resume` was consumed.
+        return ProgressChange(has_new_state=True)
 
     def _trip(self, step: Any, values: JsonObject) -> ProgressChange:
         """Return the failure that a worker's guard reports. Without a first bad step, no step can be trusted."""

@@ -1,4 +1,7 @@
-"""When an attempt has to stop: user requests, host shutdown, time limit, end of the rental, deadlines."""
+"""When an attempt has to stop: user requests, host shutdown, time limit, end of the rental, deadlines.
+
+A wish is the user's request in the run's wish file: run, stop or cancel. A limit of the run's time counts as one.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,14 @@ RENT_OVER = "client"
 
 
 def reason_of(wish: str) -> str:
-    """Return the reason of a run that a wish ended."""
+    """Return the reason to record for a run that a wish ended."""
     return WISHES.get(wish) or TIME_LIMIT
 
 
 def shutdown_reason(run: Run, terminations: Sequence[int]) -> str:
-    """Return why signals asked this agent to leave without a wish.
+    """Return the reason of a run whose agent got signals to leave, without a wish.
 
-    After SIGUSR1, and in a service, its session ends. Otherwise the runtime gives the reason.
+    After SIGUSR1, and in a service, the reason is the end of the session. Otherwise it is that of the runtime.
     """
     if signal.SIGUSR1 in terminations or OF_SEGMENT in os.environ:
         return SESSION_LIMIT
@@ -92,7 +95,7 @@ class RunTime:
 
 
 class RentEnd:
-    """When this machine's rental ends: as known when the run was prepared, or as extended since then."""
+    """The end of this machine's rental: as recorded when the run was prepared, or as extended since then."""
 
     def __init__(self, run: Run, runtime: RecordedRuntime) -> None:
         """Start with the end in the run's record."""
@@ -132,7 +135,7 @@ class StartInterruption:
     """
 
     def __init__(self, run: Run, fence: Fence, terminations: List[int], on_look: Callable[[], None]) -> None:
-        """Store the sources. Each look at fence and wish also calls `on_look`."""
+        """Store the sources. Each check of the fence and the wish also calls `on_look`."""
         self._run = run
         self._fence = fence
         self._terminations = terminations
@@ -141,7 +144,7 @@ class StartInterruption:
         self._is_due = False
 
     def is_due(self) -> bool:
-        """Whether to give up. True stays true."""
+        """Whether to give up. Once true, it stays true."""
         now_s = time.monotonic()
         if now_s >= self._look_again_s:
             self._look_again_s = now_s + WISH_S
@@ -162,8 +165,8 @@ class Stopping:
     def __init__(self, run: Run, terminations: List[int], may_go_on: Callable[[], bool]) -> None:
         """Start without a request. `terminations` are the signals that the host has sent to this agent.
 
-        SIGUSR1 means that the time is nearly up. It asks only a command that `may_go_on` later to stop; any
-        other command uses all of its time.
+        SIGUSR1 means that the time is nearly up. A command that can continue later (`may_go_on`) is then asked to
+        stop; any other command uses all of its time.
         """
         self._run = run
         self._terminations = terminations
@@ -177,7 +180,7 @@ class Stopping:
 
     @property
     def shutdown_reason(self) -> str:
-        """Why the host, or the system that lent it, asked this agent to leave."""
+        """Why the host, its scheduler or its service asked this agent to leave."""
         return shutdown_reason(self._run, self._terminations)
 
     def begins(self, grace_s: float, run_time: RunTime) -> bool:

@@ -19,7 +19,7 @@ GATHER_S = 0.001
 """The least time between reads of workers that report constantly: reading each line alone would cost too much."""
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 BACKLOG = 4096
-"""Workers that may wait in the kernel's queue, which may be shorter."""
+"""The requested length of the kernel's queue of connecting workers; the kernel may shorten it."""
 SPARE_DESCRIPTORS = 128
 """Descriptors kept for the agent: the record, digests of checkpoints, child programs."""
 _MAX_SIGNALS = 4096
@@ -93,7 +93,7 @@ class Streams:
 
     @contextlib.contextmanager
     def woken_by_signals(self) -> Iterator[None]:
-        """Let any signal end a wait at once, including the one for an ended child, so that waits may be long."""
+        """Let any signal, including SIGCHLD, end a wait at once, so that waits may be long."""
         ends = os.pipe()
         for end in ends:
             os.set_blocking(end, False)

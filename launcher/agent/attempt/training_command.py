@@ -41,7 +41,7 @@ class FromNodes(NamedTuple):
 class WaitPoint(TypedDict):
     """A recorded process of a silent command.
 
-    It has the state letter, the kernel function that the process waits in, and whether its stacks were
+    It has the state letter, the kernel function in which the process waits, and whether its stacks were
     requested.
     """
 
@@ -104,7 +104,7 @@ class Command:
         return reap(self._child)
 
     def send(self, number: int) -> List[process.ProcessProof]:
-        """Send the command a signal, which it passes on as under a shell. Return the proofs of the signals sent.
+        """Send a signal to the command's first process, which may pass it on. Return the proofs of the signals sent.
 
         torchrun kills its ranks half a minute after it has passed SIGTERM on, even if they are still saving.
         So SIGTERM goes to the ranks that handle it, and torchrun ends when they have ended.

@@ -53,7 +53,7 @@ class UnfitError(Exception):
 
 
 class AssignedCards(NamedTuple):
-    """The cards that a run got: their entry in the allowed cards, and UUIDs and capability of used ones."""
+    """The cards that a run got: their entry in the allowed cards, and the UUIDs and the capability of those in use."""
 
     allowed: AllowedCards
     gpus: List[str]

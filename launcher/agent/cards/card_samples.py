@@ -67,7 +67,7 @@ def read_row(line: str) -> Optional[Tuple[str, Dict[str, float]]]:
 
 
 class CardSamples:
-    """The nvidia-smi reports about some cards that were not taken yet; empty without nvidia-smi."""
+    """The newest figures of some cards from nvidia-smi, until a caller takes them; empty without nvidia-smi."""
 
     def __init__(self, uuids: Sequence[str], variables: Mapping[str, str]) -> None:
         """Start nothing yet; `variables` are nvidia-smi's."""

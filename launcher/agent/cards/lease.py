@@ -181,7 +181,7 @@ def is_over(run: Run) -> bool:
     if run.place_id() not in (
         None,
         process.host_id(),
-    ):  # None: its maker died before it was recorded
+    ):  # None: the process that made it died before it recorded the place
         return False
     if run_state.state_of(run)["state"] in _FREE:
         return True

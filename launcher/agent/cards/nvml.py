@@ -1,8 +1,8 @@
 """Card data from the driver's library (NVML) that nvidia-smi's tables lack.
 
-These are slices, and the capabilities if the driver is old. nvidia-smi itself uses this library. It opens no
-CUDA context, so it holds no card. It is called in a separate process, since a crash or a hang in it would
-take the agent down.
+These are MIG slices, and the compute capabilities if the driver is old. nvidia-smi itself uses this library.
+The library opens no CUDA context, so it holds no card. A separate process calls it, because a crash or a hang
+in it would take the agent down.
 """
 
 from __future__ import annotations

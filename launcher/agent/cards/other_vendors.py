@@ -9,7 +9,7 @@ from ..record.files import read_text
 
 _MAKERS = {"0x1002": "AMD", "0x8086": "Intel"}
 _MIN_VRAM = 4 << 30
-"""A processor's integrated GPU has less memory, or Intel's fixed address on the bus."""
+"""A processor's integrated GPU has less memory; Intel's has the fixed bus address below."""
 _INTEL_PROCESSORS_OWN = "0000:00:02.0"
 
 

@@ -48,9 +48,9 @@ def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | Non
 
 
 def shared_file_refused(failure: AttemptFailure, path: str) -> AttemptFailure:
-    """Return a failure as a refused write to a large file of the code that runs share.
+    """Return a failure with the class of a refused write to a large file that runs share.
 
-    `path` is the path of the file in the code.
+    `path` is the path of the file in the folder of the code.
     """
     row = BY_NAME["shared-file-refused"]
     return failure._replace(name=row.name, why=row.why, mend=row.mend.replace("model.pt", path), reason=None)

@@ -4,9 +4,9 @@ Two readers share one table (failures.py). `diagnose` takes any log and always r
 `none` or `unknown`. `prove` accepts only the exception that ended the script; the agent acts on it without
 further evidence.
 
-The first cause counts, not its consequences. A cause ranks above signs of how the end looked from outside,
-and those rank above other ranks' messages about a rank that died. Of several causes the earliest wins. An
-error after which training continued is not a cause. A warning can only explain a failure that comes after it.
+The first cause counts, not its consequences. A cause counts more than signs of how the end looked from
+outside, and these count more than other ranks' messages about a rank that died. Of several causes the
+earliest wins. An error after which training continued is not a cause. A warning can only explain a failure that comes after it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NOTHING = ("none", "unknown")
 _READ_WHOLE = 1 << 20
 _READ_MOST = 1 << 20
 _REPETITIVE_MOST = 3 << 20
-"""A long log that is larger than this without its repeated lines is read only at both ends."""
+"""If a long log is larger than this even without its repeated lines, only its beginning and its end are read."""
 _SAME_LINES = 4
 _MAX_HITS = 40
 _MAX_LINE_LENGTH, _END_OF_LINE = 1500, 500
@@ -145,7 +145,7 @@ def _cut_lines(raw: _Raw) -> LogLines:
 
 
 def _read_long(file: LogFile) -> LogLines:
-    """Return the lines to read of a long log, in pieces: it may not fit into memory several times."""
+    """Return the lines to read of a long log, in pieces: several copies of the log may not fit into memory."""
     kept = _Raw([], [])
     first, read = 1, file.start
     for piece in file.pieces():
@@ -441,7 +441,7 @@ def _quoted(lines: List[str]) -> Set[int]:
 
 
 def _later_ranks(lines: List[str]) -> Set[int]:
-    """Return the indices of torchrun's list of later failed ranks: it ended those ranks itself."""
+    """Return the indices of torchrun's list of ranks that failed later: torchrun ended those ranks itself."""
     later: Set[int] = set()
     start = None
     for place, line in enumerate(lines):
@@ -533,8 +533,8 @@ def _decide(lines: List[str], signs: _Signs, ended: ProcessEnd) -> Optional[_Hit
 def _initiating(causes: List[_Hit], strays: List[_Hit], ends: List[_Hit]) -> Optional[_Hit]:
     """Return the first hit of the kind that counts most.
 
-    If the log has a cause, an exception without a row was either caught or a consequence of it. Otherwise
-    such an exception competes with the signs of the end.
+    If the log has a cause, an exception without a row in the table was either caught or a consequence of that
+    cause. Otherwise the first of these exceptions and of the signs of the end counts.
     """
     if not causes:
         return min((*strays, *ends), key=lambda hit: hit.place, default=None)

@@ -877,7 +877,7 @@ FAILURES = (
     ),
     FailureClass(
         "hang",
-        "nothing has happened for many times the usual step time, or for an hour without one",
+        "nothing has happened for many times the usual step time, or for an hour if no step time is known",
         "compare the stacks of all processes (py-spy dump) to find the rank that is somewhere else than the others",
     ),
     FailureClass(
@@ -931,7 +931,7 @@ FAILURES = (
     FailureClass(
         "unknown",
         "the log shows that something failed, but not what",
-        "read the lines above it; of several ranks, read the others' logs too",
+        "read the lines above it; if there are several ranks, read the logs of all",
         echoes=(
             "traceback (most recent call last)",
             "childfailederror",

@@ -28,7 +28,7 @@ from .diagnose import (
 from .failures import BY_NAME
 
 END_LINES = 12
-"""The most text lines after an error that ended the work, e.g. a summary. After more, work continued."""
+"""The most text lines, e.g. a summary, that may follow an error that ended the work. If more follow, work continued."""
 _CLEAN_UP_LINES = 16
 """As END_LINES, for an error of precision: a training never overcomes it without a change."""
 _UNKNOWN_LINES = 3
@@ -37,7 +37,7 @@ _MAX_ERRORS = 8
 _MAX_BYTES = 1 << 18
 _BEFORE_PROOF = 1 << 20
 _PROOF_MOST = 1 << 24
-"""Bytes to search for an exception's chain and warnings: before the exception, and in all."""
+"""The most bytes to search for an exception's chain and warnings: before the exception, and in total."""
 _NO_DOUBT = ("preempted", "ssh-connection-lost")
 """Classes that prove nothing about a command that ended on its own with exit status 0."""
 _OF_STACK = re.compile(rb"\s|Traceback \(most recent call last\)|frame #\d|\#\d+ ")
@@ -115,7 +115,7 @@ def _read_end(file: LogFile, end: LogFile, lines: LogLines) -> LogReading:
 
 
 def _end_of(file: LogFile) -> LogFile:
-    """Return the end of the log in which an error may have ended the work, because few lines follow it."""
+    """Return the last part of the log: only an error in it may have ended the work, because few lines follow."""
     left, start = _CLEAN_UP_LINES + 1, file.size
     for start, line in file.lines_backwards():  # noqa: B007 - the last one is where it begins
         left -= _is_text(line)
@@ -150,7 +150,7 @@ def _judge(found: Diagnosis, after: LogFile) -> LogReading:
 
 
 def _is_judged_by_value(found: Diagnosis) -> bool:
-    """Whether the line of a divergence has metrics: then the last loss counts."""
+    """Whether the line that shows a divergence has metrics. If so, the last loss decides instead of the line."""
     line = (found.line or "").encode("utf-8", "replace")
     return found.name == "nan-divergence" and _metrics_of(line).is_lost
 
@@ -228,7 +228,7 @@ def _is_overcome(found: Diagnosis, log: LogFile, number: int) -> bool:
 
 
 def _is_fallback(found: Diagnosis) -> bool:
-    """Whether a line names a fallback and no exception before it, or a measured error: `Error: 0.03`."""
+    """Whether a line names a fallback and does not begin with an exception, or is a measured error: `Error: 0.03`."""
     text = found.line or ""
     if found.name == "unknown" and _MEASURED.fullmatch(text):
         return True

@@ -50,7 +50,7 @@ ARGUMENTS = {
     "packing": LibraryChange("packing of SFTConfig: args=SFTConfig(…)", "trl<0.13"),
     "verbose": LibraryChange("nothing: leave it out, and print get_last_lr()"),
 }
-"""By argument. Each counts only for a callable of the libraries above, as matched by `_CALLABLES`."""
+"""The removals by argument. Each counts only for a callable of the libraries above, as matched by `_CALLABLES`."""
 _CALLABLES = re.compile(
     r"\w*(?:Trainer|TrainingArguments|Config|ForCausalLM|ForConditionalGeneration|ForSequenceClassification"
     r"|ForTokenClassification|ForMaskedLM|ForQuestionAnswering|Model|LR|LROnPlateau|Scheduler)"
@@ -85,7 +85,7 @@ NAMES = {
     ("numpy", "NaN"): LibraryChange("numpy.nan", "numpy<2"),
     ("PIL.Image", "ANTIALIAS"): LibraryChange("PIL.Image.LANCZOS", "pillow<10"),
 }
-"""By module and name."""
+"""The removals by module and name."""
 MODULES = {
     "transformers.deepspeed": LibraryChange("transformers.integrations", _TRAINER_5),
     "torch._six": LibraryChange("Python's own str, int and collections.abc"),

@@ -61,7 +61,7 @@ DISTRIBUTIONS: Dict[str, Optional[str]] = {
     "yaml": "pyyaml",
     "zmq": "pyzmq",
 }
-"""By module, where the names differ; None if no package on an index has the module."""
+"""The distributions by module, where the names differ; None if no package on an index has the module."""
 OWN = frozenset(
     (
         "config", "configs", "common", "data", "dataset", "helpers", "layers", "lib", "losses", "model", "models",

@@ -85,7 +85,7 @@ def _words_of_name(program: str, path: str) -> CauseText:
         return CauseText(why, "did you mean '%s'?" % close[0])
     return CauseText(
         why,
-        "name one that it has, or a file with ./ before it; what pip installs comes with the job's requirements",
+        "name one that it has, or a file with ./ before it; if pip installs it, add its package to the job's requirements",
     )
 
 

@@ -1,9 +1,9 @@
 """Decide what follows a failed attempt: a remedy for the next attempt, or the end of the run.
 
 These are pure functions over records. A remedy is a set of changes to the plan's values for the next attempt.
-For example, after `cuda-oom` it is {"micro_batch": 4, "accumulation": 16}. It changes only knobs that the
-script has consumed, that is, values that it takes from us. Any other change would have no effect, and the
-attempt would fail in the same way again.
+For example, after `cuda-oom` it is {"micro_batch": 4, "accumulation": 16}. A remedy changes only knobs that
+the script has consumed, that is, values that the script takes from launcher. Any other change would have no
+effect, and the attempt would fail in the same way again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class AttemptFailure(NamedTuple):
 
     `since` is the first step whose checkpoints must not be used, None if all may be. `reason` replaces the
     class as the run's reason. `others` names the other processes that use the card. `is_elsewhere` means that
-    the full disk is not the one of the checkpoints. If it is that one, `needs` is the number of bytes that
+    the full disk does not hold the checkpoints. If it holds them, `needs` is the number of bytes that
     must be free for the next checkpoint, None if no room can be expected. `step` is the last step before the
     failure; `has_trained` is whether the attempt made any step.
     """
@@ -205,7 +205,10 @@ def _earlier_checkpoint(attempt: FailedAttempt) -> Optional[Change]:
 
 
 def _fewer_checkpoints(attempt: FailedAttempt) -> Optional[Change]:
-    """Remove old checkpoints of the run and keep one from then on; wait for room, which does not count."""
+    """Remove old checkpoints of the run, keep only one from then on, and wait for room on the disk.
+
+    A wait does not count towards the limit of `most`.
+    """
     if attempt.failure.is_elsewhere:
         return None
     if attempt.changes.get("keep_checkpoints") == 1 or attempt.plan.get("keep_checkpoints") == 0:
@@ -221,8 +224,8 @@ def _new_container(attempt: FailedAttempt) -> Optional[Change]:
 def _free_card(attempt: FailedAttempt) -> Optional[Change]:
     """Take another free card of the same kind, or wait until the same one is free.
 
-    If no other process was seen on it, one more attempt is worth it: the process may have just left. After
-    that the script itself must have opened the card twice.
+    If no other process was seen on the card, try once more: the process may have just left. If that attempt
+    fails too, the script itself must have opened the card twice.
     """
     is_own_fault = attempt.tries > 0 and not attempt.failure.others
     return None if is_own_fault else ({}, "as soon as a card is free")
@@ -231,14 +234,14 @@ def _free_card(attempt: FailedAttempt) -> Optional[Change]:
 class Edit(NamedTuple):
     """A kind of edit.
 
-    `most` bounds how often it is made without a new checkpoint; None if it is bounded anyway. `alone` is the
+    `most` is how often it may be made without a new checkpoint; None if `find` itself sets a limit. `alone` is the
     advice for a script that takes nothing from the worker.
     """
 
     find: Callable[[FailedAttempt], Optional[Change]]
-    knob: Optional[str] = None  # must have been consumed by the script
+    knob: Optional[str] = None  # the script must have consumed it
     most: Optional[int] = None
-    by_hand: str = ""  # advice if the script does not take the knob from us
+    by_hand: str = ""  # advice if the script does not take the knob from launcher
     at_last: str = ""  # advice if no change is left
     alone: str = ""
 
@@ -332,7 +335,7 @@ def preempted(number: int) -> AttemptFailure:
 class FailureDecision(NamedTuple):
     """The decision on a failure: a remedy, or the end of the run with its reason and the advice to the user.
 
-    With `waits_for` the run does not end: it waits until a client provides that.
+    With `waits_for` the run does not end: it waits until a client provides that fix.
     """
 
     reason: str
@@ -364,13 +367,13 @@ def went_on(failure: AttemptFailure, waited_for: str, checkpoint: Optional[int],
 
 
 def begun(found: Remedy, checkpoint: Optional[int]) -> Remedy:
-    """Return a remedy with the checkpoint at which its attempt began, which may not be the expected one."""
+    """Return a remedy whose text names the checkpoint from which its attempt began, which may not be the expected one."""
     words = found.text.rpartition("; ")[0]
     return found._replace(text="%s; %s" % (words, _from_where(checkpoint))) if words else found
 
 
 def _may_begin_again(attempt: FailedAttempt) -> bool:
-    """Whether a restart repeats no work: the script resumes, or takes our values and had made no step."""
+    """Whether a restart repeats no work: the script resumes, or takes launcher's values and has made no step."""
     failure = attempt.failure
     is_untouched = bool(attempt.consumed) and failure.has_trained is False and failure.name != "unknown"
     return attempt.may_begin_again or is_untouched
@@ -394,11 +397,12 @@ def _decide(attempt: FailedAttempt) -> FailureDecision:
     if change is None:
         at_last = edit.at_last % _title_in_force(attempt) if "%s" in edit.at_last else edit.at_last
         return FailureDecision(reason, None, at_last or failure.others or mend or edit.by_hand)
-    waits = failure.needs is not None  # such a disk may fill up any number of times
+    waits = failure.needs is not None  # waiting for room may be repeated without limit
     if edit.most is not None and attempt.tries >= edit.most and not waits:
         return FailureDecision(reason, None, mend)
     if not _may_begin_again(attempt):
-        if attempt.consumed and failure.has_trained is False:  # it ended before it would have asked
+        # The script ended before it could call resume_from().
+        if attempt.consumed and failure.has_trained is False:
             return FailureDecision(reason, None, mend)
         ask = _ASK if attempt.consumed else _ASK_ALONE
         return FailureDecision(reason, None, "%s; %s" % (mend, ask) if mend else ask)

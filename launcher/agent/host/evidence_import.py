@@ -6,9 +6,9 @@ The agents of these runs can write only to the run's record. The place is this h
 from a cluster is valid on each of its login nodes.
 
 A job may have written anything into the record, so its evidence counts only for its own plan: card, model,
-method and job are taken from the plan. Few records are imported per run, because the total for all runs is
-bounded: too many would displace those of others. Evidence is imported before a probe recalls it, and before
-the run is removed.
+method and job are taken from the plan. The number of records per run is limited, because the total for all
+runs is limited too: a run with too many would displace the records of others. Evidence is imported before a
+probe reads it, and before the run is removed.
 """
 
 from __future__ import annotations

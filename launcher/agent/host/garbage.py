@@ -31,7 +31,7 @@ REMOVALS_S = 30.0
 GROUP = 200
 """Runs that are judged at once."""
 MAX_ITEMS = 100_000
-"""The most items of one collection, which bounds an answer."""
+"""The most items of one collection. It limits the size of an answer."""
 
 
 class NotRemovableError(Exception):
@@ -48,7 +48,7 @@ class LastCopyError(Exception):
 
 
 def _pass() -> None:
-    """Release nothing."""
+    """Do nothing: the default of `let_go`."""
 
 
 def remove_run(
@@ -56,10 +56,10 @@ def remove_run(
 ) -> int:
     """Remove a run that has ended. Return the bytes that this frees. The caller holds its contact lock.
 
-    Files that `find_last_copies` finds must not be lost; None allows any loss. `let_go` releases the lock
-    once no process can find the run any more: a network disk keeps an open file and its folder. Raises
-    LastCopyError, and NotRemovableError for a run that has not ended. The run disappears in one step; `gc` or
-    a sweep finishes an interrupted removal.
+    `find_last_copies` returns the files that must not be lost; None allows any loss. The run disappears in one
+    step. `let_go` then releases the contact lock before the files are removed, because a network disk keeps an
+    open file and its folder. `gc` or a sweep finishes an interrupted removal. Raises LastCopyError, and
+    NotRemovableError for a run that has not ended.
     """
     state = run_state.state_of(run)["state"]
     if state not in TERMINAL and not (is_half_made(run) and _age_s(run.path) > ABANDONED_S):
@@ -74,7 +74,9 @@ def remove_run(
         os.rename(run.path, away)
         if found is not None and look_again(Run(away), OutputDigests(Run(away))) != found.look:
             os.rename(away, run.path)
-            raise NotRemovableError("run %s: a file changed while they were compared; try again" % run.id)
+            raise NotRemovableError(
+                "run %s: a file changed while its files were compared; try again" % run.id
+            )
         let_go()
         return remove(away)
 
@@ -96,7 +98,7 @@ def check_writable(root: str) -> None:
 
 @contextlib.contextmanager
 def _removal_lock(root: str, *, shared: bool) -> Iterator[bool]:
-    """Hold the removal lock, which removals share. Yield whether it is held."""
+    """Hold the removal lock, which removals of runs share. Yield whether this process got it."""
     path = lock_of_removals(root)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     lock = Lock.take(path, REMOVALS_S if shared else 0.0, shared=shared)
@@ -124,7 +126,7 @@ def paths_of_runs(root: str) -> list[str]:
 def has_code(path: str) -> bool:
     """Whether the run in a folder received its code.
 
-    Takes one look at the disk, or two for a run before 2026-11-22.
+    It asks the disk once, or twice for a run made before 2026-11-22.
     """
     return os.path.isdir(path + "/work/code") or os.path.isdir(path + "/code")
 
@@ -167,7 +169,7 @@ def remove_half_made(run: Run) -> bool:
 
 
 def put_away(run: Run) -> str:
-    """Rename the folder of a run that never began in one step, so that it can be removed. Return the new path."""
+    """Rename the folder of a run that never began, so that the run disappears in one step. Return the new path."""
     away = os.path.join(os.path.dirname(run.path), REMOVED + run.id)
     os.rename(run.path, away)
     return away
@@ -199,7 +201,7 @@ class Survey:
         self.unreadable: Dict[str, str] = {}
 
     def look(self, advance: Callable[[int], None]) -> None:
-        """Read the new runs, including runs that are made during the look.
+        """Read the runs that were not read yet, including those that are made during this call.
 
         `advance` gets the size of each group.
         """
@@ -233,12 +235,12 @@ class Survey:
         self._environments.add(str((plan.get("environment") or {}).get("name")))
         if plan.get("image"):
             self.images.add(str(plan["image"].get("name")))
-        if self._old_agents:  # otherwise the used agents do not matter
+        if self._old_agents:  # without old agents, no run needs to be asked for its agent
             with contextlib.suppress(FileNotFoundError):  # it was just removed
                 folders = list(run.newest())
                 for folder in folders:
                     self._agents.add(str(folder.read_attempt().get("agent_folder")))
-                if len(folders) < len(run.numbers()):  # the other folders may name any agent
+                if len(folders) < len(run.numbers()):  # older folders may name any agent
                     self._agents.update(self._old_agents)
 
     def doubts(self) -> Dict[str, str]:
@@ -264,7 +266,7 @@ class Survey:
                     yield "removed run", path
         for path in socket_folders.dead_folders(self._root):
             yield SOCKET_FOLDER, path
-        if self.unreadable:  # it may need any of the rest
+        if self.unreadable:  # an unreadable run may need any of the rest
             return
         for kind, path in Store(self._root).unnamed(self._contents):
             yield kind, path

@@ -2,7 +2,7 @@
 
 These are processes, leases, uploads, half-made runs and temporary files. ownership.py decides who owns a
 process. Signals are sent only by process.send, and each is recorded with its proof in
-`hosts/<host-id>/sweeps.jsonl`. Leftovers that must stay are listed with their meaning and the person to ask.
+`hosts/<host-id>/sweeps.jsonl`. Leftovers that must stay are listed with an explanation and the person to ask.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def ages(root: str, names: Collection[str]) -> Dict[str, Optional[float]]:
 def remains(run: Run) -> List[str]:
     """Return the remaining processes and leases of a run that has ended, after a short wait for them to go.
 
-    An agent in a container cannot release its leases, so they are released here. Secrets that the agent did
-    not live to erase are erased here: a job can write that its run has ended.
+    An agent in a container cannot release its leases, so they are released here. Its secrets are erased here
+    too, because a recorded end does not prove that the agent erased them: a job can write that its run ended.
     """
     if not run_state.probe_of(run).sees_host and run_state.state_of(run)["state"] in TERMINAL:
         for let_go in (forget_secrets, lease.give_back):
@@ -142,7 +142,10 @@ def _has_agent(run: Run) -> bool:
 
 
 def _hold(stack: contextlib.ExitStack, run: Run) -> bool:
-    """Keep other clients from restarting a run while its leftovers are ended. Return false if one is doing so."""
+    """Keep other clients from restarting a run while its leftovers are ended.
+
+    Return false if another client is working on the run.
+    """
     try:
         lock = Lock.take(run.contact_lock, 0.0)
     except OSError:  # the lock belongs to another user who shares the root

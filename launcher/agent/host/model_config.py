@@ -54,7 +54,7 @@ def _plain(value: Any) -> Any:
 
 
 def _hub_caches(root: str) -> list[str]:
-    """Return the folders in which huggingface_hub may keep models, by a run's variables, the nearest first."""
+    """Return the folders in which huggingface_hub may keep a run's models, the preferred one first."""
     home = os.path.expanduser(os.environ.get("HF_HOME") or os.path.join(root, "cache", "huggingface"))
     chosen = os.environ.get("HF_HUB_CACHE")
     return [

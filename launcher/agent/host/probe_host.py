@@ -121,8 +121,8 @@ def probe(
     `env` is the environment or interpreter to use, and `packages` are the job's requirements, None without a
     job. `engine` is the container engine to use, by name or by its socket's path. `model` is the job's, as in
     a plan; the `model_keys` of its config are returned. With `slurm` the facts are the cluster's instead of
-    this host's cards and engines. Other interpreters and uv are searched without a job, if the chosen
-    interpreter cannot be used, or if an environment must be made.
+    this host's cards and engines. Other interpreters and uv are looked up if there is no job, if the
+    chosen interpreter cannot be used, or if an environment must be made.
     """
     path = interpreter_path(env)
     questions: dict[str, Callable[[], Any]] = {
@@ -419,8 +419,8 @@ def _facts(path: str, version: str, packages: dict[str, str | None]) -> Interpre
 def _has_ensurepip(path: str, version: str) -> bool:
     """Whether an interpreter's standard library has ensurepip, which is a separate package on Debian.
 
-    This looks for the file, because starting the interpreter takes ten times as long. An environment uses its
-    Python's.
+    This looks for the file, because starting the interpreter takes ten times as long. A virtual environment
+    uses the ensurepip of the Python that made it.
     """
     folders = [os.path.dirname(os.path.realpath(path))]
     settings = read_text(os.path.join(os.path.dirname(os.path.dirname(path)), "pyvenv.cfg")) or ""

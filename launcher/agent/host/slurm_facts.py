@@ -197,14 +197,14 @@ def parse_gres(text: str) -> list[GresReport]:
 
 
 def parse_queue(text: str) -> dict[str, int]:
-    """Read the answer to QUEUE: the numbers of the user's waiting jobs and other jobs."""
+    """Read the answer to QUEUE: the number of the user's waiting jobs, and that of the other ones."""
     states = text.split()
     queued = states.count("PD")
     return {"queued": queued, "running": len(states) - queued}
 
 
 def parse_accounts(text: str) -> dict[str, list[str]]:
-    """Read the answer to ACCOUNTS. Without recorded accounts any account may do, and nothing is returned."""
+    """Read the answer to ACCOUNTS. If no accounts are recorded, any account may work, and the result is empty."""
     rows = [line.split("|") for line in text.splitlines() if line.count("|") == 1]
     accounts = [row[0] for row in rows if row[0]]
     qos = [name for row in rows for name in row[1].split(",") if name]

@@ -68,9 +68,9 @@ class Orphan(NamedTuple):
 
 
 class StartError(Exception):
-    """Raised if a run was not started: nothing of it is left.
+    """Raised if a run was not started: no process or job of it is left.
 
-    `code` is for programs, the message is for users.
+    The `code` is for programs and the message for users.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -102,7 +102,7 @@ class LivenessProbe(ABC):
     shutdown_reason: str = "host-shutdown"
     """The reason recorded by an agent that got SIGTERM without a stop request; its run continues later."""
     is_in_image: bool = False
-    """Whether the agent runs in an image: on its interpreter, with a GPU that the container can lose."""
+    """Whether the agent runs in an image: on the image's interpreter, with a GPU that the container can lose."""
 
     @abstractmethod
     def judge(self, runs: Sequence[Run]) -> Dict[str, RunLiveness]:
@@ -175,9 +175,9 @@ class LivenessProbe(ABC):
         return ""
 
     def remaining(self, run: Run) -> str:
-        """Return in one clause what still runs of an ended run; empty if nothing does.
+        """Return in one clause the process or job of an ended run that still runs; empty if there is none.
 
-        It is for kinds whose processes are not seen from here.
+        Only kinds whose processes are not seen from here need it.
         """
         return ""
 

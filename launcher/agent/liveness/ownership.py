@@ -68,8 +68,8 @@ class LeftoverProcesses(NamedTuple):
 def owners_of(root: str, pids: Iterable[int]) -> Dict[int, Owner]:
     """Return the owner of each pid; a pid that is not in the table belongs to a stranger.
 
-    Reads the variables of these processes, of their ancestors, and of zombies' parents only. To read those of
-    a process that waits for a driver may block until the driver answers: ask for such a process in a thread.
+    Reads the variables of these processes, of their ancestors, and of zombies' parents only. If such a
+    process waits for a driver, the read may block until the driver answers: then call this in a thread.
     """
     selected = set(pids)
     for _ in range(token_processes.MAX_LOOKS):

@@ -27,7 +27,7 @@ _BY_A_CLIENT = ("prepare", "contact")
 
 
 def lock_decides(run: Run, folder: RecordFolder) -> bool:
-    """Whether the folder's lock shows, from here, if its writer is alive.
+    """Whether the folder's lock shows, as seen from here, whether its writer is alive.
 
     Also true for a run whose locks are never seen as held, as on Slurm or Kaggle: its scheduler or service has
     already been asked, so no wait is needed.
@@ -57,13 +57,11 @@ def needs_silence(run: Run) -> Optional[RecordFolder]:
 
 
 class PredecessorExit:
-    """Watch the previous agent leave after its run continued in a later folder.
+    """Watch until the previous agent has left, after its run continued in a later folder.
 
-    It is for places where no lock shows whether that agent lives.
-
-    That agent notices the later folder, ends its training, and records that it leaves. A dead agent gives no
-    sign of life. Silence before the watch began is measured by the file system's own times, because the
-    clocks of two machines may differ.
+    This is for places where no lock shows whether the previous agent lives. If it lives, it notices the later
+    folder, ends its training, and records that it leaves. If it is dead, it gives no sign of life. Silence before
+    the watch began is measured by the file system's own times, because the clocks of two machines may differ.
     """
 
     def __init__(self, folder: RecordFolder, later: RecordFolder) -> None:

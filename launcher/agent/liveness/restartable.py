@@ -8,7 +8,7 @@ from ..record.rundir import Run
 REASON = "not-restartable"
 NO_PROGRESS = "no-progress"
 MAX_FRUITLESS = 2
-"""The sessions, or starts of a job, in a row without progress after which a run is not started again."""
+"""A run is not started again after this many sessions, or starts of its job, in a row without progress."""
 EVIDENCE = {
     "class": REASON,
     "line": "its last attempt was ended from outside",
@@ -20,10 +20,10 @@ EVIDENCE = {
 
 
 def without_progress(fruitless: int) -> dict[str, str]:
-    """Return the evidence of a run whose last starts got no further than one before them."""
+    """Return the evidence of a run whose last starts got no further than an earlier one."""
     return {
         "class": NO_PROGRESS,
-        "why": "%d starts of its job in a row got no further than one before: another would end as they did"
+        "why": "%d starts of its job in a row got no further than an earlier one: another start would end in the same way"
         % fruitless,
         "mend": "a longer time   --set slurm.time=…     or have the script resume, by worker.resume_from() or from its own file",
     }

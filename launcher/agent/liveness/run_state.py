@@ -1,4 +1,4 @@
-"""The state of a run: its last record or, if its writer is gone before an end, the verdict of its probe."""
+"""The state of a run: its last record or, if the agent is gone and recorded no end, the verdict of its probe."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def state_of(run: Run) -> StateRecord:
 
 
 def states_of(runs: Sequence[Run]) -> Dict[str, StateRecord]:
-    """Return the states of runs by id: that of the highest folder, or the state that its free lock implies.
+    """Return the states of runs by id: that of the highest folder or, if its lock is free before an end, a verdict.
 
     A free lock before an end makes a run `resuming` if it is alive, coming back or silent, and `interrupted`
-    if it is gone. A gone run whose user asked to stop it is `stopped`, even without a record of that, because
-    a full disk has no room for one. A verdict may name another state. Where the lock of a live run is never
-    seen as held, a run that is not gone keeps its recorded state. A record made on another host is returned
-    as written, never judged: its locks mean nothing here. All runs of one kind of runtime are judged at once.
+    if it is gone. A gone run whose user asked to stop it is `stopped`, even if no end is recorded, because
+    a full disk has no room for a record. A verdict may name another state. In a place where the lock of a
+    live run is never seen as held, a run that is not gone keeps its recorded state. A record made on another
+    host is returned as written, never judged: its locks mean nothing here. All runs of one kind of runtime are judged at once.
     A run that cannot be read is UNREADABLE and does not affect other runs.
     """
     states: Dict[str, StateRecord] = {}
@@ -89,7 +89,7 @@ def states_of(runs: Sequence[Run]) -> Dict[str, StateRecord]:
 
 
 def is_unwritten(state: StateRecord) -> bool:
-    """Whether a run has ended by its user's wish alone, so that no record has its end yet."""
+    """Whether a run has ended although no record has its end yet: its agent is gone, and the verdict is an end."""
     return state.get("fate") == liveness.GONE and state["state"] in TERMINAL
 
 
@@ -107,7 +107,7 @@ class _Unheld(NamedTuple):
 
 
 def _recorded(run: Run) -> StateRecord | _Unheld:
-    """Return the run's state if its record settles it, otherwise the `_Unheld` that needs a verdict."""
+    """Return the run's state if its record is enough to know it, otherwise the `_Unheld` that needs a verdict."""
     last = run.last()
     if last is None and run.has_lost_folders():
         return unreadable(UnreadableError(run.record, "has lost its first folder"))
@@ -142,7 +142,7 @@ def _judge(runs: Sequence[Run]) -> Dict[str, liveness.RunLiveness]:
 
 
 def _judged(unheld: _Unheld, verdict: liveness.RunLiveness) -> StateRecord | None:
-    """Return the state of a run by its verdict; None if it was taken over since its lock was seen free."""
+    """Return the state of a run by its verdict; None if an agent has taken it over since its lock was seen free."""
     run, last, state = unheld
     newest = run.last()
     sees_lock = probe_of(run).sees_lock

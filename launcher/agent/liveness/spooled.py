@@ -40,16 +40,15 @@ class Spooled(LivenessProbe):
     def judge(self, runs: Sequence[Run]) -> Dict[str, RunLiveness]:
         """Read the record of each run's session.
 
-        It is written before a session is requested: without it no session exists.
+        The record is written before a session is requested: without a record no session exists.
         """
         return {run.id: _verdict(run) for run in runs}
 
     def hopeless(self, run: Run) -> Optional[Tuple[str, str, JsonObject]]:
-        """Give up a run that another session could not continue.
+        """Return state, reason and evidence of a run that no other session could continue.
 
-        That is a run that was deleted, one whose script cannot start again, or one whose last sessions left
-        no checkpoint: another session would end as those did. To delete the session is how a service lets a
-        user stop the run.
+        That is a run whose session was deleted, which is how a user stops a run in a service; a run whose script
+        cannot start again; or a run whose last sessions left no checkpoint, so that another would not either.
         """
         record = read_json(run.service)
         fruitless = int(record.get("fruitless") or 0)
@@ -70,9 +69,9 @@ class Spooled(LivenessProbe):
         evidence = {
             "class": restartable.NO_PROGRESS,
             "line": line,
-            "why": "%d sessions in a row left no new checkpoint: another one would end as they did"
+            "why": "%d sessions in a row left no new checkpoint: another session would end in the same way"
             % fruitless,
-            "mend": "what stopped them is in the log; a script saves within a session by worker.due, or `save_every_minutes`",
+            "mend": "the log shows why; to save within a session, use worker.due or `save_every_minutes`",
         }
         return "failed", restartable.NO_PROGRESS, evidence
 

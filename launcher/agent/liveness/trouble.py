@@ -21,7 +21,7 @@ STILL_S = 20.0
 FAR_STILL_S = 90.0
 """The same for heartbeats on a shared disk, which may show old contents for a minute."""
 LATE_S = 7.0
-"""One missed heartbeat: a disk that became read-only accepts none."""
+"""One missed heartbeat. After it the disk is tried: a read-only disk accepts no heartbeats."""
 MIN_ROOM = 64 * 1024
 """A file system with fewer free bytes counts as full."""
 MIN_FILES = 8
@@ -42,8 +42,8 @@ _WORDS = {
 def trouble_of(run: Run, state: StateRecord, *, asks: bool = False) -> TroubleRecord | None:
     """Return why a live run of this place makes no progress; None if it has no trouble or none is known.
 
-    With `asks` the disk is tried and a container's engine asked at once. Otherwise the disk is tried after
-    one late heartbeat, and the engine is asked once the agent has been still for STILL_S.
+    With `asks`, try the disk and ask the container's engine at once. Otherwise try the disk after one late
+    heartbeat, and ask the engine once the agent has been still for STILL_S.
     """
     run_probe = probe_of(run)
     if state.get("state") not in (*LIVE, "resuming") or not run.has_locks_here(run_probe.place_id()):

@@ -74,7 +74,7 @@ class _Numbers(NamedTuple):
 
 
 class BarForm(NamedTuple):
-    """The positions of the parts of a bar in a line. If `is_titled`, its title may contain numbers too."""
+    """The positions of the parts of a bar in a line. If `is_titled`, the bar's title may contain numbers too."""
 
     title: slice
     position: slice
@@ -320,11 +320,11 @@ class BarPasses:
         return [Shown(bar, pairs, self._step(0) if self._ahead == 0 else None)]
 
     def _settle(self, moved: int, *, is_changed: bool) -> List[Shown]:
-        """Return the held numbers after the bar has moved. `is_changed`: it shows new numbers at once."""
+        """Return the held numbers after the bar has moved. `is_changed`: the bar shows new numbers in its new state."""
         drawn, last = self._drawn, self._held[-1:]
         if (
             self._held and is_changed and moved > 1
-        ):  # it counts something else, or the numbers were shown before the first step
+        ):  # the bar does not count steps, or the numbers were shown before the first step
             self._ahead = _UNKNOWN
         elif self._held and (is_changed or drawn > moved):
             self.give_up()

@@ -7,7 +7,7 @@ from typing import Any, Dict, Mapping
 from ..liveness import ALIVE, COMING_BACK
 
 LIVENESS = {"running": ALIVE, "paused": ALIVE, "restarting": COMING_BACK}
-"""The verdict by a container's status. With any other status, `created` too, only a client starts it."""
+"""The verdict by a container's status. With any other status, including `created`, only a client starts the container."""
 
 Access = Mapping[str, Any]
 """How to reach an engine, from a run's record: {"socket", "program", "sudo"}."""

@@ -30,7 +30,8 @@ class DockerLiveness(LivenessProbe):
     shows_processes = False  # a container's processes end with it, and its pids mean nothing outside
     sees_host = False
     is_in_image = True
-    shutdown_reason = "container-stopped"  # the host may be up: `docker stop`, or a restart of the engine
+    # The cause may also be `docker stop` or a restart of the engine.
+    shutdown_reason = "container-stopped"
 
     def __init__(self) -> None:
         """Start without answers."""
@@ -76,7 +77,7 @@ class DockerLiveness(LivenessProbe):
         return container is not None and container["status"] == "paused"
 
     def standstill(self, run: Run) -> str:
-        """Return that the engine does not answer; empty if it does."""
+        """Return a message if the engine does not answer; otherwise an empty text."""
         try:
             self.containers_of(_access(run), [run.id])
         except EngineSilentError as error:

@@ -31,7 +31,7 @@ STOPPED = "pid %d is stopped (SIGSTOP), its agent is dead, and its training may 
 
 
 class NativeLiveness(LivenessProbe):
-    """A held keeper's lock means that the agent will start again, unless the keeper is stopped."""
+    """If the keeper's lock is held, the agent will start again, unless the keeper is stopped."""
 
     is_started_by_client = False
 
@@ -57,7 +57,7 @@ class NativeLiveness(LivenessProbe):
         """Signal the run's agent."""
         try:
             agent = agent_of(run)
-        except OSError:  # its job keeps changing file modes; the wish is written
+        except OSError:  # the run's job keeps changing file modes; the agent will still read the wish
             return
         if agent is None:
             return
@@ -131,7 +131,7 @@ def start_keeper(run: Run, after: int) -> subprocess.Popen[bytes]:
 
 def _open_keeper(run: Run) -> subprocess.Popen[bytes]:
     variables = secret.without(dict(os.environ), run.read_plan())
-    # The token proves that the keeper is ours, in whatever session it ends up. Its ancestors prove nothing.
+    # The token proves that the keeper is ours, in any session. Its ancestors prove nothing.
     variables.update({token_processes.OF_RUN: read_text(run.token) or "", token_processes.OF_KEEPER: "1"})
     with open(open_regular(run.keeper_log, APPENDING), "ab") as log:
         return subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The number of jobs before ours in the queue of their partitions, from one query for the whole cluster.
+"""The number of jobs before ours in the queue of our partitions, from one query for the whole cluster.
 
 Slurm is asked only while a run waits for its turn, and the answer is cached for long, because a cluster may
 have very many jobs. The number is not worth a delay: without an answer it is left out. It is also left out
@@ -66,7 +66,7 @@ class WaitingJobs:
     """The waiting jobs of a cluster."""
 
     def __init__(self, places: Dict[str, JobPriority], counted: List[JobPriority]) -> None:
-        """Store the place of each job, and the places of those that count as being before others."""
+        """Store the place of each job, and the places of the jobs that count as being in line."""
         self.places = places
         self._counted = counted
         self._orders: Dict[FrozenSet[str], List[Tuple[int, int, int]]] = {}

@@ -77,9 +77,9 @@ _ASIDE = (
     *("JobArrayTaskLimit", "Licenses", "Reservation", "ReservationDeleted", "ReqNodeNotAvail"),
     *("job requeued in held state", "launch failed requeued held"),
 )
-"""The reasons of a job that would not start even as the first in the queue."""
+"""The reasons of a job that would not start even if it were the first in the queue."""
 _ESTIMATED = frozenset(("", "Resources", "Priority", "BeginTime"))
-"""The reasons for which a start time is more than an old estimate."""
+"""The reasons with which Slurm's start time is current; with others it may be an old estimate."""
 _CARDS = re.compile(r"gpu(?::([a-z]\w*))?(?::(\d{1,9}))?", re.IGNORECASE)
 _LIMITS = re.compile(r"(QOS|Assoc|MaxJobsPer)\w*")
 
@@ -193,8 +193,8 @@ def parse_shown(text: str) -> Optional[SlurmJob]:
 def is_shown_of(text: str, run: str, folder: str) -> bool:
     """Whether an answer to SHOW is about a job of a run.
 
-    It is by the job's name, or by its working folder: the run's folder is used by no other job. A user may
-    rename a job, and a cluster may set all comments itself.
+    The job's name or its working folder proves it: no other job uses the run's folder. A user may rename a
+    job, and a cluster may set all comments itself.
     """
     values = _values(text)
     return values.get("JobName") in names_of(run) or values.get("WorkDir") == folder
@@ -323,7 +323,7 @@ def has_ended(job: SlurmJob) -> bool:
 def judge_history(job: SlurmJob, *, has_begun: bool) -> RunLiveness:
     """Return the verdict on a job that only `sacct` knows.
 
-    If it has not ended by that, the controller has lost it.
+    If `sacct` shows no end of the job, the controller has lost it.
     """
     if job.state in _ENDED or job.state in _TO_COME:
         return judge(job, has_begun=has_begun)
@@ -332,9 +332,9 @@ def judge_history(job: SlurmJob, *, has_begun: bool) -> RunLiveness:
 
 
 def is_in_line(reason: str) -> bool:
-    """Whether a job that waits for this reason counts as before others.
+    """Whether a job that waits for this reason is in line, so that it counts as being before later jobs.
 
-    It does not if something else holds it back, such as a limit of its user, a dependency or a begin time.
+    It is not in line if something else holds it back, such as a limit of its user, a dependency or a begin time.
     """
     return _first_word(reason) not in _ASIDE and not _LIMITS.fullmatch(reason)
 

@@ -82,7 +82,7 @@ class SlurmLiveness(LivenessProbe):
         return slurm_submission.read(run).job
 
     def judge(self, runs: Sequence[Run]) -> Dict[str, RunLiveness]:
-        """Ask the queue once for all runs, the controller for each missing job, and accounting at last."""
+        """Ask the queue once for all runs, then the controller for each missing job, then accounting."""
         submissions = {run.id: slurm_submission.read(run) for run in runs}
         try:
             queue = _by_id(self._queue.answer())
@@ -128,7 +128,7 @@ class SlurmLiveness(LivenessProbe):
     def is_removed(self, run: Run) -> bool:
         """Whether no job was ever submitted for the run.
 
-        One that has ended may have left files or processes.
+        A job that has ended may have left files or processes.
         """
         submission = slurm_submission.read(run)
         return not submission.jobs and submission.asked is None
@@ -188,7 +188,7 @@ class SlurmLiveness(LivenessProbe):
             raise EndError("Slurm does not cancel job %s of %s: %s" % (job.id, run.id, refused))
 
     def remaining(self, run: Run) -> str:
-        """Return that the run's job still has its nodes, or may still get some; empty otherwise."""
+        """Return a message if the run's job still has its nodes or may still get some; otherwise an empty text."""
         try:
             job = self._ask_for_job(run)
         except SlurmSilentError as error:
@@ -212,7 +212,7 @@ class SlurmLiveness(LivenessProbe):
         return [found for found in (_stray(root, job) for job in jobs) if found is not None]
 
     def standstill(self, run: Run) -> str:
-        """Return that the agent's heartbeat has stopped, although Slurm reports its job as running."""
+        """Return the message for an agent whose heartbeat has stopped although Slurm reports its job as running."""
         verdict = self.judge([run])[run.id]
         return "no sign of life from its node; %s" % verdict.words if verdict.words else ""
 
@@ -234,7 +234,7 @@ class SlurmLiveness(LivenessProbe):
         return job if job is not None and not slurm_jobs.has_ended(job) else None
 
     def _job_of(self, run: Run, submission: SubmittedJobs) -> Optional[str]:
-        """Return the id of a run's job, also if its `sbatch` gave no answer. Raises SlurmSilentError."""
+        """Return the id of a run's job, even if its `sbatch` gave no answer. Raises SlurmSilentError."""
         if submission.asked is not None:
             return slurm_submission.unknown_job(run, submission, self._submitted.answer())
         return submission.job
@@ -246,17 +246,18 @@ class SlurmLiveness(LivenessProbe):
     def _is_older(self, run: Run, job: Optional[str], queue: Dict[str, SlurmJob]) -> bool:
         """Whether the queue's answer seems older than the run's last change.
 
-        A waiting job makes it ask only once for each folder of the run.
+        For a job that waits, this is true at most once for each folder of the run.
         """
         if job is None:
             return False
-        if job not in queue:  # another agent may have submitted it
+        if job not in queue:  # another agent may have submitted it since the answer
             return job not in self._missing
         last = run.last()
         if queue[job].state != slurm_jobs.WAITS or last is None or self._looked_at.get(run.id) == last.number:
             return False
         self._looked_at[run.id] = last.number
-        return last.number > 1 and last.read_state().get("state") in (None, *LIVE)  # it may have begun
+        # The job may have begun since the answer.
+        return last.number > 1 and last.read_state().get("state") in (None, *LIVE)
 
     def _look_beyond(self, run: Run, job: str) -> Optional[SlurmJob]:
         """Return the run's job from the controller if the queue lacks it, unless its end is on record.
@@ -373,7 +374,7 @@ def _own(run: Run, job: Optional[SlurmJob]) -> Optional[SlurmJob]:
 
 @functools.lru_cache(maxsize=1024)
 def _shown(job: str, _period: int) -> str:
-    """Return the controller's answer about a job, asked once in a period. Raises SlurmSilentError."""
+    """Return the controller's answer about a job, asked at most once in a period. Raises SlurmSilentError."""
     return ask([*slurm_jobs.SHOW, job]).text
 
 
@@ -389,7 +390,7 @@ def _note_end(run: Run, job: SlurmJob, noted: Optional[SlurmJob]) -> None:
 
 
 def _stray(root: str, job: slurm_jobs.ActiveJob) -> Optional[Orphan]:
-    """Return a job as a stray; None if a run needs it, or if it is not of this root."""
+    """Return a job as an orphan; None if a run needs the job, or if the job is not of this root."""
     run_id = job.run_below(root)
     if run_id is None or not RUN_ID.fullmatch(run_id):
         return None
@@ -414,13 +415,13 @@ def _stray(root: str, job: slurm_jobs.ActiveJob) -> Optional[Orphan]:
 
 
 def _if_it_can_continue(run: Run, verdict: RunLiveness) -> RunLiveness:
-    """Return the verdict on a run; if its job is gone for good and its script cannot start again, it has failed.
+    """Return the verdict on a run; if its job is gone for good and its script cannot start again, the run has failed.
 
-    Its agent records that end itself, unless it was killed first: a script may ignore TERM for too long.
+    The agent records that end itself, unless it was killed first because the script ignored TERM for too long.
     """
     if verdict.liveness != GONE or verdict.state in TERMINAL:
         return verdict
-    from .. import restartable  # few jobs end so, and loading it would delay every launch
+    from .. import restartable  # few jobs end in this way, and loading it would delay every launch
 
     if restartable.may_begin_again(run):
         return verdict
@@ -439,7 +440,7 @@ def _end_of_log(run: Run) -> str:
 
 
 def _has_begun(run: Run) -> bool:
-    """Whether an agent has had the run: the first folder belongs to the client that prepared it."""
+    """Whether an agent has worked on the run: it has a second folder, because the client that prepared it made the first."""
     numbers = run.numbers()
     return bool(numbers) and numbers[-1] > 1
 

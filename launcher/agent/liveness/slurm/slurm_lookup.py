@@ -1,6 +1,6 @@
 """The controller's record of jobs that its queue does not list, from `scontrol`, one job at a time.
 
-A queue that is behind, or that a site's own program answers for, may lack a running job. So a job missing
+The queue's answer may lack a running job, if it is late or if a site's own program gives it. So a job missing
 from the queue has not necessarily ended: the controller must report its end, or not know its number.
 """
 
@@ -21,7 +21,7 @@ _UNKNOWN = "Invalid job id specified"
 
 
 class JobLookup:
-    """Cached answers about jobs. An end is final, and so is an unknown number."""
+    """Cached answers about jobs. The end of a job is final, and so is the answer that its number is unknown."""
 
     def __init__(self) -> None:
         """Start without answers."""
@@ -78,7 +78,7 @@ def shown(run: Run, job: str) -> Optional[SlurmJob]:
         return None
     found = slurm_jobs.parse_shown(answer.text) if answer.code == 0 else None
     if found is None:
-        said = answer.said.strip().splitlines()[-1:] or ["it says nothing of job %s" % job]
+        said = answer.said.strip().splitlines()[-1:] or ["it prints nothing about job %s" % job]
         raise SlurmSilentError("scontrol show job: %s" % said[0][:200])
     is_ours = found.run_id == run.id or slurm_jobs.is_shown_of(answer.text, run.id, run.path)
     return found if is_ours else None

@@ -121,8 +121,8 @@ def _find(program: str) -> Optional[str]:
 def cluster_name() -> str:
     """Return the name of the cluster that this machine belongs to; empty if it has none, or if unknown.
 
-    It is read from the programs' own configuration, so no controller need answer. If that lacks the name, the
-    controller is asked; if it does not answer, it is asked again later.
+    The name is read from the programs' own configuration, which needs no controller. If that lacks the name, the
+    controller is asked. If the controller does not answer, it is asked again after NAME_KEPT_S.
     """
     return _cluster_name(int(time.monotonic() / NAME_KEPT_S))
 

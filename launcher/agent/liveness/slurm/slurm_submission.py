@@ -65,7 +65,7 @@ _SUBMISSION: Shape = {
     "refused": _is_text,
 }
 _END: Shape = {"job": _is_id, "state": _is_text}
-"""The required shapes of the two records: a job can write one, too."""
+"""The required shapes of the two records. They are checked, because a job can write these files too."""
 
 
 class SubmittedJobs(NamedTuple):
@@ -190,9 +190,9 @@ def claim(run: Run, job: str) -> bool:
 
 
 def note_end(run: Run, job: str, state: str) -> None:
-    """Record that a job of a run ended in a state of Slurm's, which Slurm may forget.
+    """Record the state in which a job of a run ended, because Slurm may forget it.
 
-    It has its own file: any process that looks at a run may write it, and must not overwrite a submission.
+    The record has its own file: any process that looks at a run may write it, and must not overwrite a submission.
     """
     write_durably(run.slurm_end, strict_json.encode({"version": VERSION, "job": job, "state": state}) + "\n")
 
@@ -277,7 +277,7 @@ def script(run: Run) -> str:
     ]
     lines = [
         "#!/bin/bash" if modules else "#!/bin/sh",
-        "trap '' USR1",  # until the agent handles it: it would end the script, and the job would fail
+        "trap '' USR1",  # until the agent handles USR1: before that, USR1 would end the script, and the job would fail
         *(loading if modules else ()),
         *start_of_agent("job", run),
     ]
