@@ -45,9 +45,9 @@ sys.exit(main(sys.argv[1:]))
 # this user's entries. An agent file that others could have opened for writing is replaced: only this user has
 # ever written to the new inode. A full or read-only disk must not keep a client from stopping and removing
 # runs: the agent then runs from memory. If the host lacks the complete agent file, the program reads it from
-# standard input; then it becomes `serve`. Its magic line starts on a new line, after any output of the login.
-# It reads with os.read, so that it consumes no bytes of the requests behind the file. The root's id is the
-# target of a symbolic link, which is created atomically.
+# standard input. Finally it executes the agent's `serve`. The magic line, which starts each answer, begins on a
+# new line, after any output of the login. The program reads with os.read, so that it consumes no bytes of the
+# requests behind the file. The root's id is the target of a symbolic link, which is created atomically.
 _BOOT = """
 import errno, grp, hashlib, os, pwd, stat, sys
 root, digest = os.path.abspath(os.path.expanduser(sys.argv[1])), sys.argv[2]
@@ -233,7 +233,7 @@ def shell_command(python: str | None, root: str) -> str:
     version = 'v=$("$p" -V 2>&1 </dev/null) && v="${v#Python }${e:+ ($e)}"'
     seen = f'if {version} || command -v "$p" >/dev/null; then f="$f, $p $v"; fi'
     tell = (
-        'set -f; echo; echo "LAUNCH-AGENT 1 no-python" ${f#, }'  # in one line, even if they printed several
+        'set -f; echo; echo "LAUNCH-AGENT 1 no-python" ${f#, }'  # in one line, even if the Pythons printed several
     )
     script = f"f=; for p in {names}; do if {check}; then {boot}; fi; {seen}; done; {tell}"
     return f"exec sh -c {shell_word(script)} {shell_word(root)}"

@@ -30,16 +30,16 @@ class Keyboard(Protocol):
 
 
 Company = Callable[[threading.Event], Iterator[bytes]]
-"""Yields the next messages to the agent, often empty, until the event reports the program's end."""
+"""Yields the next messages to the agent until the event reports the program's end. A message may be empty."""
 
 
 def told(verb: str, **values: int) -> bytes:
-    """Return a message to the agent for the time while a program runs."""
+    """Return a message to send to the agent while a program runs."""
     return json.dumps({"verb": verb, **values}).encode() + b"\n"
 
 
 def until(is_enough: Callable[[], bool]) -> Company:
-    """Ask the agent to end the program once it `is_enough`."""
+    """Ask the agent to end the program once `is_enough` returns true."""
 
     def words(is_over: threading.Event) -> Iterator[bytes]:
         is_said = False

@@ -1,7 +1,7 @@
 """A process that outlives this command and serves the next ones: its start, and its socket.
 
-It inherits nothing from this command, neither secrets nor descriptors. A marker file exists from before its
-start until it listens, so that `launch hosts --close` misses none.
+It inherits no secrets and no open files from this command. A marker file exists from before its start until it
+listens, so that `launch hosts --close` misses no such process.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Listener:
             self.socket.close()
             raise
         try:
-            mark.unlink()  # now `hosts --close` finds the socket; if it has found the marker, this fails
+            mark.unlink()  # now `hosts --close` finds the socket; if it has removed the marker, this fails
         except OSError:
             self.close()
             raise

@@ -1,9 +1,9 @@
 """The background process that keeps a connection to a host open for later commands.
 
 `persistent_connection.py` starts it. It makes its own connection, without asking the user. Commands ask it
-for streams over a Unix socket: each first asks for a stream to a new agent. It forwards bytes and stores
-none. It exits after the host's `hold` seconds without a command, when the connection is lost, when its socket
-is removed, and after an hour in any case.
+for streams over a Unix socket; the first stream of each command leads to a new agent. It forwards bytes and
+stores none. It exits after the host's `hold` seconds without a command, when the connection is lost, when its
+socket is removed, and after an hour in any case.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class LocalLink:
     """An agent in its own process and session, so that Ctrl-C does not reach it."""
 
     def __init__(self, host: Host, variables: Mapping[str, str] | None = None) -> None:
-        """Start the agent, with the variables that its runs may inherit, and these."""
+        """Start the agent, with the variables that its runs may inherit, and `variables`."""
         self.about = "this machine"
         self._name = host.name
         self._programs: list[ProgramStream] = []
@@ -61,7 +61,7 @@ class LocalLink:
         return _port(self._name, port)
 
     def open_program(self, words: Sequence[str]) -> ProgramStream:
-        """Open a stream to the standard input and output of a program, which ends with it.
+        """Open a stream to the standard input and output of a program. The program ends with the stream.
 
         Raises HostError.
         """
@@ -75,7 +75,7 @@ class LocalLink:
     def close(self) -> None:
         """Close the connection.
 
-        The agent exits at once; otherwise this process terminates it, as its parent.
+        The agent should then exit at once. If it does not, this process, its parent, terminates it.
         """
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -98,7 +98,7 @@ class LocalConnection:
     about = "this machine"
 
     def __init__(self, host: Host, variables: Mapping[str, str] | None = None) -> None:
-        """Start no agent yet. Agents get the variables that the host's runs may inherit, and these."""
+        """Start no agent yet. Agents get the variables that the host's runs may inherit, and `variables`."""
         self._host = host
         self._variables = variables
         self._lock = threading.Lock()
@@ -137,7 +137,7 @@ class LocalConnection:
         return _port(self._host.name, port)
 
     def open_program(self, words: Sequence[str]) -> ProgramStream:
-        """Open a stream to the standard input and output of a program, which ends with it.
+        """Open a stream to the standard input and output of a program. The program ends with the stream.
 
         Raises HostError.
         """

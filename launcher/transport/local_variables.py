@@ -48,7 +48,7 @@ def of_local_runs(host: Host, variables: Mapping[str, str]) -> dict[str, str]:
 def is_inherited(host: Host, name: str) -> bool:
     """Whether a run on this machine inherits a variable.
 
-    By default: if the list has it and it is no credential.
+    By default, a run inherits a variable if the list has its name and the name is not like a credential's.
     """
     if host.variables == "inherit" or name in _PLAIN or name.startswith(_OURS):
         return True

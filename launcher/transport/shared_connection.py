@@ -150,7 +150,7 @@ class SharedConnection:
             circuit = _LiveConnection(self.host, self._connect())
         except BaseException as error:
             self._failed_at = time.monotonic()
-            # Ctrl-C belongs to this thread: the others try themselves.
+            # Ctrl-C interrupts only this thread: the others connect themselves.
             is_known = isinstance(error, Exception)
             attempt.set_exception(
                 error if is_known else ConnectionLostError(self.host, f"{self.host}: interrupted")

@@ -22,18 +22,18 @@ from launcher.base.whole_file import write_whole
 from launcher.upload.default_exclusions import SAMPLE, holds_private_key, sample
 
 FIELDS = 6
-"""The number of fields of a file: size, two times and inode as read, is it a private key, SHA-256."""
+"""The number of fields of a file: size, two times and inode as read, whether it is a private key, SHA-256."""
 RULES = 2
 """The version of the rules for private keys.
 
 Increase it when the rules change, so that files are checked again.
 """
-_RULES_KEY = ""  # no path is empty
+_RULES_KEY = ""  # differs from every path
 PIECE = 1 << 18
 LATELY_S = 1.0
-"""For this many seconds after the start of a walk, the file status that it read is still used.
+"""For this many seconds after the start of a walk, the walk's reading of a file's status is still used.
 
-A user does not change a file so soon.
+A user hardly changes a file so soon.
 """
 SETTLED_NS = 2_000_000_000  # a younger file is read again: two changes within a clock tick look like one
 

@@ -85,7 +85,7 @@ class FolderWalk:
         self._folder = folder
         self._base = (
             f"{folder}".rstrip(os.sep) + os.sep
-        )  # text: a Path for each of 10,000 files costs more than the disk
+        )  # a string: making a Path for each of 10,000 files takes longer than reading the disk
         self._top, self._key, self._hidden, self._digests = top, key, hidden, digests
         self._rules = tuple(rules)
         self._links: list[WalkedFile] = []
@@ -110,7 +110,7 @@ class FolderWalk:
         if where and self._uses_git and any(item.name == ".git" for item in items):
             ignored = (
                 ignored_by_git(Path(self._base + where)) or frozenset()
-            )  # of a submodule, or a repository in this one
+            )  # the rules of a submodule, or of another repository inside this one
             mode = mode._replace(ignored=mode.ignored | {where + name for name in ignored})
         if where and any(item.name == FILE for item in items):
             # As with git, a file in an excluded folder includes nothing.
@@ -146,8 +146,8 @@ class FolderWalk:
             self._leave(f"{path}/", why, size)
         if not any(rules.includes for rules in mode.rules):
             return
-        # A rule like `!*.py` does not apply inside an environment or git-ignored folders; one with the path
-        # does.
+        # A rule like `!*.py` does not apply inside an environment or a git-ignored folder; a rule with the
+        # folder's path does.
         plain_why = self._why(item, f"{path}/", parent, None, mode)
         is_secret = plain_why is not None and plain_why.is_secret
         by_path = mode.by_path or plain_why is not None
@@ -202,9 +202,9 @@ class FolderWalk:
     def _why(
         self, item: os.DirEntry[str], path: str, parent: str, verdict: IgnoreVerdict | None, mode: Mode
     ) -> ExclusionReason | None:
-        """Return why an entry is excluded: by the default exclusions, or by git unless a rule includes it.
+        """Return why an entry is excluded, or None if it is not.
 
-        Or None.
+        The default exclusions exclude it, or git, unless a rule includes it.
         """
         is_folder = path.endswith("/")
         if self._hidden and (hidden := self._hidden.get(self._base + path.rstrip("/"))) is not None:
@@ -214,7 +214,7 @@ class FolderWalk:
         if is_folder and os.path.exists(f"{self._base}{path}pyvenv.cfg"):
             return ExclusionReason.ENVIRONMENT
         if is_folder and os.path.exists(f"{self._base}{path}{index_folder.COUNT_FILE}"):
-            return ExclusionReason.RUNS  # of another LAUNCH_RUNS, or of a launch from a folder below
+            return ExclusionReason.RUNS  # another LAUNCH_RUNS, or the runs folder of a launch from a folder below
         return (
             ExclusionReason.GIT if verdict is None and not mode.is_included and path in mode.ignored else None
         )

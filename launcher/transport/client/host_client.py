@@ -93,7 +93,7 @@ _READ = TypeAdapter(Annotated[int, Field(ge=0)], config=ConfigDict(defer_build=T
 
 
 class HostClient(ForwardingOpener):
-    """A connection to a host that answers, by the agent at its other end. Use it as a context manager."""
+    """A connection to a host's agent, which answers the requests. Use it as a context manager."""
 
     def __init__(self, channel: Calls, reader: Reader | None = None) -> None:
         """Use this channel, and close it at the end.
@@ -174,7 +174,7 @@ class _VerbGroup:
     ) -> AgentReply:
         """Send a request whose answer follows JSON lines. `take` gets each line.
 
-        `wait_s` and `total_s` are those of a stream.
+        `wait_s` and `total_s` limit the time, as for a stream.
         """
         count = size = signs = 0
         began = time.monotonic()
@@ -287,7 +287,7 @@ class RunList(_VerbGroup):
         return self._ask(_Located, "place", run=run).place
 
     def entrance(self, run: str) -> list[str]:
-        """Return the command that starts a program on the host which acts as an agent beside the run's processes.
+        """Return the command on the host that starts an agent beside the run's processes, e.g. on another node.
 
         Raises AgentError `no-job` while its job does not run, and `silent` if its state is unknown.
         """
@@ -361,7 +361,7 @@ class RunList(_VerbGroup):
     def move(self, run: str, target: MovedTo, instead: Sequence[str] = ()) -> MovedTo:
         """Record that an ended run continues elsewhere. Return the recorded target: an earlier move is kept.
 
-        `instead` are successors that never began. A recorded one of them is replaced.
+        `instead` are successors that never began. If one of them is the recorded target, it is replaced.
         """
         return self._ask(
             _Moved,
@@ -423,7 +423,7 @@ def _split(stream: Incoming) -> Iterator[bytes]:
 
 
 UNSAFE_NAME = "its name has control characters; rename it there"
-"""The reason for leaving out a run's file: when a later list shows its name, the terminal would obey it."""
+"""The reason for leaving out a run's file. A terminal that shows the name would execute its control characters."""
 
 
 class _LineTooLongError(Exception):
@@ -470,7 +470,7 @@ class Preparation(_VerbGroup):
         self._channel.call("sources", plan.to_file())
 
     def lacking(self, manifest: Mapping[str, Any]) -> list[str]:
-        """Return the SHA-256 of the files of a tree that the host lacks. Create nothing on it."""
+        """Return the SHA-256 of the files of a tree that the host lacks. Create nothing on the host."""
         return self._ask(_Missing, "lacking", json.dumps(manifest).encode(), deadline_s=DISK_S).missing
 
     def forgo(self, run: str) -> bool:

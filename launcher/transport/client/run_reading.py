@@ -26,7 +26,7 @@ from launcher.values.base import Record
 READ_S = 10.0
 """The seconds by which an answer may exceed the requested wait before the link counts as lost."""
 PACE_S = 0.01
-"""The minimum seconds between two requests, per run in a request: 50 runs are asked about twice a second."""
+"""The minimum seconds between two requests, for each run in a request: a request for 50 runs is sent twice a second."""
 
 
 class Reader(Protocol):
@@ -125,11 +125,11 @@ class _Asked:
         self.answer: Future[AgentReply] = Future()
 
     def left_s(self) -> float:
-        """Return the seconds for which it may still wait for news."""
+        """Return the seconds for which the thread may still wait for news."""
         return max(0.0, self._until - time.monotonic())
 
     def question(self) -> JsonObject:
-        """Return the question in its present form."""
+        """Return the question with its remaining wait."""
         return {**self._question, "wait_s": self.left_s()}
 
     def give(self, answer: AgentReply | HostError) -> None:
@@ -186,7 +186,7 @@ class BatchedReader:
             return asked.answer.result()
         finally:
             with self._changed:
-                self._asked.pop(number, None)  # still present if this thread was interrupted
+                self._asked.pop(number, None)  # the question is still present if this thread was interrupted
 
     def close(self) -> None:
         """Make all waiting threads return, and close the channel."""

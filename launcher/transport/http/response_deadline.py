@@ -37,13 +37,13 @@ def _cut_after(connection: HTTPConnection, seconds: float) -> Iterator[None]:
 
     def cut() -> None:
         is_cut.set()
-        with contextlib.suppress(OSError, TypeError):  # TypeError: it has been closed
+        with contextlib.suppress(OSError, TypeError):  # TypeError: the connection has been closed
             socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)  # below TLS, whose shutdown would wait
 
     timer = threading.Timer(seconds, cut)
     timer.daemon = True
     try:
-        timer.start()  # Ctrl-C may come here too, and a timer left running would cut a later call
+        timer.start()  # in the `try`: after Ctrl-C here, a timer left running would cut a later call
         yield
     finally:
         timer.cancel()

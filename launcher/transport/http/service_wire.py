@@ -92,7 +92,7 @@ class ServiceWire:
         self._base = base.rstrip("/")
         self._known: set[str] = set()
         self._session = NoRedirectSession(CALL_S)
-        self._session.trust_env = False  # otherwise it reads ~/.netrc, which overrides the header
+        self._session.trust_env = False  # otherwise requests reads ~/.netrc, which overrides the header
         self._session.headers["User-Agent"] = "launcher"
 
     def ask(
@@ -243,7 +243,7 @@ def _failure(error: Exception, where: str) -> WireError:
     import requests
     import urllib3
 
-    if isinstance(error, ValueError):  # like requests' errors about URLs
+    if isinstance(error, ValueError):  # requests' errors about URLs are ValueErrors
         return WireError(CallFailure.MALFORMED, "its link is not a URL", was_sent=False)
     cause = getattr(error.args[0], "reason", error.args[0]) if error.args else None
     if isinstance(error, requests.exceptions.SSLError):

@@ -253,7 +253,7 @@ class SshConnection:
     def _hang_up(self) -> None:
         """Close all connections, the nearest hop first.
 
-        A closing message over a stuck link would wait for it.
+        If the farthest hop came first, its closing message would wait for a stuck link.
         """
         for client in self._clients:
             client.close()

@@ -68,7 +68,7 @@ class Certificate(NamedTuple):
         if not any(matches(name, pattern) for pattern in self.principals):
             return f"it is for {', '.join(self.principals) or 'no name at all'}, not for {name}"
         if self.critical_options:
-            return "it has critical options that we do not know"
+            return "it has critical options that launch does not know"
         if self.algorithm not in algorithms:
             return (
                 f"its signature is of the algorithm {self.algorithm}, which CASignatureAlgorithms leaves out"
@@ -117,7 +117,7 @@ def read(blob: bytes) -> Certificate:
 def _is_signed(key: paramiko.PKey, data: bytes, signature: bytes) -> bool:
     try:
         return bool(key.verify_ssh_sig(data, paramiko.Message(signature)))
-    except (paramiko.SSHException, OverflowError, TypeError) as error:  # for numbers that no signature has
+    except (paramiko.SSHException, OverflowError, TypeError) as error:  # the signature has impossible numbers
         raise ValueError(str(error)) from error
 
 

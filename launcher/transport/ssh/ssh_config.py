@@ -188,7 +188,7 @@ def _hop(name: str, values: dict[str, str]) -> Hop:
 def _variable(host: str, name: str) -> str:
     """Return an environment variable in a path. `ssh -G` does not expand it.
 
-    Raises BadFileError if it is not set, as ssh fails then.
+    Raises BadFileError if it is not set: ssh fails in that case too.
     """
     value = os.environ.get(name)
     if value is None:
@@ -209,7 +209,7 @@ def _words(written: str | None) -> list[str]:
 def _chosen(written: str | None, all_of: tuple[str, ...]) -> tuple[str, ...]:
     """Return a list of algorithms.
 
-    A list with a leading + - or ^ changes the default, as `ssh -G` has done already.
+    A list with a leading + - or ^ changes the default. OpenSSH's `ssh -G` prints lists with the change already made.
     """
     patterns = (written or "").lstrip("+-^").split(",")
     named = [one for pattern in patterns for one in all_of if fnmatch.fnmatchcase(one, pattern)]

@@ -83,7 +83,7 @@ class KeyLogin:
                 return
         if tries == 0:
             raise NoKeyError(self._host, str(self._refusal("requires a key, and none is available")))
-        raise self._refusal("refuses every key that we may offer")
+        raise self._refusal("refuses every key that launch may offer")
 
     def _check_tries(self, tries: int) -> None:
         if tries >= MAX_TRIES:

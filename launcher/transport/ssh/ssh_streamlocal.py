@@ -47,7 +47,7 @@ def open_streamlocal(transport: Any, path: str, timeout_s: float) -> paramiko.Ch
     while not opened.wait(POLL_S):
         if not transport.active or time.monotonic() > deadline:
             break
-    # A lost connection becomes inactive and then sets the event too. Checking in this order misses none.
+    # A lost connection first becomes inactive, then sets the event: so check the event before `active`.
     if opened.is_set() and transport.active and transport._channels.get(number) is not None:  # noqa: SLF001
         return channel
     raise transport.get_exception() or paramiko.SSHException(f"no channel to {path} within {timeout_s:g} s")

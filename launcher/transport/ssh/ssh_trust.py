@@ -28,13 +28,13 @@ from launcher.transport.ssh.ssh_revoked import UnreadableRevocationsError, is_re
 
 
 class HostKeyVerdict(NamedTuple):
-    """The verdict of a name's known keys on a key that a host shows."""
+    """The result of comparing a host's key with the known keys of its name."""
 
     is_known: bool
     others: tuple[KnownKey, ...] = ()
-    """The name's keys, if the host shows none of them."""
+    """The known keys of the name, if the host's key is none of them."""
     flaw: str = ""
-    """Why the host's certificate does not count."""
+    """The reason why the host's certificate does not count."""
 
 
 class Trust(paramiko.MissingHostKeyPolicy):
@@ -98,7 +98,7 @@ class Trust(paramiko.MissingHostKeyPolicy):
         if self._ip and not ip_keys and not authority:
             with contextlib.suppress(
                 OSError
-            ):  # a failure only means that later commands have no key to compare
+            ):  # without this line, later commands only have no key
                 self._append(self._ip, key)
 
     def _judge(self, name: str, key: paramiko.PKey, certificate: Certificate | None) -> HostKeyVerdict:
@@ -197,9 +197,9 @@ class Trust(paramiko.MissingHostKeyPolicy):
         return HostKeyError(self._host, f"{self._who}'s {text}")
 
     def _keyscan(self, kind: str) -> str | None:
-        """Return the command that records the hop's key, for a machine that reaches it.
+        """Return the command that records the hop's key, or None if no command can.
 
-        None if no command can.
+        It runs ssh-keyscan on the previous hop, or here if this is the first.
         """
         hop = self._hop
         if hop.proxy_command or (self._before and self._before.proxy_command):

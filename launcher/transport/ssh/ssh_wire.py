@@ -20,7 +20,7 @@ import paramiko
 from launcher.transport.ssh.ssh_config import Hop
 from launcher.transport.tcp import CONNECT_S, dial
 
-logging.getLogger("paramiko").addHandler(logging.NullHandler())  # launcher reports its errors
+logging.getLogger("paramiko").addHandler(logging.NullHandler())  # launcher itself reports paramiko's errors
 
 SILENCE_S = 30
 LEAVE_S = 1
