@@ -232,9 +232,8 @@ def shell_command(python: str | None, root: str) -> str:
     check = 'e=$("$p" -E -c "import sys; sys.exit(sys.version_info < (3, 8))" 2>&1)'
     version = 'v=$("$p" -V 2>&1 </dev/null) && v="${v#Python }${e:+ ($e)}"'
     seen = f'if {version} || command -v "$p" >/dev/null; then f="$f, $p $v"; fi'
-    tell = (
-        'set -f; echo; echo "LAUNCH-AGENT 1 no-python" ${f#, }'  # in one line, even if the Pythons printed several
-    )
+    # Unquoted, so that the errors are printed in one line.
+    tell = 'set -f; echo; echo "LAUNCH-AGENT 1 no-python" ${f#, }'
     script = f"f=; for p in {names}; do if {check}; then {boot}; fi; {seen}; done; {tell}"
     return f"exec sh -c {shell_word(script)} {shell_word(root)}"
 

@@ -214,7 +214,7 @@ class FolderWalk:
         if is_folder and os.path.exists(f"{self._base}{path}pyvenv.cfg"):
             return ExclusionReason.ENVIRONMENT
         if is_folder and os.path.exists(f"{self._base}{path}{index_folder.COUNT_FILE}"):
-            return ExclusionReason.RUNS  # another LAUNCH_RUNS, or the runs folder of a launch from a folder below
+            return ExclusionReason.RUNS  # of another LAUNCH_RUNS, or of a launch from a subfolder
         return (
             ExclusionReason.GIT if verdict is None and not mode.is_included and path in mode.ignored else None
         )

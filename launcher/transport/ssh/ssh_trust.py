@@ -96,9 +96,7 @@ class Trust(paramiko.MissingHostKeyPolicy):
                 f"{self._who}'s host key is new, and accepted:  {_shown(key)}\n  recorded in {self._file}"
             )
         if self._ip and not ip_keys and not authority:
-            with contextlib.suppress(
-                OSError
-            ):  # without this line, later commands only have no key
+            with contextlib.suppress(OSError):  # later commands then cannot compare the address's key
                 self._append(self._ip, key)
 
     def _judge(self, name: str, key: paramiko.PKey, certificate: Certificate | None) -> HostKeyVerdict:
