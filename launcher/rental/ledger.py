@@ -127,7 +127,7 @@ class RentalLedger:
         return lock if lock is None else RentalLock(lock.fileno(), self._lock(nonce))
 
     def inherited(self, nonce: str) -> RentalLock | None:
-        """Return the rental lock that this process inherited, or None. The first call alone returns it."""
+        """Return the rental lock that this process inherited, or None. Only the first call returns the lock."""
         descriptor = _inherited(self._lock(nonce))
         return (
             None
@@ -204,8 +204,8 @@ class RentalLedger:
     def unreadable(self) -> tuple[Path, ...]:
         """Return the files that this version cannot read as a rental. Their instances may be billed.
 
-        A file with an incomplete intent is left out, because no call followed it. It is included if the
-        rental has a folder of files, because then its machine has booted.
+        A file with an incomplete intent is left out, because no call followed it, unless the rental has a
+        folder of files: then its machine has booted.
         """
         return tuple(path for path in self._files() if not _is_readable(path))
 
@@ -240,7 +240,7 @@ class RentalLedger:
         return self._add(nonce, line, lambda rental: rental.state in FITTING[state])
 
     def note_missing(self, nonce: str, time: float) -> Rental:
-        """Record that a rental has no instance and no process that holds it. The first time counts."""
+        """Record when a rental was first found without an instance and without a process that holds it."""
         line: RentalLine = {"kind": "missing", "time": time}
         return self._add(nonce, line, lambda rental: rental.missing_since is None)
 

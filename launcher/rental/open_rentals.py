@@ -23,7 +23,7 @@ _DOING = {
 
 
 class OpenRental(NamedTuple):
-    """A rental that may cost something, and its cost so far in cents, at most.
+    """A rental that may cost something, and its maximum cost so far in cents.
 
     If an instance may or may not exist, `cents` is the cost in case it does. `run` is the run that uses the
     machine; it differs from the rental's own run if another run took over the machine. `is_kept`: the

@@ -1,9 +1,10 @@
 """The rate limit for calls to a service, shared by all clients of this user on this machine.
 
-The limit is kept in two files. A client holds a file's lock from before its call until after the answer. So
-the service sees calls at least the spacing apart, whether it counts a call when it arrives or when it is
-answered. The files store the time of the last call. If a client is killed during a call, its mark remains,
-and the next client waits as if that call were made now.
+Two files, the *gates*, keep the limit: one for launches, one for all calls. A client holds a gate's lock from
+before its call until after the answer. So the service sees calls at least the spacing apart, whether it counts
+a call when it arrives or when it is answered. A gate stores a *mark*: the time of the last call, and whether
+that is still in progress. If a client is killed during a call, its mark remains, and the next client waits as
+if that call were made now.
 """
 
 from __future__ import annotations
@@ -168,6 +169,6 @@ class _Mark:
 
     def write(self, descriptor: int) -> None:
         data = json.dumps([self._last, self._hold, self._is_under_way]).encode()
-        with suppress(OSError):  # a full disk prevents no call
+        with suppress(OSError):  # a full disk must not prevent a call
             os.pwrite(descriptor, data, 0)
             os.ftruncate(descriptor, len(data))

@@ -99,9 +99,9 @@ def reconcile(
     """Terminate due and orphaned instances, and settle launches that no process manages.
 
     `report` receives progress messages. `only` limits the call to the rentals with these nonces; None means
-    all. With `waits`, search for their instances as long as one may take to appear (minutes); without it, a
-    later call continues. Raises ServiceError. Raises RefusedError, after all terminations, if the ledger
-    cannot be written.
+    all. With `waits`, wait for the instances of unanswered launches as long as one may take to appear
+    (minutes); without it, a later call settles them. Raises ServiceError. Raises RefusedError, after all
+    terminations, if the ledger cannot be written.
     """
     ended: list[Termination] = []
     unmade: list[Rental] = []
@@ -172,7 +172,7 @@ def _may_just_end(renter: ProviderAccount, judged: JudgedRental) -> bool:
 
 
 def _record(renter: ProviderAccount, judged: JudgedRental) -> None:
-    """Record in the ledger the list's result for a rental without an instance."""
+    """Record in the ledger the verdict on a rental without an instance."""
     rental, now = judged.rental, renter.clock.now()
     if rental is None or judged.instance is not None:
         return

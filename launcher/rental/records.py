@@ -33,7 +33,7 @@ DOWNLOADING = "bringing"
 LOST = "lost"
 """The file that lists a machine's files that were not downloaded before its end."""
 ENDING_S = 120.0
-"""The seconds after that time during which the termination may still be in progress."""
+"""The seconds after the end of downloads during which the termination may still be in progress."""
 ENDED_WITH_RUN = "the run has ended: "
 """The start of the reason text for a rental terminated because its run had ended."""
 NO_CHECKPOINT = "launcher has no checkpoint to continue from; start the run again"
@@ -201,7 +201,7 @@ def accounts_at(provider: str) -> list[RentalSettings]:
 def _services(provider: str) -> Path:
     """Return the file with a provider's addresses.
 
-    A version with only one provider reads only the first provider's file.
+    Older versions, which know one provider, read only the first provider's file.
     """
     return usual_folder() / (SERVICES if provider == FIRST else f"{SERVICES}-{provider}")
 
@@ -303,14 +303,14 @@ def gone_machines() -> dict[str, GoneMachine]:
 
 @contextlib.contextmanager
 def moving(run: str) -> Iterator[None]:
-    """Keep a run's rented machine during the block, even if the run ends there.
+    """Keep a run's rented machine during the block, even if the run ends on it.
 
     The run continues elsewhere with files from this machine.
     """
     found = open_for(run)
     lock = None
     if found is not None:
-        with contextlib.suppress(OSError):  # then it may end early; the run resumes from the local copy
+        with contextlib.suppress(OSError):  # without the lock only the machine may end early
             lock = ledger().take_for_move(found.rental.nonce)
     try:
         yield
@@ -320,9 +320,9 @@ def moving(run: str) -> Iterator[None]:
 
 
 def note_downloading(nonce: str, until: float) -> None:
-    """Tell other commands until when files are downloaded.
+    """Record, for other commands, the time until which files are downloaded.
 
-    If the note cannot be written, for example on a full disk, they may terminate the machine earlier.
+    If the note cannot be written, for example on a full disk, another command may terminate the machine earlier.
     """
     with contextlib.suppress(OSError):
         write_durably(str(ledger().place(nonce) / DOWNLOADING), f"{until}\n")
@@ -343,7 +343,7 @@ def note_lost(nonce: str, words: str) -> None:
 
 
 def damage(book: RentalLedger, rental: Rental) -> str | None:
-    """Return why this computer cannot tell whether a rental's run still needs it, or None if it can."""
+    """Return why this computer cannot know whether a run still needs its rented machine, or None if it can."""
     path = book.place(rental.nonce) / RECORD
     if not path.exists():
         return None  # the rental ended before it had a run

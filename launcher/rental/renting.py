@@ -18,7 +18,7 @@ from launcher.values.base import Record, StrictModel
 
 NAME_START = "launch-"
 DOWNLOAD_RESERVE_S, HOME_PART = 600.0, 0.1
-"""The time reserved for downloads at the end of a rental: this many seconds, at most this part of it."""
+"""The time reserved for downloads at the end of a rental: its seconds, and its largest share of the rental."""
 TAGS = ("launch:run", "launch:nonce", "launch:client", "launch:deadline")
 NAME_CHARACTERS, TAG_CHARACTERS = 64, 128
 Cents = Annotated[int, Field(ge=0)]

@@ -68,14 +68,14 @@ class ServiceClock:
     def now(self) -> float:
         """Return the time that decides when rentals end.
 
-        Until the service answers, it starts at the last `Date`.
+        Until the service answers, the clock runs from the last known `Date`.
         """
         return self._at(self._known() or self._guessed())
 
     def likely(self) -> float:
         """Return the time for a table, without a request to the service.
 
-        Until the service answers, this machine's wall clock counts too.
+        Until the service answers, return this machine's wall clock if that is later.
         """
         seen, saved = self._known(), _read(self._path)
         if seen is not None:
@@ -116,7 +116,7 @@ class ServiceClock:
     def _known(self) -> ServiceDate | None:
         """Return the best known time of this boot, from memory or the file.
 
-        A service's time counts more than a guess; of these, the latest counts.
+        A service's time takes precedence over a guess. Of two times of the same kind, the later one does.
         """
         saved, own = _read(self._path), self._own
         if saved is not None and saved.boot == self._boot and (own is None or _rank(saved) > _rank(own)):

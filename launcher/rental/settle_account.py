@@ -394,9 +394,9 @@ def _unsure_of(account: ProviderAccount, view: RentalView) -> set[str]:
 
 
 def _would_go_on(found: RentedMachine, run_of: RunOf, view: RentalView) -> bool:
-    """Report and return what `_goes_on` would do.
+    """Preview `_goes_on`: report its actions and return its result, but change nothing.
 
-    Change nothing. A machine that does not answer would stay.
+    A machine that does not answer would stay.
     """
     record, run = found.record, run_of(found.record)
     if run is None:

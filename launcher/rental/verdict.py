@@ -50,10 +50,12 @@ class RentalVerdict(StrEnum):
     ELSEWHERE = "elsewhere"
 
 
-UNMARKED = "it is the answer to a launch of this computer, but its name and tags have no mark of launcher"
+UNMARKED = (
+    "the provider returned it for a launch of this computer, but its name and tags lack launcher's mark"
+)
 """Why an instance is left alone although the ledger has its id."""
 LOST_THERE = f"{NAMED}; this computer has no record of a run, so files that are only on it are lost"
-"""The same reason, for an instance that was not rented here."""
+"""The reason to terminate an instance that the user named and that was not rented here."""
 ENDED = (RentalVerdict.DUE, RentalVerdict.ORPHAN, RentalVerdict.ADOPTED)
 """The verdicts whose instances are terminated."""
 
@@ -149,8 +151,8 @@ def has_any_of(instances: Iterable[Instance], rental: Rental) -> bool:
 def first_of(rental: Rental, instances: Iterable[Instance]) -> Instance | None:
     """Return the one instance of a rental to keep, or None.
 
-    It is the recorded one. Without a record it should be the older one. The provider does not report launch
-    times, so choose the most advanced state, then the lowest id, so that every client chooses the same one.
+    The recorded instance is kept. Without a record, the older one should be, but the provider does not report
+    launch times: choose the most advanced state, then the lowest id, so that all clients choose the same one.
     """
     own = [instance for instance in instances if is_of(instance, rental) and not _is_extra(instance, rental)]
     recorded = [instance for instance in own if instance.id == rental.instance]

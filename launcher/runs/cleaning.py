@@ -53,7 +53,7 @@ def free(client: HostClient, local_copy: LocalCopy, lose: Loss, stage: Stage) ->
     """Remove an ended run from its host, including its runtime's data. Its record is fetched first.
 
     All local files of the run are read again, and the host compares them with its own. Raises LastCopyError
-    if this would lose other files than `lose` allows, and RunError for a run that has not ended.
+    if a file would be lost that `lose` does not cover, and RunError for a run that has not ended.
     """
     summary = summary_of(client, local_copy.run)
     freed = None
@@ -84,7 +84,7 @@ def _fetch_record(client: HostClient, local_copy: LocalCopy, lose: Loss) -> None
     """Fetch a run's record.
 
     If `lose` allows the loss of all files, ignore failures of the host or the local disk, and limit the
-    record's size. A job can make its log arbitrarily long without using disk space.
+    record's size, because a sparse log can be of any length without using disk space.
     """
     if lose != "all":
         refresh(client, local_copy)

@@ -52,7 +52,7 @@ def saved_probe(path: Path) -> Facts:
 
 
 def aliases_in_use(configured: Container[str]) -> dict[str, Host]:
-    """Return the ssh aliases that this client's runs are on, without the configured hosts."""
+    """Return the hosts of this client's runs that are ssh aliases, without the configured hosts."""
     known = {*Lookup().aliases}
     found: dict[str, Host] = {}
     for entry in index.entries():

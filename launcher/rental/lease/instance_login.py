@@ -107,9 +107,9 @@ class InstanceLogin:
         return " ".join(words[:2])
 
     def note_end(self, left_s: float, run: str | None = None) -> None:
-        """Write the end of the rental into the machine's root, by the machine's clocks. Also inform `run`.
+        """Write the end of the rental, by the machine's own clocks, to launcher's folder there and to `run`.
 
-        The boot clock counts during the current boot, because the wall clock of a new machine may still be
+        During the current boot the boot clock decides, because the wall clock of a new machine may still be
         adjusted. Raises HostError.
         """
         root = self.host.root
@@ -156,7 +156,7 @@ def log_in(host: Host, clock: Clock, until: float, report: Callable[[str], None]
 
 
 def log_in_again(host: Host, report: Callable[[str], None]) -> InstanceLogin:
-    """Log in to a machine whose sshd restarts with a new host key, which the host entry already expects.
+    """Log in to a machine whose sshd is restarting with a new host key; `host` already has that key.
 
     During the restart the machine refuses connections or still shows the old key. Raises HostError if that
     lasts longer than RESTART_S.

@@ -50,7 +50,7 @@ class RentedRun(Protocol):
     def download_files(self, lease: Lease, *, is_last: bool) -> None:
         """Download the run's files and verify each hash. A lost link is reopened a few times.
 
-        Raises RunError if a file cannot be downloaded, and HostError. By then all other files are here.
+        Raises RunError or HostError if a file cannot be downloaded, after downloading all others.
         """
 
     def missing(self, opening: Opening) -> str:
@@ -59,7 +59,7 @@ class RentedRun(Protocol):
     def forgo(self, opening: Opening) -> str | None:
         """Prevent a run that has not started from starting. Return the reason to end the rental.
 
-        Return None if the run has started or is kept. Raises HostError.
+        Return None if the run has started or its machine is kept. Raises HostError.
         """
 
     @property
@@ -184,7 +184,7 @@ def hand_off(lease: Lease, view: RentalView) -> None:
     is_home, cron, until = lease.is_home, lease.cron_note, lease.until
     keeper = hand_over(lease)
     if is_home:
-        view.note(f"all of its files are here; process {keeper.pid} ends the rent: {cost}   {keeper.log}")
+        view.note(f"all of its files are here; process {keeper.pid} ends the rental: {cost}   {keeper.log}")
         return
     view.note(
         f"process {keeper.pid} downloads its files, then terminates the machine: {cost}, at most until {until}   {keeper.log}"

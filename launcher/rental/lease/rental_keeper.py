@@ -47,7 +47,7 @@ def keep(follow: Callable[[], None], lease: Lease, run: RentedRun, view: RentalV
                     view.note(words if cost in words else f"{words}; {cost}, {lease.price}")
             said = words
         if lease.is_past:
-            with contextlib.suppress(LaunchError):  # it reports the error and is tried again
+            with contextlib.suppress(LaunchError):  # end_rent has reported the error; the loop tries again
                 end_rent(lease, run, view)
         if not lease.is_left_alone_for(min(pause_s, lease.left_s) if lease.left_s > 0 else pause_s):
             return

@@ -40,7 +40,7 @@ LAST_S = 60.0
 The termination takes time, and so does the list of lost files.
 """
 YIELD_S = 10.0
-"""The seconds that a process which merely keeps a machine has to give it up."""
+"""A process that only keeps a machine must give it up on request within this many seconds."""
 TAKEN = "taken"
 
 
@@ -98,7 +98,7 @@ class Lease:
 
     @property
     def cost(self) -> str:
-        """The maximum cost so far of all machines of the run that it was rented for."""
+        """The maximum cost so far of all machines rented for the same run."""
         return self.renter.cost(self.rental)
 
     @property
@@ -137,7 +137,7 @@ class Lease:
 
     @property
     def due_s(self) -> float:
-        """The seconds that its run may continue. Negative once it `is_due`."""
+        """The seconds that the run may still continue; negative once `is_due`."""
         return self._limits().due - self.renter.clock.now()
 
     def opening(self, host: Host) -> HostClient:
@@ -203,7 +203,7 @@ class Lease:
         self._check_hold()
         rental = self.rental
         if not rental.is_open:
-            raise self.over(rental.why or RentalReason.GONE, "its rent was ended by another command")
+            raise self.over(rental.why or RentalReason.GONE, "its rental was ended by another command")
         if self.is_overdue:
             raise self.over(RentalReason.LIMIT, "its time was up")
         if error is not None:
@@ -315,7 +315,7 @@ class Lease:
 
     def _end_as_stage(self, why: str, view: RentalView) -> None:
         with view.stage("end") as stage:
-            stage.progress(f"the rent of {self.host.name}'s machine")
+            stage.progress(f"the rental of {self.host.name}'s machine")
             try:
                 ended = self._end(why)
             except ServiceError as error:
@@ -329,9 +329,9 @@ class Lease:
     def give_up(self, view: RentalView) -> None:
         """Terminate the machine after the failure being handled, report the cost, and release the lease.
 
-        If that fails too, only report it, since the first failure is raised. Raises ServiceError if the first
-        failure was an interrupt, or a second interrupt comes, so that the user learns that the machine may
-        still be rented.
+        A failed termination is only reported, since the caller raises the first failure. But if the first
+        failure was an interrupt, or another interrupt comes, raise ServiceError, so that the user learns that
+        the machine may still be rented.
         """
         try:
             if self.rental.is_open:

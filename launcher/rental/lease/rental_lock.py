@@ -39,7 +39,7 @@ class RentalLock(Lock):
         """Start the heartbeat for the holder of this open, locked file."""
         super().__init__(descriptor)
         self._path, self._ended = lock, threading.Event()
-        with contextlib.suppress(OSError):  # then the rental cannot be extended
+        with contextlib.suppress(OSError):  # without this text the rental cannot be extended
             _beat_of(lock).write_text(READS_LIMITS)
         self._beat()
         threading.Thread(target=self._go_on, name="rental beat", daemon=True).start()

@@ -307,7 +307,7 @@ class ProviderAccount:
     def _settle(self, intent: Intent, lost: UnknownOutcomeError) -> Rental | None:
         """Look for the instance of a launch without an answer. Return None if none appears in SETTLE_S.
 
-        Only a list read after that time proves it. Raises `lost` if no such list can be read.
+        Only a list that is read after SETTLE_S proves that none exists. Raises `lost` if none can be read.
         """
         began = self.clock.now()
         while True:

@@ -52,7 +52,7 @@ SETTINGS = LambdaSettings
 NAME = SETTINGS.provider
 INSTANCES_PAGE = f"{PAGE}/instances"
 TRIES = 6
-"""How often a call is tried that is answered with 429."""
+"""The number of tries of a call that is answered with 429."""
 STATUS = {
     401: Reason.UNAUTHORIZED,
     403: Reason.FORBIDDEN,
@@ -167,7 +167,7 @@ class LambdaAccount:
     def instances(self) -> tuple[Instance, ...]:
         """Return the account's instances.
 
-        Ignore a wrong field. An entry without an id makes the whole list an error.
+        An invalid field is ignored. If an entry has no id, the whole list is an error.
         """
         return tuple(
             _instance(one) for one in self._list(ListedInstance, "instances", "listing the instances")

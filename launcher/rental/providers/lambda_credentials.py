@@ -47,7 +47,7 @@ class LambdaKey:
         return self._secret in text
 
     def fingerprint(self, base: str) -> str:
-        """Return eight hex digits that identify this key at a service. No call returns the account's name."""
+        """Return eight hex digits that identify this key at a service, which never returns the account's name."""
         return hashlib.sha256(f"launcher\0{base}\0{self._secret}".encode()).hexdigest()[:8]
 
     def __repr__(self) -> str:

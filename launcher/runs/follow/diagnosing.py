@@ -28,9 +28,9 @@ _KNOWN = BY_NAME.keys() - {"none", "unknown"}
 def diagnosis_of(local_copy: LocalCopy) -> Diagnosis | None:
     """Return the diagnosis of the last failed attempt in the local copy, or the agent's doubt about a run that succeeded.
 
-    None without either. For an interrupted run the diagnosis is the interruption; for a stopped run it is the
-    stop, unless one of its attempts failed for a known reason. For a run that a scheduler or service ended,
-    or could not start, it is the service's report. Raises RunError if a log cannot be read.
+    None if neither exists. For an interrupted run the diagnosis is the interruption; for a stopped run it is
+    the stop, unless one of its attempts failed for a known reason. For a run that a scheduler or service ended
+    or could not start, it is the report of that service. Raises RunError if a log cannot be read.
     """
     state = local_copy.told or local_copy.state()
     if local_copy.told is not None and local_copy.told.state == State.INTERRUPTED:
@@ -100,9 +100,9 @@ def _of_success(local_copy: LocalCopy) -> Diagnosis | None:
 
 
 def _last_failure(local_copy: LocalCopy) -> tuple[Diagnosis | None, Diagnosis | None]:
-    """Return the diagnosis of the last attempt with a known failure, or else of the last unknown failure.
+    """Return the diagnosis of the last attempt with a known failure, or else of the last with an unknown one.
 
-    The first value is the known failure, the second the unknown one; the other value is None.
+    The result is (known failure, None), (None, unknown failure), or (None, None).
     """
     unknown = None
     for attempt in _ended_attempts(local_copy):
@@ -122,7 +122,7 @@ def _last_failure(local_copy: LocalCopy) -> tuple[Diagnosis | None, Diagnosis | 
 
 
 class _EndedAttempt(NamedTuple):
-    """The folder and the last state of an attempt, and the next folder's record of its end."""
+    """The folder and the last state of an attempt, and the record of its end in the next attempt's folder."""
 
     folder: str
     state: Mapping[str, Any]

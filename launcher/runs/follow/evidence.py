@@ -9,9 +9,9 @@ from launcher.values.record import Event, Reason, RunState, State, Summary
 
 KILLED = 137
 SIGKILL = 9
-MAX_CHARS = 100  # of a name that a host sends
+MAX_CHARS = 100  # the length of a name from a host
 _GIVEN_UP = ("nan-divergence", "not-learning", "hang")
-"""The failure classes for which the agent gives an attempt up, and then ends it with SIGKILL."""
+"""The failure classes of attempts that the agent gives up and ends with SIGKILL."""
 _DIAGNOSIS = ("line", "why", "mend")
 _LAST_LINE = "this is its last line"
 """The last words of an explanation that refers to the log's last line."""
@@ -56,7 +56,7 @@ def why_failed(evidence: object) -> str | None:
 
 
 def doubt(evidence: object) -> str | None:
-    """Return why a succeeded run may not have done its work, with the line that shows it; `None` without a doubt."""
+    """Return why a succeeded run may not have done its work, with the line that shows it; `None` if none is recorded."""
     recorded = evidence.get("doubt") if isinstance(evidence, dict) else None
     if not isinstance(recorded, dict):
         return None
@@ -65,7 +65,7 @@ def doubt(evidence: object) -> str | None:
 
 
 def lingered(evidence: object) -> str | None:
-    """Return the note that the process remained after its script had ended, and was ended; `None` if it did not."""
+    """Return the note that a process outlived its script and was terminated; `None` if there is none."""
     words = evidence.get("lingered") if isinstance(evidence, dict) else None
     return words if isinstance(words, str) else None
 
@@ -77,7 +77,7 @@ def of_service(evidence: object) -> str | None:
 
 
 def disk_refused(evidence: object) -> str | None:
-    """Return why a host's disk refused the record of a run's end, and the consequence; `None` if it did not."""
+    """Return why a host's disk refused the record of a run's end, and the consequence; `None` if it was written."""
     said = evidence.get("disk") if isinstance(evidence, dict) else None
     return said if isinstance(said, str) else None
 
@@ -94,7 +94,7 @@ def why_waiting(run: Summary | RunState) -> str | None:
 
 
 def with_stop(said: str, short: str) -> str:
-    """Return the host's report about a queued job; with the command that ends a run whose job can never start."""
+    """Return the host's report about a queued job, followed by the stop command if the job can never start."""
     return f"{said}   launch stop {short}" if "waits for ever" in said else said
 
 

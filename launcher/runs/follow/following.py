@@ -45,7 +45,7 @@ MAX_ASKED_S = 120.0
 Watch = Callable[[UnreachableError | None], None]
 """Called while a run is followed, with the error of a lost link.
 
-Any exception that it raises ends the following.
+If it raises an exception, `follow` ends with that exception.
 """
 
 
@@ -79,7 +79,7 @@ def follow(
     ):
         view.begin(local_copy.run, local_copy.record.plan(), fetched)
         board.add(fetched)
-        del fetched  # a run may last for weeks
+        del fetched  # frees its memory: a run may last for weeks
         _tell_parent(local_copy, view)
         tries = lost_pulls = 0
 
@@ -179,8 +179,8 @@ def _until_end(
 ) -> RunState:
     """Show a run until it ends or pauses; `answered` is called after each answer.
 
-    The first answer waits up to `wait_s` for new output. With `None` it has the output so far, and proves
-    that a service is reachable.
+    The host delays its first answer up to `wait_s` until it has new output. With `None` it answers at once
+    with the output so far, which proves that a service is reachable.
     """
     is_shown = local_copy.record.began() is not None  # its parent, if any, was already shown
     while True:
@@ -220,7 +220,7 @@ def _download_files(
             raise
         view.note(f"not pulled: {str(error).splitlines()[0]}   {again}")
         return
-    keeper.finish(view)  # without this, files that it still downloads would count as left on the host
+    keeper.finish(view)  # otherwise the files that it is downloading would count as left on the host
     stays = not records.ends_with(local_copy.run)
     for text in (
         *what_stayed(pulled, client.host, local_copy, stays=stays),
@@ -231,7 +231,7 @@ def _download_files(
 
 
 def what_stayed(pulled: Pulled, host: str, local_copy: LocalCopy, *, stays: bool = True) -> list[str]:
-    """Return a line for each kind of file that a pull left on the host, with the command to get it, and for renamed files.
+    """Return a line for each renamed file, and for each kind of file left on the host, with the command to get it.
 
     On a rented machine that ends with its run no files stay (`stays` is false): the end of the rental
     downloads the rest, and reports the lost files.

@@ -31,9 +31,9 @@ _NEW = (State.RESERVED, State.PREPARING, State.WAITING)
 class AttemptPrecision(NamedTuple):
     """The precision of one attempt.
 
-    `planned` is the plan's value for it, `takes_plan` whether the script takes that. `seen` are the
-    observations of the start-up hook in their order, `ran` the last of them, or else the value that the
-    script took from the plan. `torch` is its version, if the worker reported it.
+    `takes_plan`: the script takes its precision from the plan. `planned` is that precision, None for a script
+    that does not. `seen` are the start-up hook's observations in order. `ran` is the last of them; without
+    any, the precision that the script took from the plan. `torch` is its version, if the worker reported it.
     """
 
     attempt: int
@@ -48,12 +48,12 @@ class AttemptPrecision(NamedTuple):
 
     @property
     def source(self) -> Literal["seen", "plan"] | None:
-        """Whether `ran` was seen, or is the plan's value that the script took."""
+        """The source of `ran`: the hook's observation, or the plan's value that the script took."""
         return "seen" if self.seen else "plan" if self.ran else None
 
     @property
     def words(self) -> str | None:
-        """The precision that ran, in a few words; None if unknown."""
+        """The precision that the attempt used, in a few words; None if unknown."""
         if self.planned is not None:
             return self.planned.title
         if self.ran is None:
@@ -63,7 +63,7 @@ class AttemptPrecision(NamedTuple):
 
 
 class PrecisionReport(NamedTuple):
-    """A run's precision: that of the last attempt that shows it, and that of the plan's first rung.
+    """The precision of a run's last attempt in which it is known, compared with the plan's first rung.
 
     Without such an attempt `ran` and `verdict` are `None`, and `sentence` says why the precision is unknown.
     `next_command` is `None` if no change is needed.
@@ -85,7 +85,7 @@ class PrecisionReport(NamedTuple):
 
     @property
     def unsound(self) -> str | None:
-        """The reason why the precision that ran is not sound on the card; None if it is sound or unknown."""
+        """The reason why the used precision is not sound on the card; None if it is sound or unknown."""
         return self.sentence if self.verdict is not None and self.verdict.kind == "unsound" else None
 
 
@@ -208,7 +208,7 @@ def _has_failed(attempt: AttemptPrecision) -> bool:
 
 
 def _why_unknown(plan: Plan, attempts: tuple[AttemptPrecision, ...]) -> str:
-    """Return the reason why the precision that ran is unknown."""
+    """Return the reason why the used precision is unknown."""
     if not attempts or attempts[-1].state in _NEW:
         return "nothing has run yet"
     if not plan.inject:

@@ -51,7 +51,7 @@ def show_rest(local_copy: LocalCopy, state: RunState, view: View) -> None:
 
 
 def show_more(local_copy: LocalCopy, state: RunState, view: View) -> None:
-    """Show the output that another process fetched of an ended run since it was read here.
+    """Show an ended run's output that another process has fetched since this process read it.
 
     Raises RunError.
     """

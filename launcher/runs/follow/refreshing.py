@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from launcher.transport.client.host_client import HostClient
 
 MAX_ROUNDS = 20
-"""The maximum number of answers below the size limit of one answer. An ended run needs fewer."""
+"""The maximum number of answers that are not full, i.e. below the size limit of one answer. An ended run needs fewer."""
 
 
 def refresh(client: HostClient, local_copy: LocalCopy, most: float = math.inf) -> None:

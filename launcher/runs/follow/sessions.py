@@ -81,7 +81,7 @@ def _has_a_next(local_copy: LocalCopy, state: RunState) -> bool:
 
 
 def has_sessions(local_copy: LocalCopy) -> bool:
-    """Return whether the run's runtime has limited sessions, after which a client recovers it; False without its plan."""
+    """Return whether the run's runtime has limited sessions, so that a client recovers the run; False without a plan."""
     try:
         return load(local_copy.whole_plan().runtime).has_sessions
     except BadFileError:

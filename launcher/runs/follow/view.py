@@ -118,7 +118,7 @@ class Result(NamedTuple):
     Time in a scheduler's queue does not count. `home` are the downloaded files, with their sizes in bytes.
     `adapted` is the command that would have fixed a failure of precision. `folder` is the run's folder on the
     client. `is_rehearsed`: a card's plan was tried on a CPU, and the script took values from it or ran as if
-    the card were present. `unsound`: the reason why the precision that ran is not sound on the card.
+    the card were present. `unsound`: the reason why the used precision is not sound on the card.
     `goes_on` is the run that continues this one elsewhere. `rents_at` is the account of its rented machine,
     whose rental has ended. `rent` is the cost of its rented machines. `is_job`: it is a job of a Slurm
     cluster.

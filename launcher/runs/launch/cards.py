@@ -63,7 +63,7 @@ def card_choice(asked: str | None, plan: Plan, facts: Facts) -> CardChoice:
 
 
 def findings(asked: str | None, plan: Plan, host: Host, facts: Facts | None) -> Sequence[Finding]:
-    """Return the objections to the cards of `--gpus`. The gate reports a lack of cards."""
+    """Return the findings against the cards of `--gpus`. Only the gate reports that cards are too few."""
     if asked is None:
         return []
     _, named = requested_gpus(asked, plan.profile.count)

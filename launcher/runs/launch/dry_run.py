@@ -54,7 +54,7 @@ def preview(
     lookup: Lookup | None = None,
     silence: HostError | None = None,
 ) -> Preview:
-    """Return the plan and the gate's findings. Findings do not raise, and the host is not changed.
+    """Return the plan and the gate's findings. No finding raises an error, and the host is not changed.
 
     A value that a launch would refuse to record is left out of the plan. With the facts of an earlier probe,
     or its error (`silence`), no connection is made. Raises UsageError as a launch does, also for a secret
@@ -149,10 +149,10 @@ class Explanation(NamedTuple):
 
 
 def explain(request: Request, facts: Facts | None = None) -> Explanation:
-    """Return the ladder of a request. The host is probed only if the request names no profile, or several.
+    """Return the ladder of a request. Raises RefusedError if the requested precision is excluded.
 
-    A reachable cluster is always asked, for its name of the card. Raises RefusedError if the requested
-    precision is excluded.
+    The host is probed if the request names no profile, or several. A cluster is probed in any case, for its
+    name of the card; if the request names one profile, the cluster need not answer.
     """
     resolved = understand(request)
     backend = backend_of(resolved.host)
@@ -200,6 +200,6 @@ def _of_several(resolved: Resolved, profile: Profile, facts: Facts | None) -> li
 
 
 def _with_nothing_asked(resolved: Resolved) -> Resolved:
-    """Return a request with automatic precision, to preview a refused one."""
+    """Return a request without its precision, attention and compile, to preview the plan of a refused one."""
     job = resolved.job.model_copy(update={"attention": "sdpa", "compile": False})
     return resolved._replace(asked=AUTO, task=resolved.task._replace(job=job))

@@ -31,8 +31,8 @@ A_JOB = NO_JOB.model_copy(update={"requirements": ("torch",)})
 class Proposal(NamedTuple):
     """A project's proposed defaults.
 
-    `profile` is None for a card that no profile names; `lines` explain them to the user. On a `is_login_node`
-    nothing is to run: its cluster runs the jobs.
+    `profile` is None for a card that no profile names; `lines` explain the defaults to the user.
+    `is_login_node`: the host is the login node of a cluster, which runs the jobs on other nodes.
     """
 
     host: str

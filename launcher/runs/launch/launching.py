@@ -123,7 +123,7 @@ def launch(
 
 
 def _not_said_before(findings: Iterable[Finding], job: str, host: str) -> Iterator[Finding]:
-    """Yield findings without the note that a job's script cannot continue, if the job had a run on this host."""
+    """Yield findings. If the job had a run on this host, omit the note that its script cannot continue."""
     for one in findings:
         if one.code != "cannot-go-on" or not index.has_run_of(job, host):
             yield one
@@ -356,7 +356,8 @@ def _look(client: HostClient, resolved: Resolved, view: View) -> tuple[Facts, Pr
 def _start(runtime: Runtime, local_copy: LocalCopy) -> str | None:
     """Start the run; return the id of its job on a cluster.
 
-    If it could not begin and its host removes it, the local copy is removed too; otherwise it may have begun.
+    If the start fails and the host removes the run, the local copy is removed too; otherwise the run may have
+    begun.
     Raises RefusedError, with the scheduler's message, for a job that the host's scheduler rejects.
     """
     try:

@@ -44,7 +44,9 @@ def end_rental(found: RentedMachine, why: str, view: View) -> Rental | None:
 
     try:
         with view.stage("end") as stage, contextlib.closing(open_account(found.record.settings)) as account:
-            stage.progress(f"the rent of {found.record.machine.name}'s machine for {found.rental.intent.run}")
+            stage.progress(
+                f"the rental of {found.record.machine.name}'s machine for {found.rental.intent.run}"
+            )
             ended = account.end(found.rental, why)
             cost = account.cost(ended)
             stage.text = f"the machine of {found.rental.intent.run} is gone; it cost at most {cost}"

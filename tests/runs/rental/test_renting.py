@@ -437,6 +437,6 @@ def test_ctrl_c_while_the_machine_is_ended(project):
     assert pressed
     assert process.returncode == 0, said
     assert "not all of its files are here" not in said
-    assert re.search(r"all of its files are here; process \d+ ends the rent: \$0\.\d\d", said), said
+    assert re.search(r"all of its files are here; process \d+ ends the rental: \$0\.\d\d", said), said
     assert "crontab" not in said
     project.until_gone()
