@@ -43,7 +43,7 @@ class History(NamedTuple):
 
     @property
     def failure(self) -> Optional[remedy.AttemptFailure]:
-        """The failure of the last attempt whose command was started; None without one."""
+        """The failure of the last attempt whose command was started; None if it has no failure or no attempt exists."""
         begun = self.begun_states
         return remedy.read_failure(begun[-1].get("failure")) if begun else None
 

@@ -122,7 +122,7 @@ def suspect(outcome: CommandResult, steps: Optional[int], since: int, log: Calla
 class AttemptResult(NamedTuple):
     """How an attempt ended.
 
-    A `failed` one with a failure may be followed by another attempt if a remedy exists.
+    A `failed` attempt whose evidence has a failure may be followed by another one if a remedy exists.
     """
 
     state: str

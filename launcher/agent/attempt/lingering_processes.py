@@ -71,7 +71,7 @@ class Lingering:
         return proofs
 
     def has(self, pid: int) -> bool:
-        """Whether a process is one of them."""
+        """Whether a process belongs to the group."""
         return pid in [one.pid for one in self._processes]
 
     def was_killed(self, pid: int) -> bool:

@@ -52,7 +52,7 @@ class WaitPoint(TypedDict):
 
 
 class CommandStart(NamedTuple):
-    """The inputs of a command's start: its words, folder, variables, and number of ranks.
+    """The inputs of a command's start: its program and arguments (`words`), folder, variables, and number of ranks.
 
     `may_dump`: a crash leaves a core dump if the login's limit allows it. `is_in_image`: the words begin with
     Apptainer's. `stacks` is the path of the file for the stacks of its processes, None if they run elsewhere.
@@ -160,7 +160,7 @@ class Command:
     def _wait_points(self, spared: Collection[int], may_ask: Callable[[int], bool]) -> List[WaitPoint]:
         """Return each process's wait point.
 
-        Ask those for stacks that handle the request and that `may_ask` accepts.
+        Ask a process for its stacks if it handles the request and `may_ask` accepts it.
         """
         processes: List[WaitPoint] = []
         for member in _others(spared):

@@ -255,9 +255,9 @@ def lost_by(run: Run) -> Set[str]:
 
 
 def lost_of(taken: Optional[Taken]) -> List[str]:
-    """Return the cards that the driver no longer lists.
+    """Return the cards to treat as lost after one of them failed: those that the driver no longer lists.
 
-    Returns all of them if the driver lists each one, or does not answer.
+    If the driver lists all of them or does not answer, return all of them.
     """
     from . import nvidia
 

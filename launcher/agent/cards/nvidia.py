@@ -1,6 +1,7 @@
 """The cards of this host by nvidia-smi, and the processes that hold them.
 
-CUDA is never initialized here: a context would hold a card, and lock others out of an exclusive one.
+CUDA is never initialized here: a context would hold a card, and would lock other processes out of a card in exclusive
+mode.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class _Cards(TypedDict):
 
 
 class CardsReport(_Cards, total=False):
-    """The cards of a host with their holders, the errors of both queries, and whether the MPS daemon runs."""
+    """The cards of a host with their holders, the errors of the two queries, and whether the MPS daemon runs."""
 
     holders_error: Optional[str]
     nvidia_mps: bool

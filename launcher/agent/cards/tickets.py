@@ -47,7 +47,7 @@ def draw(root: str, gpus: Sequence[str], count: int) -> Ticket:
     path = os.path.join(folder, "%08d" % (last + 1))
     lock = Lock.take(path)
     if lock is None:  # another process can only be reading the new file, for an instant
-        raise BlockingIOError("the ticket %s is held by another" % path)
+        raise BlockingIOError("the ticket %s is held by another process" % path)
     ticket = Ticket(path, lock)
     ticket.write(gpus, count)
     return ticket

@@ -57,7 +57,7 @@ def shared_file_refused(failure: AttemptFailure, path: str) -> AttemptFailure:
 
 
 def _others(log: str) -> str | None:
-    """Return the other processes that fill the card, from torch's message; None if this one uses more."""
+    """Return the other processes that fill the card, from torch's message; None if this process uses more."""
     at = log.rfind("memory in use")
     message = log[max(0, at - 2000) : at + 20] if at >= 0 else ""
     holders = [(pid, float(size) * _GIB[unit]) for pid, size, unit in _HOLDER.findall(message)]

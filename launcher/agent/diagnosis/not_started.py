@@ -1,4 +1,4 @@
-"""Words for a command that could not be started: the cause, and the command to type instead."""
+"""Describe why a command could not be started: the cause, and the command to type instead."""
 
 from __future__ import annotations
 

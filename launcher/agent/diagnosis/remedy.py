@@ -60,7 +60,7 @@ class AttemptFailure(NamedTuple):
     has_trained: Optional[bool] = None
 
     def evidence(self) -> FailureRecord:
-        """Return the part that is recorded with the end of the attempt."""
+        """Return class, line and reason: the failure as the evidence of the attempt's end."""
         return {"class": self.name, "line": self.line, "why": self.why}
 
     def record(self) -> FailureRecord:
@@ -103,7 +103,7 @@ def read_failure(record: Any) -> Optional[AttemptFailure]:
 
 
 class Remedy(NamedTuple):
-    """The next attempt's changes, and the first step that it must not resume from (None: it may from any)."""
+    """The next attempt's changes, and the first step that it must not resume from (None if it may resume from any)."""
 
     name: str
     changes: ChangesRecord
@@ -156,7 +156,7 @@ class FailedAttempt(NamedTuple):
 
 
 def _next_rung(attempt: FailedAttempt) -> Optional[Change]:
-    """Take the next rung of the ladder, from before the first bad step if that is known."""
+    """Take the next rung of the ladder, and resume from before the first bad step if that is known."""
     ladder: Sequence[Optional[PrecisionRecord]] = attempt.plan.get("ladder") or [None]
     rung = int(attempt.changes.get("rung", 0))
     if rung + 1 >= len(ladder):
@@ -285,7 +285,7 @@ TABLE = {
     "gpu-busy-exclusive": Edit(
         _free_card,
         most=5,
-        at_last="no other process used the card: only one process of the script may open it, not its parent or a loader worker too",
+        at_last="no other process used the card: let only one process of the script open it, not its parent or a loader worker as well",
     ),
     "port-in-use": _again("on another port", most=3),
     "nccl-error": _again("a new attempt", most=1),

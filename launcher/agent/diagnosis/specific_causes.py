@@ -83,11 +83,11 @@ LAST_LINE = CauseText(
     "it ended with exit status 1; its log shows no error, and this is its last line",
     'if the script ended by sys.exit("text"), this line is its text, and says what to fix',
 )
-"""The words for a command whose exit status is that of `sys.exit("text")`."""
+"""The cause and advice for a command whose exit status is that of `sys.exit("text")`."""
 
 
 def words_of_line(name: str, line: str, log: str) -> Optional[CauseText]:
-    """Return more exact words than those of the class for the line that proves a failure, or None.
+    """Return a more exact cause and advice than those of the class, by the line that proves a failure; None without one.
 
     `name` is the class of the failure.
     """
@@ -108,7 +108,7 @@ def words_of_line(name: str, line: str, log: str) -> Optional[CauseText]:
 
 
 def words_of_end(code: Optional[int], number: Optional[int], *, has_line: bool = False) -> CauseText:
-    """Return the words for a command that ended with status `code` or signal `number`, without a known cause.
+    """Return cause and advice for a command that ended with status `code` or signal `number`, without a known cause.
 
     `has_line`: a line of its log says that something failed.
     """

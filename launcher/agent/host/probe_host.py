@@ -62,7 +62,7 @@ _PYTHON_FOLDERS = [
     "~/.local/share/uv/python/*/bin",
 ]  # fmt: skip
 _UV_FOLDERS = ("~/.local/bin", "~/.cargo/bin", "/usr/local/bin")
-_LOGIND = ("usr/lib", "usr/local/lib", "run", "etc")  # the later ones win
+_LOGIND = ("usr/lib", "usr/local/lib", "run", "etc")  # later folders override earlier ones
 _SETTING = re.compile(r"^[ \t]*(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 

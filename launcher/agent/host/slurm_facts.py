@@ -197,7 +197,7 @@ def parse_gres(text: str) -> list[GresReport]:
 
 
 def parse_queue(text: str) -> dict[str, int]:
-    """Read the answer to QUEUE: the number of the user's waiting jobs, and that of the other ones."""
+    """Read the answer to QUEUE: the number of the user's waiting jobs, and of the user's other jobs."""
     states = text.split()
     queued = states.count("PD")
     return {"queued": queued, "running": len(states) - queued}

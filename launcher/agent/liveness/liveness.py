@@ -96,7 +96,7 @@ class LivenessProbe(ABC):
     sees_host: bool = True
     """Whether the agent sees the host's processes and other runs, and so knows which process holds a card."""
     sees_lock: bool = True
-    """Whether a live run's lock is seen as held from here. Otherwise a free lock proves nothing."""
+    """Whether the lock of a live run is seen as held from this machine. If not, a free lock proves nothing."""
     writes_afar: bool = False
     """Whether the agent writes from another machine, so that a shared disk may show its writes late."""
     shutdown_reason: str = "host-shutdown"
@@ -155,7 +155,7 @@ class LivenessProbe(ABC):
         """Drop cached answers about a run, so that the next verdict is fresh."""
 
     def is_removed(self, run: Run) -> bool:
-        """Whether the runtime has nothing of a run any more, so that the run's folder may be removed."""
+        """Whether the runtime has no container or job of a run any more, so that the run's folder may be removed."""
         return self.judge([run])[run.id].liveness == GONE
 
     def is_paused(self, run: Run) -> bool:

@@ -1,6 +1,6 @@
 """Whether the previous agent of a run is dead, so that the run may continue in a new folder.
 
-A free lock proves it where locks count: on the agent's own machine, through the same mount. A reboot proves
+A free lock proves it where locks are reliable: on the agent's own machine, through the same mount. A reboot proves
 it too, if the folder's file system belongs to this one machine. Otherwise only silence proves it, for example
 on a home directory that several machines share and whose locks do not reach the other machines: see
 `SilenceWatch`.

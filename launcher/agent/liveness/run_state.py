@@ -52,10 +52,10 @@ def state_of(run: Run) -> StateRecord:
 
 
 def states_of(runs: Sequence[Run]) -> Dict[str, StateRecord]:
-    """Return the states of runs by id: that of the highest folder or, if its lock is free before an end, a verdict.
+    """Return the states of runs by id: that of the highest folder or, if its lock is free although no end is recorded, a verdict.
 
-    A free lock before an end makes a run `resuming` if it is alive, coming back or silent, and `interrupted`
-    if it is gone. A gone run whose user asked to stop it is `stopped`, even if no end is recorded, because
+    By its verdict, such a run is `resuming` if it is alive, coming back or silent, and `interrupted` if it is
+    gone. A gone run whose user asked to stop it is `stopped`, even if no end is recorded, because
     a full disk has no room for a record. A verdict may name another state. In a place where the lock of a
     live run is never seen as held, a run that is not gone keeps its recorded state. A record made on another
     host is returned as written, never judged: its locks mean nothing here. All runs of one kind of runtime are judged at once.
@@ -99,7 +99,7 @@ def is_silent(state: StateRecord) -> bool:
 
 
 class _Unheld(NamedTuple):
-    """A run of this host whose lock is free before its end, with its last folder and that folder's state."""
+    """A run of this host whose lock is free although no end is recorded, with its last folder and that folder's state."""
 
     run: Run
     last: RecordFolder

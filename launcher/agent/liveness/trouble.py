@@ -102,7 +102,7 @@ def _disk_trouble(run: Run, last: RecordFolder | None, still_s: float | None, *,
 def _is_full(path: str) -> bool:
     """Whether a disk is full by its own figures.
 
-    Root's figure counts the last 16 MB of an ext4 file system, which no process gets.
+    For root, the figure includes the last 16 MB of an ext4 file system, which no process can use.
     """
     status = os.statvfs(path)
     is_root = os.geteuid() == 0
@@ -132,8 +132,8 @@ def _beat_in(heartbeat: str, _changed: int) -> HeartbeatRecord:
 def _still_s(last: RecordFolder, *, sees_lock: bool) -> float | None:
     """Return the age of the last heartbeat in seconds; None if there is no reason to suspect the agent.
 
-    The age is the lesser of two clocks, since one of them may have jumped. The heartbeat of an agent on
-    another machine is seen late, and its time is by that machine's clock.
+    The age is measured by two clocks, and the lesser value counts, since one clock may have jumped. The
+    heartbeat of an agent on another machine is seen late, and its time is by that machine's clock.
     """
     try:
         age_s = time.time() - status_of(last.heartbeat).st_mtime

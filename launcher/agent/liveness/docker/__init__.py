@@ -1,1 +1,1 @@
-"""Containers of a host's engine: the liveness of a run in one."""
+"""The liveness of a run in a container of a host's engine."""

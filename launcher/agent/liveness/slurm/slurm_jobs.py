@@ -254,7 +254,7 @@ def seconds_of(text: str) -> Optional[int]:
 def asked_s(text: str) -> Optional[int]:
     """Return a time limit as given to sbatch in seconds, rounded up to whole minutes.
 
-    Examples are 90 (minutes), 1:30:00 and 2-12 (days and hours). None for one without a limit, and for any
+    Examples are 90 (minutes), 1:30:00 and 2-12 (days and hours). None if there is no limit, and for any
     other text.
     """
     parts = re.fullmatch(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?", text)

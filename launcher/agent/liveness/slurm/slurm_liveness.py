@@ -164,7 +164,7 @@ class SlurmLiveness(LivenessProbe):
             slurm_submission.signal_script(job.id)
 
     def entrance(self, run: Run) -> List[str]:
-        """Return the words of `srun` for the first node of the run's job, which must be running."""
+        """Return the `srun` command line for the first node of the run's job, which must be running."""
         try:
             job = self._ask_for_job(run)
             if job is None or job.state not in slurm_jobs.IN_NODES:

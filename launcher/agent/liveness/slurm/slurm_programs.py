@@ -26,7 +26,7 @@ _FOLDERS = (
     "/usr/local/slurm/bin",
     "/cm/shared/apps/slurm/current/bin",
 )
-"""Where to find the programs if PATH lacks them: a command over SSH may not read the login's own files."""
+"""Where to find the programs if PATH lacks them: a command over SSH may run without the login's start-up files."""
 _CONFIGURATIONS = ("/etc/slurm/slurm.conf", "/run/slurm/conf/slurm.conf", "/etc/slurm-llnl/slurm.conf")
 _PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SACCT_", "SCONTROL_")
 _REACHING = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
