@@ -87,7 +87,7 @@ LAST_LINE = CauseText(
 
 
 def words_of_line(name: str, line: str, log: str) -> Optional[CauseText]:
-    """Return a more exact cause and advice than those of the class, by the line that proves a failure; None without one.
+    """Return the specific cause and advice for the line that proves a failure; None if the table has none.
 
     `name` is the class of the failure.
     """

@@ -52,14 +52,15 @@ def state_of(run: Run) -> StateRecord:
 
 
 def states_of(runs: Sequence[Run]) -> Dict[str, StateRecord]:
-    """Return the states of runs by id: that of the highest folder or, if its lock is free although no end is recorded, a verdict.
+    """Return the states of runs by id: the state of the highest folder, or a verdict on the run.
 
-    By its verdict, such a run is `resuming` if it is alive, coming back or silent, and `interrupted` if it is
-    gone. A gone run whose user asked to stop it is `stopped`, even if no end is recorded, because
-    a full disk has no room for a record. A verdict may name another state. In a place where the lock of a
-    live run is never seen as held, a run that is not gone keeps its recorded state. A record made on another
-    host is returned as written, never judged: its locks mean nothing here. All runs of one kind of runtime are judged at once.
-    A run that cannot be read is UNREADABLE and does not affect other runs.
+    A run is judged if the folder's lock is free although no end is recorded. Such a run is `resuming` if it is
+    alive, coming back or silent, and `interrupted` if it is gone. A gone run whose user asked to stop it is
+    `stopped`: a full disk may have had no room for a record of that. A verdict may name another state. In a
+    place where the lock of a live run is never seen as held, a run that is not gone keeps its recorded state. A
+    record made on another host is returned as written, never judged: its locks mean nothing here. All runs of
+    one kind of runtime are judged at once. A run that cannot be read is UNREADABLE and does not affect other
+    runs.
     """
     states: Dict[str, StateRecord] = {}
     pending = list(runs)
