@@ -116,7 +116,7 @@ class RentalLedger:
         """
         lock = self._hold(nonce)
         if lock is None and is_stopped(self._lock(nonce)):
-            with self._locked(nonce):  # if two processes see it stopped, one takes it
+            with self._locked(nonce):  # only one of two waiting processes takes the rental
                 if is_stopped(self._lock(nonce)):
                     self._lock(nonce).unlink(missing_ok=True)
                     lock = self._hold(nonce)

@@ -243,7 +243,7 @@ def abandoned(runs: Collection[str], provider: str | None = None) -> set[str]:
 
 
 def is_rented(machine: Host) -> bool:
-    """Whether a machine was rented from here."""
+    """Whether a machine was rented from this computer."""
     return any(one.record.machine == machine for one in rented())
 
 
@@ -310,7 +310,8 @@ def moving(run: str) -> Iterator[None]:
     found = open_for(run)
     lock = None
     if found is not None:
-        with contextlib.suppress(OSError):  # without the lock only the machine may end early
+        # Without the lock the machine may end early; then the run continues from the local copy.
+        with contextlib.suppress(OSError):
             lock = ledger().take_for_move(found.rental.nonce)
     try:
         yield
@@ -350,7 +351,7 @@ def damage(book: RentalLedger, rental: Rental) -> str | None:
     record = _read(book, rental)
     if record is None:
         return f"{path} cannot be read"
-    return None if Path(record.runs).is_dir() else f"{record.runs}, the folder of its run, is not there"
+    return None if Path(record.runs).is_dir() else f"{record.runs}, the folder of its run, does not exist"
 
 
 def _why_ended(rental: Rental) -> str:

@@ -149,7 +149,7 @@ def _verb(count: int) -> str:
 
 
 def check_here(local_copy: LocalCopy, *, force: bool) -> None:
-    """Raise LastCopyError if a run's files here are the last copies, unless `force`."""
+    """Raise LastCopyError if a run's files on this computer are the last copies, unless `force`."""
     if local_copy.is_freed and not local_copy.files.is_folder() and not force:
         raise LastCopyError(
             f"{local_copy.short}: its local copy is not at {local_copy.folder}, and its host has no copy; without its record here, launcher no longer finds a copy\n"

@@ -102,7 +102,7 @@ def probe_all(
         except queue.Empty:
             silence = f"{slowest.name}: no answer within {deadline_s:g} s"
             probed = Probed(slowest, problem=silence, error=UnreachableError(slowest.name, silence))
-        if asked.pop(probed.host.name, None):  # else it answered after it was given up
+        if asked.pop(probed.host.name, None):  # else the host answered after its deadline
             yield probed
 
 

@@ -93,8 +93,8 @@ CASES = {
         "no space left",
         "launch gc --host lab",
     ),
-    "no python": ("/bin/sh: 4: python3: not found", "holds no python3", "base = …"),
-    "no pip": ("/usr/bin/python3: No module named pip", "holds no pip", "base = …"),
+    "no python": ("/bin/sh: 4: python3: not found", "has no python3", "base = …"),
+    "no pip": ("/usr/bin/python3: No module named pip", "has no pip", "base = …"),
     "certificate": (
         "SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed'))",
         "certificate",

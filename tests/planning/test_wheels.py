@@ -315,7 +315,7 @@ def packages(**more):
         ("l40s", {"conflicts": ("pygobject 3 requires pycairo",)}, "2.13.0+cu130", []),
         ("l40s", {"torch": None, "error": "OSError: libcudart.so.13"}, "2.13.0+cu130", ["libcudart.so.13"]),
         ("l40s", {"torch": None, "error": "ModuleNotFoundError: No module named 'torch'"}, None, []),
-        ("l40s", {"torch": None}, "2.13.0+cu130", ["torch 2.13.0+cu130 is not there"]),
+        ("l40s", {"torch": None}, "2.13.0+cu130", ["torch 2.13.0+cu130 is not installed"]),
     ],
 )
 def test_what_packages_say_of_themselves_is_held_against_card_and_choice(name, more, chosen, said):

@@ -322,7 +322,7 @@ def _is_down(container: Container | None) -> bool:
 def _explained(error: EngineError) -> EngineError:
     """Add the next step to an engine's message about a container that it cannot start."""
     text = str(error)
-    no_python = "its image holds no python3: choose another   image = … in the job, base = … for the host"
+    no_python = "its image has no python3: choose another   image = … in the job, base = … for the host"
     mends = {
         'exec: "python3"': no_python,
         "exec python3 failed": no_python,

@@ -31,13 +31,13 @@ The libraries are cuBLAS and cuDNN. torch's out-of-memory reports show 0.58 GiB 
 CUDA 11.7, which loads kernels at their first use (pytorch/pytorch issue 107667).
 """
 LOST_SHARE = 0.04
-"""The share of nvidia-smi's total that no tensor gets: the driver keeps some, and blocks are not fully used.
+"""The share of nvidia-smi's total that tensors cannot use: the driver keeps some, and blocks are not full.
 
 The driver's part: 1.4 % of an RTX 4090 (24564 MiB; torch sees 24217), 1.5 % of an RTX 5090 (32607; 32123),
 0.5 % of an H200.
 """
 HOST_SHARE = 1 / 6
-"""The share of a host's memory that a card without its own memory does not get: system and processes use it.
+"""The share of a host's memory that its processes need, if the card has no memory of its own and uses the host's.
 
 On a DGX Spark with 121.7 GiB, 101 to 102 were free for CUDA, without a desktop and other programs
 (MiaAI-Lab/GLM-5.3-Flash-EXL3-2x-DGX-Sparks issue 47).

@@ -80,7 +80,7 @@ def compare(
 def judge(
     ran: PrecisionSeen, ladder: Sequence[Precision], *, is_rehearsed: bool, trains_all: bool = False
 ) -> PrecisionVerdict:
-    """Return, in one sentence, how the observed precision compares with a plan's ladder."""
+    """Return the verdict on the observed precision, from its comparison with a plan's ladder."""
     for number, rung in enumerate(ladder, start=1):
         if not any(
             row.differs for row in compare(ran, rung, is_rehearsed=is_rehearsed, trains_all=trains_all)

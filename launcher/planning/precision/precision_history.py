@@ -18,7 +18,7 @@ from launcher.values.profile import Profile
 PRECISION_FAILURES = {"nan-divergence", "fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch"}
 """The classes of failure whose remedy is the next rung."""
 MIN_COSINE = 0.99
-"""The least cosine to fp32's gradient: a precision below it is not chosen automatically."""
+"""The minimum cosine between a precision's gradient and fp32's. A precision below it is not chosen automatically."""
 
 
 def failed_before(

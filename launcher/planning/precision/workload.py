@@ -62,10 +62,10 @@ def read_workload(
     is_checkpointed: bool | None = None,
     ranks: int = 1,
 ) -> Workload:
-    """Return the workload that settings describe. A teacher of unknown shape counts as one like the student.
+    """Return the workload that settings describe. A teacher of unknown shape is assumed to be like the student.
 
-    `has_teacher`: the job names one; its settings may also name one. `is_checkpointed` is the plan's value,
-    if the script takes it; without it the settings decide.
+    `has_teacher`: the job names a teacher; otherwise its settings may name one. `is_checkpointed` is the
+    plan's value if the script takes it, else None: then the settings decide.
     """
     has_teacher = has_teacher or (isinstance(settings.get("teacher"), str) and settings["teacher"] != "")
     dtype = next((known for known in DTYPES if known == settings.get("teacher_dtype")), None)
@@ -81,7 +81,7 @@ def read_workload(
 
 
 def workload_of(plan: Plan, settings: Mapping[str, Scalar] | None = None) -> Workload:
-    """Return the workload of a plan, with other settings instead of its own if given."""
+    """Return the workload of a plan. `settings`, if given, replace the plan's."""
     return read_workload(
         plan.settings if settings is None else settings,
         plan.teacher_facts,

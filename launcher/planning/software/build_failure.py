@@ -74,10 +74,10 @@ CAUSES = (
     ),
     _cause(
         r"python3: (?:command )?not found|exec: \"?python3\"?: executable file not found",
-        "its base holds no python3",
+        "its base has no python3",
         "base = … for {host}: an image with python3 and pip",
     ),
-    _cause(r"No module named '?pip'?", "its base holds no pip", "base = … for {host}: an image with python3 and pip"),
+    _cause(r"No module named '?pip'?", "its base has no pip", "base = … for {host}: an image with python3 and pip"),
     _cause(
         r"CERTIFICATE_VERIFY_FAILED|invalid peer certificate|certificate verify failed|x509: certificate signed by unknown",
         "a certificate on the way to the index is not trusted there",

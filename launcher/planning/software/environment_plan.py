@@ -82,7 +82,7 @@ def _environment(job: Job, python: str, torch: TorchChoice) -> Environment:
 
 
 def makers(facts: Facts) -> Iterator[EnvironmentBuilder]:
-    """Yield the makers of environments on a host, best first: venv of its own Python, of another Python, then uv.
+    """Yield the tools to make an environment on a host, best first: its own Python's venv, another Python's, uv.
 
     uv uses an installed Python before it installs one.
     """
@@ -103,7 +103,7 @@ _MINOR = re.compile(r"3\.[0-9]{1,2}(?=\.|$)")
 
 
 def maker_of(environment: Environment, facts: Facts, settings: BuildOptions) -> EnvironmentBuilder | None:
-    """Return the maker of an environment on a host; None if the host has no suitable one."""
+    """Return the tool to make an environment on a host; None if the host has no suitable one."""
     found = next((one for one in makers(facts) if one.python == environment.python), None)
     if found is None or facts.uv is None or not _uv_can_fill(facts.uv.version or "", settings):
         return found

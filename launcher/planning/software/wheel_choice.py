@@ -191,7 +191,7 @@ def _last(table: WheelTable, place: TorchTarget) -> Release:
 def _fitting(
     table: WheelTable, release: Release, place: TorchTarget, local: str | None = None
 ) -> list[_Pair]:
-    """Return a release paired with each of its builds that runs there; only the build `local` if given."""
+    """Return a release paired with each of its builds that runs on `place`; only the build `local` if given."""
     if _python_objection(release, place):
         return []
     builds = [one for one in table.builds_of(release) if local in (None, one.name)]
@@ -323,7 +323,7 @@ def _refusal(table: WheelTable, place: TorchTarget, wanted: SpecifierSet, releas
 def _nearest(
     possible: list[Release], wanted: SpecifierSet, releases: list[Release], table: WheelTable
 ) -> Release:
-    """Return the possible release that is the fewest releases away from the requested one."""
+    """Return, of the possible releases, the one nearest to the requested release in the table's order."""
     exact = _exact(wanted)
     order = [one.version for one in table.release]
     if releases:
@@ -368,7 +368,7 @@ def unfit(
         return [
             f"torch {chosen} cannot be imported: {packages.error}"
             if packages.error
-            else f"torch {chosen} is not there"
+            else f"torch {chosen} is not installed"
         ]
     found = []
     if chosen is not None:

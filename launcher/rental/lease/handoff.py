@@ -72,7 +72,7 @@ def start_keeper(lease: Lease) -> Keeper:
 
 
 def keeper_log(nonce: str) -> Path | None:
-    """Return the log of the background process that manages a rental. None if it never had one."""
+    """Return the log of the background process that manages a rental. None if no process ever wrote one."""
     log = ledger().place(nonce) / KEEPER_LOG
     return log if log.exists() else None
 

@@ -31,7 +31,7 @@ from launcher.values.record import is_terminal
 KEPT_LOOK_S = 300.0
 """How often, in seconds, the provider is asked whether a kept machine still exists."""
 LIST_S = 30.0
-"""The seconds reserved for asking a machine which files are missing here, before it is terminated."""
+"""The seconds reserved to list the files that are only on a machine, before it is terminated."""
 
 Opening = Callable[[Host], HostClient]
 """A function that connects to a machine."""
@@ -43,7 +43,7 @@ class RentedRun(Protocol):
     def has_ended(self, opening: Opening) -> str | None:
         """Ask the machine for the run's state. Return it if the run has ended, and None if it continues.
 
-        A state from which nothing more happens without a command counts as an end. Raises NoRunError,
+        A run that does nothing more until the user types a command counts as ended. Raises NoRunError,
         HostError.
         """
 

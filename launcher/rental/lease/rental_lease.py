@@ -80,7 +80,7 @@ class Lease:
         self._said: set[str] = set()
         self.is_released = False
         self.is_home = False
-        """Whether all files of the run are here, so that only the termination is left."""
+        """Whether all files of the run are on this computer, so that only the termination is left."""
         self._download = DownloadDeadline(
             self._limits, account.clock, lambda until: note_downloading(self.nonce, until)
         )
@@ -127,7 +127,7 @@ class Lease:
 
     @property
     def is_past(self) -> bool:
-        """Whether the machine must be terminated now, even if files are missing here."""
+        """Whether the machine must be terminated now, even if this computer lacks files of the run."""
         return self.left_s <= 0
 
     @property
@@ -229,7 +229,7 @@ class Lease:
         except ServiceError as unanswered:
             if not is_passing(unanswered):
                 raise
-            return  # the network here may be down
+            return  # this computer's network may be down
         if (lost := loss(found)) is not None:
             self._end(lost.reason)
             raise self.over(*lost)

@@ -1,4 +1,4 @@
-"""Rent an instance, wait until it is ready, terminate it. Each step is in the ledger before the call.
+"""Rent an instance, wait until it is ready, terminate it. Each step is written to the ledger before its call.
 
 Whatever happens in between, to the answers or to this process, `reconcile` can find this user's instances
 through the ledger.
@@ -247,9 +247,10 @@ class ProviderAccount:
     def end_all(self, endings: Iterable[Termination]) -> tuple[Termination, ...]:
         """Terminate some instances. Return those still listed after END_S.
 
-        The answer to a terminate call is not enough: an instance is gone when the list says so, and the call
-        is repeated until it begins to end. A refused instance, or a ledger that cannot be written, does not
-        stop the others. Raises ServiceError once only instances are left that the account may not terminate.
+        The answer to a terminate call is not enough: an instance is gone once the provider's list lacks it, and
+        the call is repeated until the instance begins to end. If one termination is refused, or the ledger
+        cannot be written, the others continue. Raises ServiceError once only instances are left that the
+        account may not terminate.
         """
         left = {ending.instance: self._begin(ending) for ending in endings}
         until = self.clock.now() + END_S

@@ -58,10 +58,10 @@ class LambdaKey:
 
 
 def find_key(variables: Mapping[str, str], home: Path) -> LambdaKey | None:
-    """Return this user's key: from the variable, else from the first existing file of two. None without one.
+    """Return this user's key: from the variable, else from the first existing file of two; None if neither exists.
 
     The first file is SkyPilot's, with a line `api_key = …`; the second is launcher's, and may hold the bare
-    key. Raises BadFileError for a file that others can read, or without a key.
+    key. Raises BadFileError for a file that others can read, or that has no key.
     """
     if value := variables.get(VARIABLE, "").strip():
         return LambdaKey(value, VARIABLE)

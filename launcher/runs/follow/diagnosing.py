@@ -84,7 +84,7 @@ def _by_service(local_copy: LocalCopy, state: RunState) -> Diagnosis | None:
 
 
 def _last_reason(local_copy: LocalCopy) -> object:
-    """Return the reason why the last attempt ended, from its state; None before one has ended."""
+    """Return the reason why the last attempt ended, from its state; None if no attempt has ended."""
     _, last, _ = next(_ended_attempts(local_copy), _EndedAttempt("", {}, {}))
     return last.get("reason")
 

@@ -1,4 +1,4 @@
-"""Follow a run by cursor until it ends; reconnect without limit; download its files."""
+"""Follow a run until it ends: fetch its new output, reconnect without limit, download its files."""
 
 from __future__ import annotations
 

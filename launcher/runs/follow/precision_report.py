@@ -162,7 +162,7 @@ def _attempts(local_copy: LocalCopy, plan: Plan) -> Iterator[AttemptPrecision]:
 
 
 def _evidence(local_copy: LocalCopy, folder: str) -> tuple[tuple[PrecisionSeen, ...], JsonObject]:
-    """Return the hook's observations in an attempt, and the worker's proof; empty without one."""
+    """Return the hook's observations in an attempt, and the worker's proof; each is empty if not recorded."""
     seen: list[PrecisionSeen] = []
     proof: JsonObject = {}
     for event in local_copy.record.marked_events(folder, b'"precision_seen"', b'"proof"'):

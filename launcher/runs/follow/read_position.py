@@ -28,7 +28,7 @@ def shown(local_copy: LocalCopy) -> dict[str, int] | None:
 
 
 def begin(local_copy: LocalCopy) -> None:
-    """Record that all output here was shown, before another process takes over. Raises OSError."""
+    """Record that all output in the local copy was shown, before another process takes over. Raises OSError."""
     if not local_copy.files.exists(SHOWN):
         _write(local_copy, local_copy.record.sizes())
 

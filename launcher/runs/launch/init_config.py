@@ -110,7 +110,7 @@ def _short(host: Host) -> str:
 def _environment(runtime: str, environment: str | None, facts: Facts) -> str:
     if environment is not None and facts.interpreter is not None:
         torch = facts.interpreter.packages.get("torch")
-        return f"{environment}   (Python {facts.interpreter.version}, torch {torch or 'is not there'})"
+        return f"{environment}   (Python {facts.interpreter.version}, torch {torch or 'is not installed'})"
     if load_runtime(runtime).has_images:
         return f"a container ({runtime}): the image of a job is built there once"
     return (

@@ -133,7 +133,7 @@ def wanted_of(resolved: Resolved, request: Request, run_id: str | None = None) -
     """Return a launch's requirements for a machine."""
 
     def plan_for(profile: Profile, facts: Facts) -> Plan:
-        from launcher.runs.launch.planned import plan_of  # it is loaded while waiting for a host
+        from launcher.runs.launch.planned import plan_of  # loads slowly, so not before a host is contacted
 
         return plan_of(profile, resolved, facts)
 

@@ -376,7 +376,7 @@ def test_a_base_without_python_is_told(client, box, bare):
     done = client.run(*LAUNCH)
     assert done.returncode == 4
     assert "python3: not found" in done.stderr
-    assert "failed: its base holds no python3\n" in done.stderr
+    assert "failed: its base has no python3\n" in done.stderr
     nothing_is_left(box)
 
 
@@ -495,7 +495,7 @@ def test_an_image_without_python_is_told(client, box, bare):
     write_job(client, f'name = "own"\ncommand = ["true"]\nimage = "{bare}"\n')
     done = client.run(*LAUNCH)
     assert done.returncode == 4
-    assert "its image holds no python3" in done.stderr
+    assert "its image has no python3" in done.stderr
     nothing_is_left(box)
 
 
