@@ -30,8 +30,8 @@ Reading a knob reports that the script uses it. To recover from a crash, the age
 were read.
 
 The guard checks every optimizer step of a prepared model, or of a Trainer with `trainer_callback`. A training
-that diverges or does not learn ends with `Tripped` within five steps, and no checkpoint of a bad step is
-sealed.
+that diverges or does not learn ends with `Tripped`, usually within five steps. No checkpoint is sealed after
+a step that may have spoiled the weights.
 
 If another agent has continued the run because this one seemed dead, `save` raises `SupersededError`.
 
@@ -42,17 +42,17 @@ precision or the checkpoint to resume from, and it does not retry: the agent doe
 The modules, in the order in which they import each other:
 
     json_values, channel   strict JSON; the connection to the agent
-    values                 the contents of `attempt.json`: Knobs, Precision, Split, Peek
+    values                 the values of `attempt.json`: Knobs, Precision, Split, Peek
     quantization           4-bit base models: loading, and settings of their layers
-    unsaved_hook           a hook on a model that is not saved with it
+    unsaved_hook           a hook on a model; it is not saved with the model
     guard/                 judges optimizer steps; hooks into torch
-    pace                   when to save, when to stop
+    pace                   decides when to save and when to stop
     succession             whether a later attempt has replaced this one
     manifests, checkpoints sealing, rotation, where to resume
     events                 log, progress, begin, done
     planned_optimizer      the plan's variant of AdamW
-    compiled_models        torch.compile: when it applies, and its needs on the host
-    mixed_precision        from the plan to keywords, autocast, scaler, accelerator
+    compiled_models        torch.compile: when it applies, and the tools that it needs on the host
+    mixed_precision        keywords, autocast, scaler and Accelerator from the plan
     throughput             tokens per second, and the share of the card's peak rate
     preparation            makes a model safe to train at the plan's precision
     trainer_lines, trainer metrics from a Trainer's log lines; the callback for a transformers.Trainer

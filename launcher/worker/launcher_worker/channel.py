@@ -1,6 +1,7 @@
 """The connection to the agent: one Unix stream socket per process, one line of JSON per event.
 
-It opens with the first event. After the first error no more events are sent, and the training continues without it.
+It opens with the first event. After the first error no more events are sent, and the training continues
+without the agent.
 """
 
 from __future__ import annotations
@@ -36,7 +37,10 @@ def send(
     values: Optional[Mapping[str, Any]] = None,
     source: Optional[str] = None,
 ) -> None:
-    """Send an event to the agent; do nothing without one. `source` is None for the script's own reports."""
+    """Send an event to the agent; do nothing without an agent.
+
+    `source` is None for the script's own reports.
+    """
     event: Dict[str, object] = {"kind": kind, "rank": rank(), "time": time.time()}
     if step is not None:
         event["step"] = int(step)

@@ -15,7 +15,7 @@ from .pace import process_pace
 def log(step: int, **values: Any) -> None:
     """Report metrics of a step: numbers (torch and numpy scalars too), bools and strings.
 
-    Outside a run it prints one readable line. Raises TypeError for any other value.
+    Outside a run, print one readable line. Raises TypeError for a value of another type.
     """
     metrics = {name: scalar(name, value) for name, value in values.items()}
     process_guard.hear(step, metrics)

@@ -24,7 +24,7 @@ from .trainer_lines import TrainerLines
 @shielded
 def observe_trainer(module: Any) -> None:
     """Add an observer to every Trainer of this process; `module` is transformers.trainer."""
-    callbacks = module.DEFAULT_CALLBACKS  # of every Trainer made from now on
+    callbacks = module.DEFAULT_CALLBACKS  # the default callbacks of every Trainer made from now on
     if Observer not in callbacks:
         callbacks.append(Observer)
         atexit.register(process_channel.close)  # an open socket is a warning under `python -X dev`
@@ -93,7 +93,7 @@ class Observer:
 
 
 def _reports(state: Any) -> bool:
-    """Return whether to report: in the main process, if its script does not report its metrics."""
+    """Return whether to report: only in the main process, and only if the script does not report metrics itself."""
     return bool(state.is_world_process_zero) and not process_channel.has_own_metrics
 
 

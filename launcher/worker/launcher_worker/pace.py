@@ -42,8 +42,9 @@ class SaveSchedule:
         self._is_stop_requested = False
         self._is_listening = False
         self._saved_s = time.monotonic()
-        self._agreed_before: Any = None  # a tensor, of the previous step
-        self._evaluation: Tuple[Optional[int], Any] = (None, None)  # its step and loss
+        self._agreed_before: Any = None  # a tensor: the largest request at the previous step
+        # the step and the loss of the last evaluation
+        self._evaluation: Tuple[Optional[int], Any] = (None, None)
 
     def listen(self) -> None:
         """Handle SIGTERM as a request to end after the step, unless the script handles it itself."""
@@ -84,7 +85,7 @@ class SaveSchedule:
         is_due = agreed > NO_REQUEST or is_last or (every is not None and step % every == 0)
         if is_due:
             self._saved_s = time.monotonic()
-            # This checkpoint answers the requests made until now; a rank that needs another one asks again.
+            # This checkpoint satisfies all requests so far; a rank that needs another one requests it again.
             self._agreed_before = None
         return is_due
 
@@ -94,7 +95,7 @@ class SaveSchedule:
     def _agree(self, request: int) -> int:
         """Return the largest request of all ranks.
 
-        With several ranks it is that of the previous step, so that no rank waits for a GPU.
+        With several ranks the result is that of the previous step, so that no rank waits for its GPU.
         """
         torch = sys.modules.get("torch")
         distributed = torch and torch.distributed
@@ -110,5 +111,5 @@ class SaveSchedule:
 
 
 process_pace = SaveSchedule()
-# A forked child, such as a data loader or a pool's process, ends by SIGTERM as its parent expects.
+# SIGTERM must end a forked child, such as a data loader's or a pool's process, as its parent expects.
 os.register_at_fork(after_in_child=process_pace.leave)

@@ -8,5 +8,6 @@
     loops           a loop in plain torch: autocast, GradScaler, optimizers
     scaling         the plan's scaler for a loop without a scaler
 
-All events of such a script are the hook's: its exit code, its log and the guard decide how it ended.
+The hook is the source of all events of such a script. The script's exit code, its log and the guard decide
+how it ended.
 """

@@ -36,7 +36,10 @@ def adapt_accelerator(module: Any) -> None:
 
 
 def _planned(args: Any, own: Any) -> Any:
-    """Return a script's keywords with the plan's precision. The batch stays the script's: its loader sets it."""
+    """Return a script's keywords with the plan's precision.
+
+    The script's batch is not changed: its data loader sets it.
+    """
     if own.get("deepspeed_plugin") or own.get("megatron_lm_plugin"):
         changes.leave("precision of an Accelerator with its own plugin")
         return own

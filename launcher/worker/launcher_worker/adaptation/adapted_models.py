@@ -42,7 +42,7 @@ def adapt_loading(module: Any) -> None:
 
 
 def _planned(own: Any) -> Any:
-    """Return a script's keywords with the plan's dtype, which for a 4-bit base is that of its other weights.
+    """Return a script's keywords with the plan's dtype, which for a 4-bit base is the dtype of its other weights.
 
     A model with another quantization keeps the script's dtype.
     """
@@ -55,7 +55,7 @@ def _planned(own: Any) -> Any:
     precision = knobs().precision  # reading it consumes the knob
     base = precision.base_dtype
     if is_in_4_bits and not knobs().trains_adapter and precision.autocast_dtype == "bfloat16":
-        base = "bfloat16"  # planned for trained weights, and these are frozen
+        base = "bfloat16"  # the planned dtype is for trained weights, but a 4-bit base is frozen
     dtype = getattr(torch, base)
     name = "torch_dtype" if "torch_dtype" in own else "dtype"
     changes.change("from_pretrained", name, own.get(name), dtype)
@@ -84,8 +84,8 @@ def _compute_as_planned(model: Any) -> None:
 def adapt_model(model: Any) -> bool:
     """Make a model of the script safe to train at the plan's precision, in place, and put it under the guard.
 
-    Call it before the first step: an optimizer without state is not affected. Return whether trainables had
-    another dtype than the plan's.
+    Call it before the first step: the conversion does not harm an optimizer that has no state yet. Return
+    whether trainables had another dtype than the plan's.
     """
     import torch
 

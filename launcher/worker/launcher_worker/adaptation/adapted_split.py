@@ -13,8 +13,9 @@ from ..values import knobs
 def adapted_split(micro_batch: int, accumulation: int) -> Tuple[int, int]:
     """Return the micro-batch and accumulation in force, given those of the script.
 
-    Their product stays the script's, unless the job sets a batch. After running out of memory the agent
-    halves the micro-batch; this function halves the script's micro-batch as often, until it is odd.
+    The job's batch is used if the job sets one; otherwise the product stays that of the script. After an
+    out-of-memory error the agent requests a smaller micro-batch: this function halves the script's
+    micro-batch once for each request, as long as it is even.
     """
     values = knobs()
     said = json.loads(Path(os.environ["LAUNCH_ATTEMPT"], "attempt.json").read_text(encoding="utf-8"))["adapt"]

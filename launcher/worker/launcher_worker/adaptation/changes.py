@@ -33,7 +33,7 @@ class ChangeReport:
         self._say(what)
 
     def leave(self, what: str) -> None:
-        """Report a part that cannot be adapted, with the script's line that asks for it."""
+        """Report a part that cannot be adapted, with the script's line that uses it."""
         place = _place()
         self._say(f"left as it is: {what}{f' ({place})' if place else ''}")
 

@@ -1,8 +1,8 @@
 """A loop in plain torch: autocast and GradScaler follow the plan; the first forward pass reveals the model.
 
 The optimizer knows the trained parameters; the outermost module that holds them is the model. The hook makes
-it safe to train before its first step. If the script has no autocast, the model's forward pass gets the
-plan's.
+the model safe to train before its first step. If the script has no autocast, the model's forward pass runs
+under the plan's autocast.
 """
 
 from __future__ import annotations
@@ -97,7 +97,8 @@ class ModelSearch:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._wanted: Set[int] = set()
-        self._optimizers: List[Any] = []  # weak references: an id is only good while its parameter lives
+        # weak references: a parameter's id is valid only while the parameter lives
+        self._optimizers: List[Any] = []
         self._handle: Any = None
         self._forwards = 0
 
@@ -112,7 +113,7 @@ class ModelSearch:
             self._handle = modules.register_module_forward_pre_hook(self._see)
 
     def _see(self, module: Any, inputs: Any) -> Any:
-        """Take the outermost module that holds wanted parameters: its hook runs before those of its parts.
+        """Adapt the first module seen with wanted parameters: the outermost one, whose hook runs first.
 
         Return the replaced inputs for the current forward pass, or the inputs themselves.
         """
@@ -135,14 +136,14 @@ class ModelSearch:
             implicit = ImplicitAutocast(self._torch)
             module.register_forward_pre_hook(UnsavedHook(implicit.enter))
             module.register_forward_hook(UnsavedHook(implicit.leave), always_call=True)
-            implicit.enter(module, ())  # the hooks of the current pass were collected before
+            implicit.enter(module, ())  # the current pass does not call hooks that are registered during it
         elif converted:
             module.register_forward_pre_hook(UnsavedHook(self._widen_call), with_kwargs=True)
             inputs = widened(self._torch, inputs)
         return inputs
 
     def _widen_call(self, _module: Any, inputs: Any, keywords: Any) -> Any:
-        """Cast the inputs of a model whose weights became float32 to float32 too, because autocast is off."""
+        """Cast a call's inputs to float32, because the model's weights became float32 and autocast is off."""
         return widened(self._torch, inputs), widened(self._torch, keywords)
 
 
@@ -164,7 +165,7 @@ class ImplicitAutocast:
         self._open.append(context)
 
     def leave(self, _module: Any, _inputs: Any, output: Any) -> Any:
-        """End autocast; return the output with float32 instead of half precision."""
+        """End autocast; return the output with its half-precision tensors as float32."""
         context = self._open.pop() if self._open else None
         if context is None:
             return output
@@ -173,10 +174,10 @@ class ImplicitAutocast:
 
 
 def widened(torch: Any, value: Any) -> Any:
-    """Return a value with float32 instead of half precision, inside lists, tuples and dictionaries too."""
+    """Return a value with its half-precision tensors as float32, also inside lists, tuples and dictionaries."""
     if isinstance(value, torch.Tensor):
         return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
-    if isinstance(value, dict):  # transformers' outputs are one, and keep their type
+    if isinstance(value, dict):  # changed in place: transformers' outputs are dictionaries of a special type
         for name in value:
             value[name] = widened(torch, value[name])
         return value

@@ -22,15 +22,15 @@ _CLIPPING = ("clip_grad_norm_", "clip_grad_value_")
 
 
 class PlannedScaler:
-    """The scaler of a loop without one, and the state of the script's own."""
+    """The plan's scaler for a loop that has none, and whether the script has its own."""
 
     def __init__(self) -> None:
         self._torch: Any = None
         self._has_own = False
         self._scaler: Any = None
         self._is_making = False
-        self._is_scaled = False  # gradients of a scaled loss exist
-        self._unscaled: Set[int] = set()  # optimizers by id, until their step
+        self._is_scaled = False  # whether gradients of a scaled loss exist
+        self._unscaled: Set[int] = set()  # ids of optimizers whose gradients are unscaled, until their step
         self._optimizers: Any = weakref.WeakSet()
         self._backwards = 0
         self._steps = 0
@@ -128,7 +128,7 @@ class PlannedScaler:
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._steps += 1
-        if self._scaler is not None:  # then the scaler's update ends the step, also for the guard's hook
+        if self._scaler is not None:  # the guard's step then ends with the scaler's update
             process_guard.is_scaling = self._is_scaled
         if not self._is_scaled:
             return

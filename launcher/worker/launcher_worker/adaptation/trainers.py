@@ -56,7 +56,7 @@ def _precision(values: Knobs) -> Dict[str, object]:
     planned: Dict[str, object] = {
         "fp16": precision.autocast_dtype == "float16",
         "bf16": precision.autocast_dtype == "bfloat16",
-        "fp16_full_eval": False,  # full eval casts the live model
+        "fp16_full_eval": False,  # a full half-precision evaluation casts the live model
         "bf16_full_eval": False,
     }
     if precision.tf32 and not values.rehearsed:
@@ -82,7 +82,7 @@ def _batch(values: Knobs, arguments: Any) -> Dict[str, object]:
 
 
 def _safety(arguments: Any) -> Dict[str, object]:
-    """Return arguments that reveal failures: a NaN loss logged as 0.0, a step that a fused optimizer skips."""
+    """Return arguments that keep failures visible: a NaN loss is not logged as 0.0, and no fused optimizer hides a skipped step."""
     planned: Dict[str, object] = {"logging_nan_inf_filter": False}
     is_fused = getattr(arguments.optim, "value", arguments.optim) == _FUSED
     if is_fused and knobs().peek.precision.scaler:
@@ -131,7 +131,10 @@ def _add_callback(trainer: Any) -> None:
 
 
 def _keep(step: int, folder: str, epoch: Any, is_own: bool) -> None:
-    """Seal a copy of a Trainer's checkpoint, as links. `is_own`: the script saves it too, so it stays."""
+    """Seal a copy of a Trainer's checkpoint, made of links.
+
+    Remove the original unless it is the script's own.
+    """
 
     def write(target: str) -> None:
         shutil.copytree(folder, target, copy_function=_link, dirs_exist_ok=True)

@@ -13,7 +13,7 @@ PROVEN_STEPS = 20  # good steps after which a precision counts as working
 
 
 def proof(model: Any, judge: Judge) -> Dict[str, object]:
-    """Return the course of a training, its dtypes, and a key for model, trainables, precision and torch."""
+    """Return a training's first and last loss, its dtypes, and a key of model, trainables, precision and torch."""
     import torch
 
     dtypes: Dict[str, Dict[str, int]] = {"trainable": {}, "frozen": {}}
@@ -42,9 +42,7 @@ def proof(model: Any, judge: Judge) -> Dict[str, object]:
 def _digest_of_config(config: Any) -> Optional[str]:
     """Return the digest of a model's config; None without one, or if it has no canonical form."""
     plain: Any = getattr(config, "to_dict", lambda: config)()
-    if isinstance(
-        plain, dict
-    ):  # private fields name the folder it was loaded from, which differs between hosts
+    if isinstance(plain, dict):  # private fields name the model's folder, which differs between hosts
         plain = {str(name): value for name, value in plain.items() if not str(name).startswith("_")}
     try:
         return None if plain is None else digest(plain)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Set
 
-LONG = 20  # logged steps, times the accumulation: a script may log each micro-batch
+# Logged steps that cause a warning. Multiplied by the accumulation: a script may log each micro-batch.
+LONG = 20
 
 
 class IdleLog:
@@ -18,7 +19,7 @@ class IdleLog:
         self._forward_passes = 0
 
     def is_long(self, step: int, forward_passes: int, accumulation: int) -> bool:
-        """Note a logged step and the forward passes; return, once, whether the log is suspiciously long."""
+        """Note a logged step and the forward passes so far; return True once, when the log becomes suspiciously long."""
         is_new = forward_passes > self._forward_passes and step not in self._steps
         self._forward_passes = forward_passes
         if is_new:

@@ -40,16 +40,18 @@ class Judge:
 
     def __init__(self, planned_steps: Optional[int] = None) -> None:
         self.plan(planned_steps)
-        self.warning: Optional[Trip] = None  # of the last step
+        self.warning: Optional[Trip] = None  # of the last judged step
         self.steps = self.good_steps = self.skips = 0
         self.has_moved = False
         self.losses = LossCourse()
-        self.recovered: Optional[Dict[str, object]] = None  # non-finite losses that ended with the last step
+        # a series of non-finite losses that has just ended
+        self.recovered: Optional[Dict[str, object]] = None
         self.last = Figures()
-        self.expects_rewards = False  # the script will log the rewards of these steps
+        self.expects_rewards = False  # whether the script will log rewards
         self._rewards_differed_at = -1
         self._leapt_at = -math.inf
-        self._settled_skips: List[bool] = []  # of the latest steps since the scaler settled: was it skipped?
+        # whether each of the latest steps since the scaler settled was skipped
+        self._settled_skips: List[bool] = []
         self._streaks: Dict[str, Streak] = {}
 
     def plan(self, steps: Optional[int]) -> None:
@@ -93,7 +95,7 @@ class Judge:
             self._rewards_differed_at = step
 
     def judge_end(self, step: int) -> Optional[Trip]:
-        """Return a trip if the training must not end in this state, although no rule has reached its limit."""
+        """Return a trip if the training ends in a bad state, even if no rule has reached its limit."""
         if self.skips and self.skips == self.steps:
             self._streaks.setdefault("gradients", Streak(self.skips, step - self.steps + 1))
         elif self._streaks.keys() == {"gradients"} and self.last.skipped:
@@ -184,7 +186,7 @@ class Judge:
         return rule.steps
 
     def _limit_of_high_losses(self) -> float:
-        """Return the number of high losses that ends an attempt; no limit if they fall or the task is harder."""
+        """Return the number of high losses that ends an attempt; infinite if they fall, or if the task is harder."""
         if self.losses.is_falling:
             return math.inf
         has_leapt = self._leapt_at >= self._streaks["explosion"].since - RULES["leap"].steps
@@ -194,7 +196,7 @@ class Judge:
 
     @property
     def _is_settling_anew(self) -> bool:
-        """Whether a harder task makes the scaler lower its scale: the loss is high since it began to skip."""
+        """Whether the scaler lowers its scale for a harder task: the loss became high when the skips began."""
         skips, high = self._streaks.get("gradients"), self._streaks.get("explosion")
         if skips is None or high is None or not self.last.skipped:
             return False
@@ -204,7 +206,7 @@ class Judge:
         """Return the trip of a rule, with the figures that explain it."""
         count = self._streaks[name].steps
         since = min(
-            # A high loss shows the effect of the step before on the weights.
+            # A high loss shows the effect of the previous step on the weights.
             max(0, streak.since - 1) if other in ("explosion", "leap") else streak.since
             for other, streak in self._streaks.items()
             if other == name or RULES[other].kind == rule.kind

@@ -6,14 +6,19 @@ import math
 import statistics
 from typing import List, Optional
 
-FIRST_LOSSES = 5  # their median is the loss at the start
-RECENT_LOSSES = 20  # their median is the recent level: a curriculum raises it little by little
-FALLING = 0.99  # of the loss with which an explosion began: a loss below it has begun to fall again
-SUDDEN = 3.0  # times the loss of the step before: such a jump is sudden
-NOISY = 0.5  # of their median: losses that far apart show no trend in a few steps
-RISING = 3.0  # times the loss with which an explosion began: a median above it still rises
-ABSURD = 1e5  # times the loss at the start: a loss that has risen so far little by little diverges too
-DONE = 0.5  # of the first loss: if it was below before it became exactly zero, the task is learned
+FIRST_LOSSES = 5  # the loss at the start is the median of this many losses
+RECENT_LOSSES = 20  # the recent level is the median of this many losses; a curriculum raises it slowly
+# In an explosion, a loss below this share of the explosion's first loss has begun to fall.
+FALLING = 0.99
+SUDDEN = 3.0  # a jump to more than this multiple of the previous loss is sudden
+# Losses are too noisy to show a trend if their spread exceeds this share of their median.
+NOISY = 0.5
+# In an explosion, the loss still rises if its median exceeds this multiple of the explosion's first loss.
+RISING = 3.0
+# A loss above this multiple of the loss at the start diverges, even if it rose slowly.
+ABSURD = 1e5
+# A loss of exactly zero means a learned task if an earlier loss was below this share of the first loss.
+DONE = 0.5
 
 
 class LossCourse:
@@ -22,13 +27,14 @@ class LossCourse:
     def __init__(self) -> None:
         self.first: Optional[float] = None
         self.last: Optional[float] = None
-        self.is_far_above = False  # the last loss: far above both its start and its recent level
-        self.is_sudden = False  # it rose there in one step, as in a curriculum's jump
-        self.is_harder = False  # it jumped there, stopped rising, and has fallen or is too noisy to tell
-        self.is_falling = False  # it is far above, but has begun to fall, as after a curriculum's jump
+        # the last loss is far above both the loss at the start and the recent level
+        self.is_far_above = False
+        self.is_sudden = False  # the loss rose that far in one step, as in a curriculum's jump
+        self.is_harder = False  # after a sudden jump, the loss stopped rising, and has fallen or is noisy
+        self.is_falling = False  # the loss is far above, but has begun to fall
         self._first_losses: List[float] = []
         self._recent_losses: List[float] = []
-        self._high_losses: List[float] = []  # since it is far above
+        self._high_losses: List[float] = []  # the losses since the explosion began
         self._lowest_positive = math.inf
 
     def add(self, loss: float) -> None:
@@ -50,7 +56,7 @@ class LossCourse:
 
     @property
     def is_learned(self) -> bool:
-        """Whether the last loss is exactly zero, and fell towards it: a margin loss that is fully learned."""
+        """Whether the last loss is exactly zero after a fall: a margin loss that is fully learned."""
         return self.last == 0.0 and self.first is not None and self._lowest_positive < DONE * self.first
 
     def _compare(self, loss: float) -> None:
@@ -68,14 +74,14 @@ class LossCourse:
         self._recent_losses = [*self._recent_losses, loss][-RECENT_LOSSES:]
 
     def _compare_high(self, loss: float) -> None:
-        """Compare a high loss with the others since the explosion, whose first loss is `began`."""
+        """Compare a high loss with the explosion's other losses; `began` is the first of them."""
         self._high_losses = [*self._high_losses, loss][-RECENT_LOSSES:] if self.is_far_above else []
         began = self._high_losses[0] if self._high_losses else -math.inf
         self.is_falling = self.last is not None and loss < self.last and loss < FALLING * began
         self.is_harder = self.is_far_above and self.is_sudden and self._has_settled()
 
     def _has_settled(self) -> bool:
-        """Whether the losses since a jump do not rise, and have fallen below the first of them or are noisy."""
+        """Return whether the losses since a jump have stopped rising, and have fallen below the first or are noisy."""
         began, usual = self._high_losses[0], statistics.median(self._high_losses)
         lowest, highest = min(self._high_losses), max(self._high_losses)
         is_open = lowest < FALLING * began or highest - lowest > NOISY * usual

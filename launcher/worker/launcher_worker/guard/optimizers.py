@@ -8,19 +8,19 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 
 class FollowedOptimizer:
-    """Of several optimizers, the one whose steps count; preferably one that holds watched trainables.
+    """The optimizer whose steps count, if there are several; preferably one that holds watched trainables.
 
     Example: a GAN has an optimizer for its generator, which is watched, and one for its critic, which is not.
-    The generator's is followed.
+    The guard follows the generator's optimizer.
     """
 
     def __init__(self) -> None:
         self._followed: Any = None  # a weak reference
         self._is_ours: Any = weakref.WeakKeyDictionary()  # optimizer -> whether it holds a watched trainable
-        self._other_steps = 0  # steps of other optimizers since the followed one's last
+        self._other_steps = 0  # steps of other optimizers since the last step of the followed one
 
     def forget_trainables(self) -> None:
-        """Forget which optimizers hold watched trainables, because those have changed."""
+        """Forget which optimizers hold watched trainables, because the trainables have changed."""
         self._is_ours.clear()
 
     def is_known(self, optimizer: Any) -> bool:
@@ -46,8 +46,8 @@ class FollowedOptimizer:
     def note_step(self, optimizer: Any) -> bool:
         """Note a step of a known optimizer; return whether the guard now switches to this optimizer.
 
-        It takes over if no optimizer is followed, if it holds trainables and the followed one does not, or if
-        the followed one has made no step for a long time.
+        The guard switches if it follows no optimizer, if only the new one holds trainables, or if the
+        followed one has made no step for a long time.
         """
         if self.is_followed(optimizer):
             self._other_steps = 0

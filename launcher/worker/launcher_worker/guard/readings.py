@@ -1,6 +1,6 @@
 """The observations during one optimizer step, and their copy from the device to the host.
 
-On CUDA they are copied without waiting, and read one step later, when they have arrived.
+On CUDA the copy is asynchronous: the numbers are read one step later, when they have arrived.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ class OpenStep:
 
     def __init__(self) -> None:
         self.forward_passes = 0
-        self.gradients: Optional[Tuple[Any, Any]] = None  # is a gradient non-finite, are all zero
-        self.scaling: Optional[Tuple[Any, Any]] = None  # was the step skipped, the new scale
+        # whether a gradient is non-finite, and whether all are zero
+        self.gradients: Optional[Tuple[Any, Any]] = None
+        self.scaling: Optional[Tuple[Any, Any]] = None  # whether the step was skipped, and the new scale
         self._loss: Any = None
 
     def add_loss(self, loss: Any) -> None:

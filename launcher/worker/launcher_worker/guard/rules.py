@@ -9,14 +9,18 @@ class Tripped(RuntimeError):  # noqa: N818  # named after the event, as in the R
     """Raised when the guard ends an attempt; its text has the class, the reason and the figures."""
 
 
-Tripped.__module__ = "launcher_worker"  # its public name, which a traceback shows
+Tripped.__module__ = "launcher_worker"  # a traceback shows this public module
 
 DIVERGED, NOT_LEARNING = "nan-divergence", "not-learning"
-SETTLING_SKIPS = 10  # a scaler starts far too high and halves at every skip: that many skips are normal
-SKIP_WINDOW = 20  # steps; fewer than half of them may be skipped once the scaler has settled
-STEPS_AFTER_A_JUMP = 4  # with a high loss that came at once, although no weight had leapt
-ZERO_SHARE = 0.1  # of the planned steps: that many steps in a row without any gradient end an attempt
-ZERO_STEPS = 20  # the same if the number of steps is unknown
+# A scaler starts with a scale that is far too high, and halves it at every skip. This many skips are normal.
+SETTLING_SKIPS = 10
+# Once the scaler has settled, fewer than half of this many steps may be skipped.
+SKIP_WINDOW = 20
+# The limit of steps with a high loss after a sudden jump of the loss, if no weight has leapt.
+STEPS_AFTER_A_JUMP = 4
+# The limit of steps in a row without any gradient: this share of the planned steps. Without a plan: a number.
+ZERO_SHARE = 0.1
+ZERO_STEPS = 20
 
 
 class Rule(NamedTuple):
@@ -27,8 +31,8 @@ class Rule(NamedTuple):
     text: str
 
 
-# If several rules end an attempt, the first one here is reported. The limit is four bad steps: on CUDA the
-# figures of a step are read one step later, so the fifth step is the last.
+# If several rules end an attempt, the first one here is reported. No limit here exceeds four
+# steps. On CUDA the figures of a step are read one step later: the attempt then ends at the fifth bad step.
 RULES = {
     "weights": Rule(DIVERGED, 1, "trainable weights became non-finite"),
     "loss": Rule(DIVERGED, 2, "the loss is not finite"),
@@ -45,24 +49,26 @@ RULES = {
         NOT_LEARNING, 4, "every gradient is exactly zero, or the loss where no gradient can be seen"
     ),
     "idle": Rule(NOT_LEARNING, 1, "no optimizer has made a step: is optimizer.step() missing?"),
-    # Not a divergence, because another precision would not help. A checkpoint holds only the trainables,
-    # trained together with a base that cannot be loaded again.
+    # A moving base is not a divergence: another precision would not help. A checkpoint holds only the
+    # trainables; the moved base, with which they were trained, is lost.
     "base": Rule(NOT_LEARNING, 3, "the frozen base moves, so the saved adapter does not match it"),
 }
 DEAD_AFTER_A_LEAP = Rule(
     DIVERGED, 4, "the weights moved by more than their own size in a step, and every gradient is zero since"
 )
-FINAL_STEP_RULES = ("weights", "loss", "gradients", "explosion")  # one such step is enough if it is the last
-WARNING_RULES = ("zero", "explosion")  # these warn first: the task may explain them
-SPOILING_RULES = ("weights", "loss", "explosion", "leap")  # no checkpoint is sealed after such a step
+# one bad step by these rules is enough if it is the last step
+FINAL_STEP_RULES = ("weights", "loss", "gradients", "explosion")
+WARNING_RULES = ("zero", "explosion")  # these rules warn first: the task may be the cause
+# no checkpoint is sealed after a bad step by these rules
+SPOILING_RULES = ("weights", "loss", "explosion", "leap")
 
 
 class Figures(NamedTuple):
     """The observations of one optimizer step; None for a missing one."""
 
-    loss: Optional[float] = None  # the mean of its forward passes
+    loss: Optional[float] = None  # the mean over the step's forward passes
     moved: Optional[bool] = None
-    finite: bool = True  # the trainable weights after it
+    finite: bool = True  # whether the trainable weights are finite after the step
     leapt: bool = False
     base_moved: bool = False
     gradient: str = ""  # fine, zero or bad

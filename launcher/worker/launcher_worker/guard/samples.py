@@ -11,10 +11,13 @@ import functools
 import random
 from typing import Any, Sequence, Tuple
 
-WEIGHT_TENSORS = 16  # of the trainables, read after every step
+WEIGHT_TENSORS = 16  # the number of trainable tensors that are read after every step
 BASE_TENSORS = 2
-SMALL = 0.1  # the least size of weights for a leap: a smaller step is normal for weights that begin near zero
-ELEMENTS = 4096  # of all tensors of a sample together: a step may move only few rows of an embedding
+# A leap exceeds at least this root mean square: smaller steps are normal for weights that begin near zero.
+SMALL = 0.1
+# The number of elements of a sample, over all its tensors. A smaller sample could miss a step that moves only
+# few rows of an embedding.
+ELEMENTS = 4096
 
 
 class Sample:
@@ -27,7 +30,7 @@ class Sample:
             (parameter, sampled_indices(parameter.numel(), ELEMENTS // len(chosen), parameter.device))
             for parameter in chosen
         ]
-        self.norms: Any = None  # of each tensor's elements at the start
+        self.norms: Any = None  # the norm of each tensor's elements at the start
         self._last: Any = None
 
     def aim_at_gradients(self) -> None:
@@ -36,7 +39,8 @@ class Sample:
         self.parts = [
             (part, part.grad.flatten().abs().topk(min(count, part.numel())).indices) for part, _ in self.parts
         ]
-        if len({indices.numel() for _, indices in self.parts}) > 1:  # the rows of a matrix have one length
+        # the rows of the elements' matrix need equal lengths
+        if len({indices.numel() for _, indices in self.parts}) > 1:
             shortest = min(indices.numel() for _, indices in self.parts)
             self.parts = [(part, indices[:shortest]) for part, indices in self.parts]
         self._last = None
@@ -59,9 +63,9 @@ class Sample:
         return elements, elements - before
 
     def have_leapt(self, moves: Any) -> Any:
-        """Return whether all elements together moved by more than their size, as a bool tensor.
+        """Return, as a bool tensor, whether the elements together moved by more than their size.
 
-        Their size is their root mean square at the start, at least SMALL. One tensor alone proves nothing: a bias
+        The size is their root mean square at the start, at least SMALL. One tensor alone proves nothing: a bias
         may begin near zero, and a LoRA's B begins at zero. A tensor that began non-finite does not count.
         """
         unknown = ~self.norms.isfinite()

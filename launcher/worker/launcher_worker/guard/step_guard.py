@@ -31,12 +31,13 @@ class StepGuard:
     """
 
     def __init__(self) -> None:
-        self.is_scaling = False  # inside GradScaler.step, whose end is not a tick
+        # True inside GradScaler.step, where the end of an optimizer's step is not a tick
+        self.is_scaling = False
         self._models = WatchedModels()
         self._optimizer = FollowedOptimizer()
         self._rates = LearningRates()
         self._open_step = OpenStep()
-        self._reading: Optional[Reading] = None  # of the last step, if it was still in transfer
+        self._reading: Optional[Reading] = None  # the last step's figures, if they are still in transfer
         self._judge = Judge()
         self._idle = IdleLog()
         self._rewards = LoggedRewards()
@@ -45,10 +46,10 @@ class StepGuard:
         self._step = 0
         self._is_in_trainer = False
         self._sees_loss = False
-        self._bad_norm_at: Optional[int] = None  # the last step with a logged norm that was not finite
+        self._bad_norm_at: Optional[int] = None  # the last step whose logged norm was not finite
         self._is_proven = False
         self._tripped: Optional[Tripped] = None
-        self._trial: Any = None  # of `launch verify`, if this is a trial
+        self._trial: Any = None  # the TrialWatch, if this is a trial of `launch verify`
 
     # -- reports of the script and of Trainer
 
@@ -67,7 +68,7 @@ class StepGuard:
             self._trial = TrialWatch(model, lambda: self._judge)
 
     def follow_trainer(self, model: Any, step: int, steps: Optional[int] = None) -> None:
-        """Count a Trainer's steps, from after `step` to `steps`."""
+        """Count the steps of a Trainer that continues after `step` up to `steps`."""
         if model is not None and not self._models:
             self.watch(model)
         self._is_in_trainer = True
@@ -83,9 +84,9 @@ class StepGuard:
         self._is_in_trainer = self._expects_rewards = False
 
     def restart(self, step: int, steps: Optional[int] = None) -> None:
-        """Restart the judgement after `step`: each training has its own first loss and scaler.
+        """Restart the judgement after `step`: each training has its own first loss and its own settling scaler.
 
-        The scaler settles again, too. `steps` is the last step; without it, the plan's.
+        `steps` is the training's last step; by default the plan's.
         """
         self._judge, self._reading = Judge(knobs().peek.steps if steps is None else steps), None
         self._judge.expects_rewards = self._expects_rewards
@@ -100,7 +101,7 @@ class StepGuard:
             self._step = step
 
     def hear(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Use the script's log line: step, Trainer's gradient norm, and the loss if the guard sees none."""
+        """Use a line of the script's log: the step, Trainer's gradient norm, and the loss if the guard cannot see it."""
         norm, loss = _number(metrics.get("grad_norm")), _number(metrics.get("loss"))
         if norm is not None and not math.isfinite(norm):
             self._bad_norm_at = step
@@ -109,7 +110,7 @@ class StepGuard:
             self._judge.hear_rewards(step, are_equal=are_equal)
         if loss is None:
             return
-        if not self._is_in_trainer:  # after a forward pass, the tick of the logged step is still to come
+        if not self._is_in_trainer:  # if a forward pass has been seen, the logged step has not ticked yet
             self._step = step - 1 if self._open_step.forward_passes else step
             if self._idle.is_long(step, self._open_step.forward_passes, knobs().peek.split.accumulation):
                 self._warn(Judge().judge_no_steps(step))
@@ -135,8 +136,9 @@ class StepGuard:
     def before_step(self, optimizer: Any, has_closure: bool = False) -> None:
         """Read gradients and learning rates, which a script may change right after the step.
 
-        With a closure the gradients are computed inside the step. Raises RuntimeError if a trainable's dtype has
-        changed, before the optimizer fails with a less clear message, and for an eps that is zero in float16.
+        With a closure the gradients are computed inside the step. Raises RuntimeError if a trainable's dtype
+        has changed, because the optimizer would fail with a less clear message. Raises it also for an eps
+        that is zero in float16.
         """
         if not self._models:
             return
@@ -173,7 +175,7 @@ class StepGuard:
             self.tick()
 
     def after_update(self, scale: Any, before: Any) -> None:
-        """Note whether a scaler skipped the step, which lowers its scale; tick, unless a Trainer ticks."""
+        """Note whether a scaler skipped the step: it then lowers its scale. Tick, unless a Trainer ticks."""
         self._open_step.scaling = (scale < before, scale)
         if not self._is_in_trainer:
             self.tick()
@@ -247,7 +249,7 @@ class StepGuard:
         is_fresh = not self._models.is_sample_trainable
         if is_fresh:
             self._choose_samples()
-        # Another optimizer's step, such as that of a GAN's critic, moves none of the generator's weights.
+        # A step of another optimizer, such as that of a GAN's critic, need not move the watched weights.
         has_gradients = self._open_step.gradients is not None
         is_own_step = self._is_in_trainer or has_gradients or self._optimizer.holds_trainables
         with torch.no_grad():

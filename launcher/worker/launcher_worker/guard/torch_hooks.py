@@ -4,7 +4,7 @@
 
     torch.amp.GradScaler.step and .update   on the class, because accelerate and Trainer make scalers
                                             themselves
-    torch.nn.Module._apply                  every cast uses it: to, half, float, ...; it has no public name
+    torch.nn.Module._apply                  called by every cast: to, half, float, ...; it has no public name
 
 Each wrapper calls the original with the same arguments and returns its result.
 """
@@ -24,7 +24,7 @@ CAST_REFUSED = (
 )
 
 _no_casts: "weakref.WeakKeyDictionary[Any, Optional[Callable[[], None]]]" = weakref.WeakKeyDictionary()
-"""Models whose dtypes must not change, each with a function to call instead of raising; None raises."""
+"""Models whose dtypes must not change, each with the function to call at a cast; with None a cast raises."""
 
 
 class StepListener(Protocol):

@@ -1,15 +1,16 @@
-"""Twins: a frozen tensor that follows a trained one, as in an EMA teacher or a target network.
+"""Frozen tensors that follow a trained one, their twin, as in an EMA teacher or a momentum encoder.
 
-Another example is a momentum encoder. Such a tensor moves on purpose. The guard recognises it by its
-movement: towards the trained tensor of the same shape and the longest common name suffix, such as
-`student.layers.0.weight` for `teacher.layers.0.weight`.
+Such a tensor moves on purpose. The guard recognises it because it moves towards its twin: the trained tensor
+of the same shape with the longest common name suffix, such as `student.layers.0.weight` for
+`teacher.layers.0.weight`.
 """
 
 from __future__ import annotations
 
 from typing import Any, List, Optional, Sequence, Tuple
 
-ALIKE = 0.5  # cosine between a movement and the way to the twin; chance gives 0: signs differ per element
+# The least cosine between a tensor's movement and the direction to its twin. Chance gives a cosine near 0.
+ALIKE = 0.5
 
 Named = Tuple[str, Any]
 
@@ -26,7 +27,7 @@ def twin_of(frozen: Named, trained: Sequence[Named]) -> Optional[Any]:
 
 
 def follow_twins(parts: Sequence[Tuple[Any, Any]], twins: Sequence[Any], now: Any, moves: Any) -> Any:
-    """Return for each sampled tensor whether it moved towards its twin, as a bool tensor on their device.
+    """Return a bool tensor: for each sampled tensor, whether it moved towards its twin.
 
     `parts` are parameters and the indices of their sampled elements; `now` and `moves` have a row for each.
     """

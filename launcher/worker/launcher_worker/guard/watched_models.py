@@ -8,8 +8,10 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from .samples import BASE_TENSORS, ELEMENTS, WEIGHT_TENSORS, Sample, can_be_sampled, sampled_indices
 from .twins import follow_twins, twin_of
 
-GRADIENT_TENSORS = 4  # read at each step, in rotation
-BASE_DRIFT = 0.05  # of its norm in a step; merging and unmerging an adapter drifts by about 0.01
+GRADIENT_TENSORS = 4  # the number of gradients read at each step, in rotation
+# The base moves if a step changes it by more than this share of its norm. Merging and unmerging an
+# adapter changes it by about 0.01.
+BASE_DRIFT = 0.05
 
 
 class WatchedModels:
@@ -48,7 +50,8 @@ class WatchedModels:
         self._dtypes: List[Any] = []
         self._weights: Optional[Sample] = None
         self._base: Optional[Sample] = None
-        self._twins: List[Any] = []  # per tensor of the base sample: the trained one that it may follow
+        # for each tensor of the base sample, the trained tensor that it may follow
+        self._twins: List[Any] = []
         self._cursor = 0
         # optimizer -> its number of parameters, and its trainables
         self._held: "weakref.WeakKeyDictionary[Any, Tuple[int, List[Any]]]" = weakref.WeakKeyDictionary()
@@ -144,8 +147,9 @@ class WatchedModels:
     def read_gradients(self, optimizer: Any, *, check_all: bool) -> Optional[Tuple[Any, Any]]:
         """Return two flags for the next few gradients of an optimizer: any element non-finite, all zero.
 
-        `check_all` reads every gradient for the second result: an embedding's may be zero almost everywhere.
-        Both are tensors on their device. None if no trainable has a readable gradient.
+        `check_all` reads every gradient for the second flag, because an embedding's gradient may be zero
+        almost everywhere. Both flags are tensors on the gradients' device. None if no trainable has a
+        readable gradient.
         """
         import torch
 
@@ -172,7 +176,7 @@ class WatchedModels:
     def _held_by(self, optimizer: Any) -> List[Any]:
         """Return the trainables that an optimizer holds, or all if it holds none.
 
-        The gradients of other trainables may be old.
+        Other trainables may have gradients of an earlier step.
         """
         size = sum(len(group["params"]) for group in optimizer.param_groups)
         known_size, held = self._held.get(optimizer, (-1, []))
