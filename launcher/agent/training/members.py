@@ -3,8 +3,8 @@
 Each member starts the command on its node. The members write their reports and output into the folders of
 their nodes, on the shared disk. The agent reads them there, and records them like its own workers' reports
 and its own command's output. Orders go through the step's standard input, which Slurm passes on to each
-member. The input closes when this process ends; a member then ends its processes. A member that cannot, e.g.
-because it is stopped, is ended by its job's script, by the name of the step.
+member. The input closes when the agent ends; each member then ends its processes. If a member cannot do so, for
+example because it is suspended, the job's script finds its step by name and ends it.
 
 Signals do not work for this: `srun` ends its step at a TERM, and passes other signals to all processes below
 a member.
@@ -49,7 +49,7 @@ STEP = (
 )
 LOST = "host-lost"
 KILL_S = 10.0
-"""Seconds after an order to end now until `srun` itself is killed: it waits for nodes that do not answer."""
+"""The delay between the order KILL and the kill of `srun`, which would wait for nodes that do not answer."""
 _OF_JOB = ("SLURM_JOB_", "SLURM_CONF", "SLURM_CLUSTER_NAME", "SLURM_SUBMIT_")
 _CPUS = "SRUN_CPUS_PER_TASK"
 _MAX_BYTES = 1 << 20
@@ -65,8 +65,8 @@ _OUT_OF_MEMORY = re.compile(r"Out Of Memory|oom[-_]kill", re.IGNORECASE)
 def start_of(run: Run, folder: RecordFolder, nodes: int, grace_s: float) -> CommandStart:
     """Return the command that starts a member of an attempt on each node of this job.
 
-    It runs inside a step on one node. Slurm's variables for the agent's own step are removed, because they do
-    not hold for this one.
+    The agent itself runs in a step on one node. Slurm's variables for the agent's step are removed, because
+    they are wrong for the members' step.
     """
     variables = {
         name: value
@@ -128,7 +128,7 @@ class Members(Command):
         return []
 
     def use(self, spared: Collection[int]) -> Optional[process_use.Use]:
-        """Return None: the use of processes on other machines is not seen here."""
+        """Return None: this machine cannot measure the processes on other machines."""
         return None
 
     def lingering(self, spared: Collection[int], *, spares_parents: bool) -> List[process.Process]:
@@ -136,7 +136,7 @@ class Members(Command):
         return []
 
     def _order(self, word: str) -> None:
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the step has ended
             os.write(self._orders, (word + "\n").encode())
 
     def from_nodes(self) -> FromNodes:
@@ -170,18 +170,18 @@ class Members(Command):
         return AttemptFailure(LOST, found[0].strip(), row.why, row.mend)
 
     def ended(self, status: int) -> End:
-        """Return how the command ended on the node that failed first: its end has ended the others."""
+        """Return how the command ended on the node that failed first; Slurm then ended the other nodes."""
         step = End(*process.exit_of(status))
         if step.code == 0:
             return step
         first = _TASK.search(self._words)
-        if first is None:  # it did not start
+        if first is None:  # the step did not start
             return step._replace(log=self._words.encode()) if not self._readers else step
         node = self._folder.of_node(first["node"])
         log, state = read_tail(node.output, TAIL_BYTES), node.read_state()
         if first["code"] is not None:
             code, number = state.get("exit"), state.get("signal")
-            if code is None and number is None:  # it ended in a way that the member could not record
+            if code is None and number is None:  # the member could not record the end
                 code = int(first["code"])
             return End(code, number, log, state.get("oom_kills"))
         number = signal.SIGTERM if first["signal"] == "Terminated" else signal.SIGKILL
@@ -191,7 +191,7 @@ class Members(Command):
 class _Tail:
     """A file that grows on another machine, read from the last offset.
 
-    It is opened anew for each read, because a network file system then asks its server.
+    It is opened again for each read, because a network file system then asks its server.
     """
 
     def __init__(self, path: RunPath) -> None:

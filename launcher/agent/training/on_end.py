@@ -1,9 +1,9 @@
-"""The notice of a run's end, `on_end` of its job: a command that runs here or a webhook called from here.
+"""The notice of a run's end (`on_end` of its job): a command that runs on the host, or a webhook.
 
-It is sent once for each end, just before the end is recorded, while the secrets still exist. A mark is
-written first. If the agent dies between the two, its successor reads from the mark how the run had ended,
-records that, and sends nothing. A failure to send is added to the evidence of the end, and changes nothing
-else.
+The notice is sent once for each end, just before the end is recorded, while the secrets still exist. Before the
+notice, the agent writes a mark. If it dies before it records the end, its successor reads from the mark how the
+run had ended, records that end, and sends nothing. A failure to send is added to the evidence of the end, and
+changes nothing else.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 LIMIT_S = 20.0
 LIMIT_NOW_S = 4.0
-"""For a run that must end now: its client waits, and kills an agent that does not answer."""
+"""The limit for a run that must end now: the client waits, and kills an agent that does not answer."""
 LOOK_S = 0.2
 GRACE_S = 0.5
 MAX_MESSAGE = 300
@@ -108,7 +108,7 @@ class EndNotice(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """The words of `on_end`, the variables and the folder of its command, and the run's secrets."""
+    """The words of `on_end`, the command's variables and folder, and the run's secrets."""
 
     words: List[str]
     folder: str
@@ -117,7 +117,7 @@ class Notice(NamedTuple):
 
     @property
     def is_webhook(self) -> bool:
-        """Whether its one word is an address, or a secret that holds one."""
+        """Whether `on_end` is one word: an address, or the name of a secret that holds an address."""
         return len(self.words) == 1 and self.words[0].startswith(("http://", "https://", "$"))
 
 
@@ -126,8 +126,8 @@ def send_once(
 ) -> Dict[str, str]:
     """Send the notice of an end unless it was sent before; return the failure as evidence, {} for none.
 
-    `begun` is the number of attempts that have begun. `beat` is called during the wait. It takes LIMIT_S at
-    most.
+    `begun` is the number of attempts that have begun. `beat` is called during the wait, which takes LIMIT_S
+    at most.
     """
     if not notice.words or not _is_first(run, ending, begun):
         return {}
@@ -164,11 +164,11 @@ def _is_first(run: Run, ending: EndNotice, begun: int) -> bool:
         descriptor = open_regular(run.told(ending.state), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return False
-    except OSError:  # a full disk: better twice than never
+    except OSError:  # a full disk: a second notice is better than none
         return True
     try:
         write_all(descriptor, strict_json.encode(mark).encode())
-    except OSError:  # likewise
+    except OSError:  # the same
         pass
     finally:
         os.close(descriptor)
@@ -196,7 +196,7 @@ def _send(notice: Notice, ending: EndNotice, beat: Callable[[], None], limit_s: 
 
 
 def _filled_in(text: str, secrets: Mapping[str, str]) -> Tuple[str, Optional[str]]:
-    """Return text with the values of the secrets that it names, and the first name without a value."""
+    """Replace the names of secrets in a text by their values; return it, and the first name without a value."""
     names = [first or second for first, second in _SECRET.findall(text)]
     missing = next((name for name in names if name not in secrets), None)
     return _SECRET.sub(lambda found: secrets.get(found[1] or found[2], ""), text), missing
@@ -211,10 +211,10 @@ def _run(
     beat: Callable[[], None],
     limit_s: float,
 ) -> Optional[str]:
-    """Run a program with a letter as its input; return its failure, None on success. Raises OSError.
+    """Run a program with `letter` as its input; return its failure, None on success. Raises OSError.
 
-    The failure has the end of the program's output. Secrets are removed while the output is read: a secret
-    without its beginning could not be found later.
+    The failure has the end of the program's output. Secrets are removed while the output is read: once the
+    output is cut, a secret without its beginning could not be found.
     """
     with login_umask():
         child = subprocess.Popen(
@@ -229,7 +229,7 @@ def _run(
     assert child.stdin is not None  # noqa: S101 - asked for with PIPE
     assert child.stdout is not None  # noqa: S101 - likewise
     said, deadline = b"", time.monotonic() + limit_s
-    with contextlib.suppress(BrokenPipeError):  # it does not read; a letter fits into a pipe's buffer
+    with contextlib.suppress(BrokenPipeError):  # not read by the program; the input fits into a pipe's buffer
         child.stdin.write(letter.encode())
         child.stdin.close()
     while child.poll() is None and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Answer failures: set aside the checkpoints that one has spoilt, free or await disk space, and decide on a remedy."""
+"""Answer a failure: set aside the checkpoints that it has spoilt, free or await disk space, and choose a remedy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Retry:
         return bool(self._plan.get("restart")) or "resume" in taken_knobs(consumed)
 
     def settle(self) -> remedy.FailureDecision | None:
-        """Decide on a failure whose agent died before it decided; return None if no such failure exists."""
+        """Decide on a failure if the last agent died before it decided; return None if no such failure exists."""
         failure = self.in_force.failure
         if failure is None:
             return None
@@ -51,10 +51,9 @@ class Retry:
     def answer(
         self, failure: remedy.AttemptFailure, consumed: Set[str], *, may_mend: bool
     ) -> remedy.FailureDecision:
-        """Decide what follows a failure of this attempt, after its checkpoints were set aside.
+        """Decide what follows a failure of this attempt, whose spoilt checkpoints were set aside before.
 
-        With a remedy, and unless `may_mend` forbids it, also free disk space for the next attempt and record
-        the remedy.
+        If there is a remedy and `may_mend` is true, also record it and free disk space for the next attempt.
         """
         self._make_room(failure, consumed, prunes=False)
         history = self._history
@@ -80,9 +79,9 @@ class Retry:
                 self._account.record("evidence", {"set-aside": names})
 
     def _make_room(self, failure: remedy.AttemptFailure, consumed: Set[str], *, prunes: bool) -> None:
-        """On a full disk remove crash leftovers, with `prunes` also old checkpoints.
+        """On a full disk, remove crash leftovers; with `prunes`, also old checkpoints.
 
-        Even a record needs space.
+        Even the record of the failure needs space.
         """
         if failure.name == "disk-full":
             folder = self._run.checkpoints
@@ -125,7 +124,7 @@ class Retry:
 
 
 BACK_OFF_S = (0.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""The least wait in seconds, by failures in a row: a quota may make free space unavailable to us."""
+"""The least wait in seconds, by failures in a row. Free space alone proves nothing: a quota may forbid its use."""
 LOOK_S = 3.0
 
 
@@ -137,7 +136,10 @@ def back_off_s(tries: int) -> float:
 def wait_for_room(
     run: Run, needed: int, account: AttemptWriter, interruption: StartInterruption, tries: int
 ) -> None:
-    """Wait for `needed` free bytes, longer after each of `tries` failures, and record both figures."""
+    """Wait for `needed` free bytes; record the free and the needed bytes.
+
+    The least wait grows with `tries`, the number of failures.
+    """
     earliest_s = time.monotonic() + back_off_s(tries)
     said: Optional[checkpoints.Room] = None
     while not interruption.is_due():

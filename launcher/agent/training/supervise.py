@@ -1,8 +1,8 @@
 """One attempt of a run: from its folder to the record of how it ended.
 
 An attempt is one numbered folder, and this process is its only writer. If a failure has a remedy, the next
-attempt begins at once in this process. It locks the next folder before it unlocks the last one, so that the
-run never lacks an owner. `attempts` makes them one after the other.
+attempt begins at once in this process. The process locks the next folder before it unlocks the last one, so
+that the run never lacks an owner. `attempts` makes the attempts one after the other.
 
 The parts: `attempt_writer` writes the folder, `progress` has the reports of workers and log, `command_watch`
 runs the command with `streams` and `stopping`, `judging` decides how it ended, and `retry` decides what
@@ -121,7 +121,7 @@ class Supervisor:
         self.oom_kills = oom.kills()
         self.lost: JsonObject = {}
         """The evidence of code that cannot be repaired; empty if the code is whole."""
-        self.has_left = False  # without a record of the end
+        self.has_left = False  # whether the agent left the run without a record of its end
 
     def make_next(self) -> Supervisor:
         """Make the attempt that follows this one, then unlock this one's folder.
@@ -139,13 +139,13 @@ class Supervisor:
             signal.signal(number, lambda number, _frame: self.terminations.append(number))
         interruption = StartInterruption(self.run, self.fence, self.terminations, self.beat)
         verdict = self.mending.settle()
-        self._write_attempt()  # at once: our parent waits for it, and checking a checkpoint takes long
+        self._write_attempt()  # at once: the parent process waits for it, and checking a checkpoint takes long
         self._wait_for_predecessor(interruption)
         self._mend_code(interruption)
         self._choose_checkpoint(interruption)
         if self.chosen.path is not None or self.mending.in_force.remedy is not None:
             self._write_attempt()
-        with contextlib.suppress(FileNotFoundError):  # it is recorded now
+        with contextlib.suppress(FileNotFoundError):  # the container's end is recorded now
             unlink(self.run.container_end)
         if self.previous:
             self.account.record("evidence", {"previous": self.previous})
@@ -180,7 +180,7 @@ class Supervisor:
         self.account.write_attempt(self.record)
 
     def _wait_for_predecessor(self, interruption: StartInterruption) -> None:
-        """Wait for the last agent to leave where no lock shows if it is alive.
+        """Wait for the last agent to exit, in runtimes where no lock shows whether it is alive.
 
         Two trainings must not write into one folder.
         """
@@ -210,8 +210,8 @@ class Supervisor:
         return [str(word) for word in self.plan["command"]], ranks
 
     def _mend_code(self, interruption: StartInterruption) -> None:
-        """Repair the code if the host stopped before its disk had all of it: compare it with its manifest."""
-        if run_state.probe_of(self.run).is_in_image:  # the image does not see the store: `serve` has done it
+        """Compare the code with its manifest, and repair it, if the host may have stopped before it was on disk."""
+        if run_state.probe_of(self.run).is_in_image:  # `serve` has done it: the image lacks the store
             return
         while code_sync.is_doubtful(self.run) and not self.lost and not interruption.is_due():
             with contextlib.suppress(ShippingError):  # while `gc` runs
@@ -222,7 +222,7 @@ class Supervisor:
                     self.account.record("evidence", code_sync.words_of(self.run, mended))
 
     def _choose_checkpoint(self, interruption: StartInterruption) -> None:
-        """Tidy the earlier checkpoints while no script writes there, and choose the one to resume from."""
+        """Tidy the earlier checkpoints while no script writes checkpoints, and choose the one to resume from."""
         folder = self.run.checkpoints
         tidied = checkpoints.tidy(folder, "checkpoints" in taken_knobs(self.history.consumed))
         with contextlib.suppress(checkpoints.CheckAbortedError):  # the attempt ends early
@@ -395,7 +395,7 @@ class Supervisor:
         wish = outcome.wish
         if failure is not None:
             self.mending.set_aside(failure)
-            wish = self.run.read_wish()  # a new one forbids another attempt
+            wish = self.run.read_wish()  # a new wish forbids another attempt
         state, reason, evidence = judge(outcome, failure, doubt, wish, self.plan.get("steps"))
         if state == "resuming" and signal.SIGUSR1 in self.terminations:
             hopeless = self._why_not_again()
@@ -409,7 +409,7 @@ class Supervisor:
         return self._end(state, reason, evidence)
 
     def _why_not_again(self) -> dict[str, str]:
-        """Return why another start of the job would be for nothing; {} if it may help."""
+        """Return why another start of the job would not help; {} if it may help."""
         if not self._may_begin_again():
             return restartable.EVIDENCE
         reached: StateRecord = {
@@ -424,20 +424,20 @@ class Supervisor:
         return self.mending.may_begin_again(self.progress.consumed | self.history.consumed)
 
     def _failure_of(self, outcome: CommandResult) -> remedy.AttemptFailure | None:
-        """Return the failure of an attempt: the one seen while it ran, or the diagnosis of a bad end."""
+        """Return the failure of an attempt: seen while it ran, or diagnosed after a bad end."""
         if outcome.failure is not None or outcome.is_stop_asked:
             return outcome.failure
         if outcome.is_bad_end:
             self.progress.fail(self._diagnose(outcome))
         elif outcome.was_asked_to_end and not outcome.is_completed(self.plan.get("steps")):
-            self.progress.fail(remedy.preempted(signal.SIGTERM))  # not by us; the script has saved
+            self.progress.fail(remedy.preempted(signal.SIGTERM))  # not by launcher; the script has saved
         if self.progress.failure is not None:
             self.account.say_again()  # at once: if this agent dies now, its successor handles the failure
             self.proofs.keep_failure()
         return self.progress.failure
 
     def _look_behind(self, outcome: CommandResult) -> Doubt | None:
-        """Fail an attempt with exit status 0 if its failure is certain; return a doubt otherwise."""
+        """Judge an attempt with exit status 0: fail it if its failure is certain, else return the doubt, if any."""
         since, steps = self.progress.doubtful_from, self.plan.get("steps")
         failure, doubt = suspect(outcome, steps, since, lambda: self.account.log_tail(TAIL_BYTES))
         if failure is not None:
@@ -456,7 +456,7 @@ class Supervisor:
         log = self.account.log_tail(TAIL_BYTES) if outcome.log is None else outcome.log
         failure = cause.crash(log, outcome.code, outcome.signal, kills)
         has_advanced = outcome.step is not None and outcome.step > (self.chosen.step or 0)
-        if failure.name == "checkpoint-corrupt" and not has_advanced:  # the attempt resumed from it
+        if failure.name == "checkpoint-corrupt" and not has_advanced:  # the corrupt one is where it resumed
             failure = failure._replace(since=self.chosen.step)
         if failure.name == "gpu-busy-exclusive" and self.cards is not None:
             from . import card_admission
@@ -480,8 +480,8 @@ class Supervisor:
     def _with_room(self, failure: remedy.AttemptFailure) -> remedy.AttemptFailure:
         """Return a full disk's failure with the bytes that the next checkpoint needs.
 
-        If the checkpoints' disk has room, the full disk is another one. A session of a service does not wait
-        for room, because nothing will free any.
+        If the checkpoints' disk has room, another disk is full. A session of a service does not wait for room,
+        because nothing will free any.
         """
         unsaved = self.progress.unsaved
         room = checkpoints.room(self.run.checkpoints, unsaved)
@@ -531,7 +531,7 @@ class Supervisor:
     def leave(self) -> int:
         """Leave a run that has continued in a later folder; return the agent's exit status.
 
-        This is recorded in this attempt's own folder; nothing else of the run is touched.
+        The departure is recorded in this attempt's own folder; nothing else of the run is changed.
         """
         self.has_left = True
         evidence = {"goes_on_in": "%04d" % (self.account.folder.number + 1)}
@@ -544,14 +544,14 @@ class Supervisor:
     def _end(self, state: str, reason: str, evidence: JsonObject, **more: Any) -> int:
         """Record how the attempt ended, as soon as the disk takes it; return the agent's exit status.
 
-        A run that its user stops does not wait for the disk: the wish is on record, and the run has ended by
-        it.
+        A run that its user stops does not wait for the disk: the recorded wish is enough to show how the run
+        ended.
         """
         if state == "succeeded":
             unsaved = self._sync_outputs()
             if unsaved:
                 state, reason, evidence = "failed", OUTPUTS_LOST, {**evidence, **unsaved}
-        if not self.account.has_begun:  # it trained nothing: the last step is that of an earlier attempt
+        if not self.account.has_begun:  # nothing was trained: the last step is that of an earlier attempt
             self.progress.step, self.progress.loss, _ = self.history.progress
         if state in TERMINAL:
             evidence = {**evidence, **self._send_notice(state, reason)}
@@ -559,7 +559,7 @@ class Supervisor:
         with self.run_time.paused():  # the run has ended, though its disk may be full
             while not (self.account.flush() and self._is_recorded(state, reason, evidence, **more)):
                 if self.run.read_wish() != "run":
-                    self.beat()  # a full disk takes it, and it has the time of the end
+                    self.beat()  # the heartbeat needs no free space, and its time is the time of the end
                     self._erase_secrets()
                     self.has_left = True
                     return 0

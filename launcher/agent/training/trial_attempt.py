@@ -115,7 +115,7 @@ class TrialSupervisor(Supervisor):
         return RESTART if self.terminations else None
 
     def _missing(self, outcome: CommandResult) -> remedy.AttemptFailure | None:
-        """Return why a command that ended well was no valid trial."""
+        """Return why a command that ended well was not a valid trial; None if it was valid."""
         if outcome.is_stop_asked:
             return None
         if outcome.is_off_card and self.trial is not None and self.trial.kind != trials.CARD:

@@ -3,8 +3,9 @@
 A verification is a run whose attempts are trials, each in a separate process:
 
     card     the card's results and speed; no job runs. A rehearsal has none
-    rung     the job for some steps in one precision of the ladder. fp32 comes first: the gradients of the others are
-             compared with its gradient. One that runs out of memory is made again with half the micro-batch.
+    rung     the job for some steps in one precision of the ladder. fp32 comes first: the gradients of the other
+             precisions are compared with its gradients. A trial that runs out of memory is repeated with half the
+             micro-batch.
     batch    the job for a few steps with another micro-batch, in the first precision that worked: the largest that fits
 
 Example: card, fp32, fp16 over an fp16 base, fp16 over an fp32 base, then fp16 with micro-batches of 16, 32
@@ -85,8 +86,8 @@ def read_trial(attempt: AttemptRecord) -> Optional[Trial]:
 def ended_trials(records: Sequence[Tuple[AttemptRecord, StateRecord]]) -> List[FinishedTrial]:
     """Return the trials that have ended, from (attempt.json, state.json) of each folder.
 
-    `trial` in a state holds the measurements. A trial whose agent died in the middle has not ended. Nor has
-    one that failed for the first time for a reason in MADE_AGAIN.
+    `trial` in a state holds the measurements. A trial has not ended if its agent died in the middle, or if it
+    failed for the first time for a reason in MADE_AGAIN.
     """
     ended: List[FinishedTrial] = []
     excused = set()
@@ -127,7 +128,7 @@ def order(ladder: Sequence[PrecisionRecord]) -> List[int]:
 
 
 def is_reference(precision: PrecisionRecord) -> bool:
-    """Whether the gradients of the others are compared with those of this precision."""
+    """Whether this is the precision with whose gradients those of the others are compared."""
     return precision.get("mode") == "fp32" and not precision.get("tf32")
 
 
@@ -155,7 +156,7 @@ def is_refuted(ended: Sequence[FinishedTrial], trial: Trial) -> bool:
 
 
 def too_short(measured: JsonObject, verification: VerificationRecord) -> Optional[remedy.AttemptFailure]:
-    """Return why a trial of a rung is inconclusive: the job ended while its weights were held."""
+    """Return the failure of an inconclusive trial, whose job ended while its weights were held; else None."""
     steps, held = measured.get("steps"), int(verification["held"])
     if isinstance(steps, int) and steps > held:
         return None

@@ -43,9 +43,9 @@ MEETING_S = 600
 
 
 class Rendezvous(NamedTuple):
-    """Where the ranks of several nodes meet: the first node's name, a free port there, this node's number.
+    """The meeting point of the ranks of several nodes: the first node's name, and a free port there.
 
-    `ranks` are those of this node.
+    `node` is the number of this node, `ranks` the number of its ranks.
     """
 
     nodes: int
@@ -57,7 +57,7 @@ class Rendezvous(NamedTuple):
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables by which a torchrun joins those of the other nodes.
+        """The variables that let this node's torchrun join the torchruns of the other nodes.
 
         Options on its command line would show in `ps`. The number of nodes is fixed, and torchrun restarts
         nothing: the agent does. The backend is the static one, because the agents of `c10d` unpickle a value
@@ -98,7 +98,7 @@ def variables(run: Run, runtime: RecordedRuntime) -> dict[str, str]:
     gpus = runtime.get("gpus")
     if gpus is not None:  # empty for a plan without a card, so that no card of the host is visible
         values.update(CUDA_DEVICE_ORDER="PCI_BUS_ID", CUDA_VISIBLE_DEVICES=",".join(gpus))
-        # To ask whether a card exists must not initialise CUDA: a forked process could not use the card then.
+        # torch.cuda.is_available() must not initialise CUDA: a forked process could then not use the card.
         values.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     return values
 
@@ -121,8 +121,8 @@ def training_variables(
 
     `port` is where the ranks connect, `attempt` the attempt's folder, `socket` the path for the workers'
     reports, `stacks` the file for the stacks of its Python processes. `hook` names the enabled parts of the
-    start-up hook in the training's Python processes. `ranks` are those of this node; with a `rendezvous`
-    there are several nodes.
+    start-up hook in the training's Python processes. `ranks` is the number of ranks on this node. With a
+    `rendezvous`, the run has several nodes.
     """
     values = variables(run, runtime)
     if hook:
@@ -169,14 +169,14 @@ def interpreter_of(runtime: RecordedRuntime) -> str:
 def by_us(plan: PlanRecord, ranks: int) -> int:
     """Return how many of a command's ranks are started here.
 
-    It is one if the script does not take its rank from the environment.
+    It is 1 if the script does not take its rank from the environment.
     """
     use = plan.get("rank_use")
     return ranks if use is None or use.get("kind") == "taken" else 1
 
 
 def is_one_rank(command: list[str]) -> bool:
-    """Whether a command is a Python that does not start ranks itself."""
+    """Whether a command is a Python program that does not start ranks itself."""
     starts_ranks = command[1:2] == ["-m"] and command[2:3] and command[2].split(".")[0] in _LAUNCHERS
     return command[0] in ("python", "python3") and not starts_ranks
 
@@ -184,9 +184,9 @@ def is_one_rank(command: list[str]) -> bool:
 def native_command(command: list[str], interpreter: str, ranks: int = 1) -> list[str]:
     """Replace a bare `python` with the environment's interpreter; other programs are found by PATH.
 
-    The worker starts several ranks of such a Python (counted over all nodes), and shows each rank only its
-    own card: in exclusive mode, a rank that touched another's card would fail. Other commands start their
-    ranks themselves.
+    If `ranks`, the number over all nodes, is above 1, the worker starts the ranks of such a Python command, and
+    shows each rank only its own card: in exclusive mode, a rank that touched another's card would fail. Other
+    commands start their ranks themselves.
     """
     if command[0] in ("python", "python3"):
         is_wrapped = ranks > 1 and is_one_rank(command)

@@ -98,7 +98,7 @@ def packages(session: ClientSession, request: PackagesRequest, payload: bytes) -
 
 
 class CompiledCode(TypedDict):
-    """The folder where an image's Python compiles the agent, the user that compiles, and whether it is done."""
+    """The folder where an image's Python compiles the agent, the user that compiles, and whether that is done."""
 
     agent: str
     folder: str
@@ -128,9 +128,9 @@ class EnvironmentRequest(NamedTuple):
 
 
 def environment(session: ClientSession, request: EnvironmentRequest, _payload: bytes) -> VerbReply:
-    """Return whether an environment is complete. The client asks once a run that names it exists."""
+    """Return whether an environment is complete. The client asks after it has created a run that names it."""
     path = path_of(session, request.name)
-    with session.store.shared():  # an earlier `gc` has already removed it, a later one sees the run
+    with session.store.shared():  # an earlier `gc` has already removed it; a later one sees the run
         is_there = environment_build.is_whole(path)
     if is_there and not environment_seal.is_settled(path):
         _settle(session, path)
@@ -138,7 +138,7 @@ def environment(session: ClientSession, request: EnvironmentRequest, _payload: b
 
 
 def _settle(session: ClientSession, path: str) -> None:
-    """Settle an environment if that was interrupted, unless another process is settling it."""
+    """Write an environment to the disk if that was interrupted, unless another process is doing so."""
     lock = Lock.take(environment_build.lock_file(session.root, path), 0.0)
     if lock is not None:
         environment_seal.start_settling(path, lock)
@@ -161,7 +161,7 @@ class MakeEnvironment(NamedTuple):
 def make_environment(session: ClientSession, request: MakeEnvironment, payload: bytes) -> VerbReply:
     """Make an environment while the client holds its lock and stays connected.
 
-    The environment is valid once it is sealed. Until then it is removed when its lock is released.
+    The environment is valid once it is sealed. Before that, the release of its lock removes it.
     """
     path, lock_name = path_of(session, request.name), environment_build.lock_of(request.name)
     if lock_name not in session.locks:

@@ -1,8 +1,8 @@
 """Verbs that move a run to another host, where a successor run continues it.
 
 The old host answers whether the run can be moved and where it has been moved to, and sends its code and data
-as they were uploaded. The new host takes a checkpoint and checks it against its manifest. Every path is built
-here, from names that were checked.
+as they were uploaded. The new host takes a checkpoint and checks it against its manifest. The host builds
+every path from names that it has checked.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def outlook(session: ClientSession, request: RunRequest, _payload: bytes) -> Ver
 class Move(NamedTuple):
     """A run that has ended, and the run that continues it on another host: its id, host and root.
 
-    `instead` lists successors that never began. The new successor replaces a recorded one that is in this
-    list.
+    `instead` lists successors that never began. If the recorded successor is one of them, the new one replaces
+    it.
     """
 
     run: RunId
@@ -146,7 +146,7 @@ def lacking(session: ClientSession, _request: NoArguments, payload: bytes) -> Ve
 def forgo(session: ClientSession, request: RunRequest, _payload: bytes) -> VerbReply:
     """Make sure that a run never begins here, and remove it if it is half-made.
 
-    `begun` is true if it was too late.
+    `begun` is true if the run had already begun.
     """
     run = Run(session.path_of(request.run))
     cancelled_starts.mark(session.root, run.id)

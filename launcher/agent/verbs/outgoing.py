@@ -1,4 +1,4 @@
-"""Verbs that download a run's outputs: the list of its files, their digests, and their bytes.
+"""Verbs that send a run's outputs to a client: the list of its files, their digests, and their bytes.
 
 The list and the digests are streams of JSON lines, one per file, so their number affects neither a deadline
 nor the memory of client and host. File contents follow one another without separators: the client knows each
@@ -77,7 +77,7 @@ def manifest(session: ClientSession, request: RunRequest, payload: bytes) -> Ver
 class Checkpoint(NamedTuple):
     """A run, and which of its sealed checkpoints to send.
 
-    `which` is `last`, `best`, a step, or `whole`: the newest intact one, every file of which is read.
+    `which` is `last`, `best`, a step, or `whole`: the newest that is intact, found by reading its files.
     """
 
     run: RunId

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 class Create(NamedTuple):
     """A new run: its runtime kind, the host's environment or the engine, and the cards that it may use.
 
-    The run gets `cards` of `gpus`, or all of them. It may move to a card of `any_of` later. A client that
-    sets `queues` asks again while the cards are busy.
+    The run gets as many of `gpus` as `cards` says, or all of them. It may move to a card of `any_of` later. A
+    client that sets `queues` asks again while the cards are busy.
     """
 
     run: RunId
@@ -67,7 +67,7 @@ def create(session: ClientSession, request: Create, payload: bytes) -> VerbReply
         raise RequestError("run-exists", "run %s exists already" % run.id) from None
     if cancelled_starts.is_marked(
         session.root, run.id
-    ):  # checked after it was made: a process that marks it looks for it afterwards
+    ):  # checked after the folder is made, because a process that sets the mark looks for the folder afterwards
         shutil.rmtree(run.path, ignore_errors=True)
         raise RequestError("forgone", "run %s continues on another host" % run.id)
     folder = run.new_folder()
@@ -112,7 +112,7 @@ def _runtime(
 
 
 def _rent(session: ClientSession) -> RecordedRuntime:
-    """Return the end of this machine's rental by its own clocks; empty if it is not rented."""
+    """Return the end of this machine's rental by the machine's clocks; empty if it is not rented."""
     rent = rent_in(read_json(os.path.join(session.root, RENTED)))
     return cast("RecordedRuntime", {f"rented_{name}": value for name, value in rent.items()})
 
@@ -152,8 +152,8 @@ def _take_cards(session: ClientSession, run: Run, request: Create) -> Optional[L
 def _host_paths(plan: PlanRecord) -> Dict[str, str]:
     """Return the absolute paths of a plan's `host:` sources, by their written form.
 
-    A container has another home, so it cannot expand them. Raises RequestError `no-source` if one does not
-    exist.
+    They are expanded here, because a container has another home. Raises RequestError `no-source` if one does
+    not exist.
     """
     sources = [plan.get("model"), plan.get("teacher"), *(plan.get("data") or {}).values()]
     written = [source["value"] for source in sources if source is not None and source.get("kind") == "host"]
@@ -196,7 +196,7 @@ class Ship(NamedTuple):
 def ship(session: ClientSession, request: Ship, _payload: bytes) -> VerbReply:
     """Take the files that the last answer listed as missing, and put the tree in place.
 
-    Raises RequestError `changed` for a file with other contents than offered.
+    Raises RequestError `changed` for a file whose contents are not those that were offered.
     """
     run = session.prepared_run(request.run)
     manifest = session.manifests.get(run.id, {})
@@ -247,7 +247,10 @@ def inherit(session: ClientSession, request: Inherit, _payload: bytes) -> VerbRe
 
 @contextlib.contextmanager
 def _unjudged(parent: Run) -> Iterator[None]:
-    """Keep other clients from judging a parent. Several runs may continue it at once. Raises RequestError."""
+    """Keep other clients from changing a parent's state. Several runs may continue it at once.
+
+    Raises RequestError.
+    """
     lock = Lock.take(parent.contact_lock, shared=True)
     if lock is None:
         raise RequestError("held", "another client is working on run %s: try again" % parent.id)

@@ -36,7 +36,7 @@ def probe(session: ClientSession, request: ProbeRequest, _payload: bytes) -> Ver
 
 
 def root(session: ClientSession, _request: NoArguments, _payload: bytes) -> VerbReply:
-    """Return the label of this root's containers and images, and the root's id, None once it is removed."""
+    """Return the label of this root's containers and images, and the root's id (None if the root is removed)."""
     root_id = None
     with contextlib.suppress(OSError):
         root_id = os.readlink(os.path.join(session.root, "root-id"))
@@ -44,9 +44,9 @@ def root(session: ClientSession, _request: NoArguments, _payload: bytes) -> Verb
 
 
 def holds(session: ClientSession, _request: NoArguments, _payload: bytes) -> VerbReply:
-    """Return whether the connection holds something that ends with it.
+    """Return whether closing the connection would release something.
 
-    That is a prepared run, cards, a place in a queue or a lock.
+    It may hold a prepared run, cards, a place in a queue or a lock.
     """
     return VerbReply({"holds": session.holds})
 

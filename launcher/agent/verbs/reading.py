@@ -50,12 +50,12 @@ class RunAnswer(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of bytes of its values and payload."""
+        """The number of bytes of the values and the payload."""
         return len(self.values) + len(self.payload)
 
     @property
     def line(self) -> JsonObject:
-        """The entry for it in the answer's line."""
+        """The entry for this run in the reply's line."""
         if self.refusal is not None:
             return {"question": self.number, "error": self.refusal}
         return {"question": self.number, "values": len(self.values), "size": len(self.payload)}
@@ -78,7 +78,7 @@ class _PendingQuestion:
         self.until = now + min(question.wait_s, SILENCE_S / 2)
 
     def look(self, room: int, now: float) -> Optional[RunAnswer]:
-        """Return the news in about `room` bytes; None if it has none and there is time to wait."""
+        """Return the news in about `room` bytes; None if the run has none and there is time to wait."""
         try:
             self._run = self._run or self._session.run(self._question.run)
             values, payload = cursors.read(self._run, self._positions, room)

@@ -56,7 +56,7 @@ def remove(session: ClientSession, request: Remove, payload: bytes) -> VerbReply
         _see_out(run)
     lines = LineWriter(
         session.connection
-    )  # its lines show that the agent is alive: reading the files may take long
+    )  # lines show the client that the agent is alive: reading the files may take long
     digests = OutputDigests(run, lines.advance)
 
     def find(run: Run) -> LastCopies:
@@ -72,14 +72,14 @@ def remove(session: ClientSession, request: Remove, payload: bytes) -> VerbReply
             digests.save()
             words = "run %s: %s" % (run.id, error)
             raise RequestError("last-copies", words, error.copies.describe()) from None
-    with contextlib.suppress(OSError):  # the next sweep frees it: the lease of a removed run holds no card
+    with contextlib.suppress(OSError):  # the next sweep frees the lease; without a run it holds no card
         lease.give_back(run)
     lines.finish()
     return VerbReply({"bytes": freed})
 
 
 def _see_out(run: Run) -> None:
-    """Wait until no process of an ended run remains, and end them after a while. Raises RequestError."""
+    """Wait until no process of an ended run remains; end those that stay too long. Raises RequestError."""
     run_probe = run_state.probe_of(run)
     for end in (run_probe.end, None):
         deadline = time.monotonic() + LEAVING_S
@@ -120,9 +120,9 @@ class CollectGarbage(NamedTuple):
 def collect_garbage(session: ClientSession, request: CollectGarbage, _payload: bytes) -> VerbReply:
     """Remove what no run on this host refers to.
 
-    Sends a line per item, preceded by the number of runs read so far. The client removes what an engine
-    holds: it keeps the containers of `runs` and the `images` that a run names. Both carry the label `root`.
-    While a run is `unreadable`, everything it may need is kept.
+    Sends lines with the number of runs read so far, then a line per item. The client removes an engine's
+    containers and images that carry the label `root`, except the containers of `runs` and the `images` that a
+    run names. While a run is `unreadable`, everything it may need is kept.
     """
     if not request.dry_run:
         garbage.check_writable(session.root)
@@ -152,8 +152,8 @@ class SweepRequest(NamedTuple):
 def sweep(session: ClientSession, request: SweepRequest, _payload: bytes) -> VerbReply:
     """End and remove leftovers of this root that no run needs; see leftovers.py.
 
-    The client removes what an engine holds: `ended` lists which of the requested `runs` have ended, and how
-    long ago.
+    The client removes the containers in an engine. For that, `ended` lists which of the requested `runs` have
+    ended, and how long ago.
     """
     items = leftovers.sweep(session.root, dry_run=request.dry_run)
     run_ids = [name for name in request.runs or () if RUN_ID.fullmatch(name)]

@@ -55,7 +55,7 @@ class StopRequest(NamedTuple):
 def wish(session: ClientSession, request: StopRequest, _payload: bytes) -> VerbReply:
     """Write a wish to stop or cancel a run, and wake its agent. Return the state right afterwards.
 
-    `refused` says why the host's disk did not accept the wish's record. The run is stopped anyway.
+    `refused` says why the host's disk could not store the wish. The run is stopped anyway.
     """
     run = session.run(request.run)
     if request.wish not in ("stop", "cancel"):
@@ -108,7 +108,7 @@ def interact(session: ClientSession, request: Interact, _payload: bytes) -> Verb
 
 
 def entrance(session: ClientSession, request: RunRequest, _payload: bytes) -> VerbReply:
-    """Return the command that starts an agent where the run's processes are, if they are not on this machine.
+    """Return the command that starts an agent on the machine of the run's processes, if that is another one.
 
     Raises RequestError `no-job` if no agent can be started there now.
     """

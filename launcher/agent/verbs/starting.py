@@ -67,8 +67,8 @@ def hand_over(session: ClientSession, request: RunRequest, _payload: bytes) -> V
 def take_back(session: ClientSession, request: RunRequest, _payload: bytes) -> VerbReply:
     """Take back a handed-over run that never began and whose container is removed.
 
-    Closing the connection then removes the run. `taken` says whether it will, which is also true of a run
-    that was never handed over. A run with an attempt's folder has begun, regardless of other evidence.
+    Closing the connection then removes the run. `taken` says whether that is so; it is also true for a run that
+    was never handed over. A run with an attempt's folder has begun, regardless of other evidence.
     """
     run = session.run(request.run)
     run_probe = run_state.probe_of(run)
@@ -112,21 +112,21 @@ def place(session: ClientSession, request: RunRequest, _payload: bytes) -> VerbR
 
 
 class Resume(NamedTuple):
-    """A run to continue, and the user and machine of the requesting client, for its other clients."""
+    """A run to continue, and the requesting client's user and machine, which other clients can show."""
 
     run: RunId
     by: Optional[str] = None
 
 
 def resume(session: ClientSession, request: Resume, payload: bytes) -> VerbReply:
-    """Start an interrupted or waiting run again. Its remaining processes are first ended, on proof.
+    """Start an interrupted or waiting run again. Its remaining processes are ended first, if proven to be its own.
 
     The payload is empty, or holds the secrets of the run (secret.py), which replace those on the host. While
-    secrets are missing, the answer names them, and the run waits. While only silence can prove the last agent
-    dead, the answer says how long it must last, and the client asks again. The run's cards are leased again;
-    it waits if another run has them. A run that the client starts is handed over: the answer has its place,
-    and `await` waits for its agent; `is_new` says that it needs a new container. A run has failed if its code
-    never arrived because its client and `serve` died during the upload.
+    secrets are missing, the answer names them, and the run waits. If only silence can prove that the last agent
+    is dead, the answer says how much longer it must stay silent, and the client asks again. The run's cards are
+    leased again; the run waits if another run has them. A run that the client starts is handed over: the answer
+    has its place (see `place`), `is_new` says that it needs a new container, and `await` waits for its agent.
+    If the code never arrived, because the client and `serve` died during the upload, the run has failed.
     """
     run = session.run(request.run)
     contact.check_is_here(run)
@@ -155,7 +155,7 @@ def _replace_secrets(run: Run, payload: bytes) -> None:
 
 
 def _silence_left_s(session: ClientSession, run: Run) -> Optional[float]:
-    """Return how long the last agent of a run must stay silent to count as dead; None if it is dead.
+    """Return how much longer a run's last agent must stay silent to count as dead; None if it is dead.
 
     Raises RequestError if it is alive.
     """
@@ -177,7 +177,7 @@ def _silence_left_s(session: ClientSession, run: Run) -> Optional[float]:
 
 
 def _restart(session: ClientSession, run: Run, judged: StateRecord, by: Optional[str]) -> VerbReply:
-    """Start a run that no process holds, or let it wait and return the missing secrets or cards."""
+    """Start a run that no process holds, or let it wait and return the missing secrets or the cards' holders."""
     waited_for = judged.get("reason") if judged["state"] == "waiting" else None
     why = SESSION_LIMIT if judged.get("reason") == SESSION_LIMIT else "agent-lost"
     if not os.path.isdir(run.code):
@@ -230,8 +230,8 @@ def _settle(session: ClientSession, run: Run) -> None:
 def _look_after_crash(run: Run) -> JsonObject:
     """Repair a run's files that the disk may have lost when this host stopped.
 
-    Returns the failure if that is impossible, else an empty object. In most runtimes the agent does this, but
-    a container does not see the store. Raises RequestError while `gc` runs.
+    Returns the failure if that is impossible, else an empty object. In most runtimes the agent does this; an
+    agent in a container has no access to the store. Raises RequestError while `gc` runs.
     """
     run_probe = run_state.probe_of(run)
     if run_probe.is_in_image and code_sync.is_doubtful(run):
@@ -244,7 +244,7 @@ def _look_after_crash(run: Run) -> JsonObject:
 
 
 def _answer_failure(run: Run, waited_for: str) -> JsonObject:
-    """Return the recorded remedy for the failure after which a run has waited; empty if it did not fail."""
+    """Return the record of the remedy if a run has waited after a failure; empty if it had not failed."""
     from ..diagnosis import remedy  # few runs wait, and loading it would delay every launch
     from ..store import checkpoints
     from .summary import SLURM

@@ -2,9 +2,8 @@
 
     RUN <tab> STATE <tab> MARKS <tab> the summary, as JSON <tab> CRC-32 of the line so far
 
-A line is valid while the marks (inode, size and times) of its source files are unchanged. It is only
-displayed: decisions about a run's needs and losses use its record. The job of a container cannot write to
-this file.
+A line is valid while the marks (inode, size and times) of its source files are unchanged. Lines are only
+displayed: a decision about a run reads the run's record. A job in a container cannot write to this file.
 """
 
 from __future__ import annotations
@@ -21,10 +20,13 @@ from ..record.safe_open import APPENDING, open_regular, read_regular
 from ..system import process
 
 FORMAT = "5"
-"""Part of the file's name. Change it with the contents of a summary."""
+"""Part of the file's name. Change it whenever the contents of a summary change."""
 MAX_BYTES = 32 * MAX_RECORD
 SETTLED_S = 2.0
-"""The least age of a cached file in seconds: two changes within one clock tick may leave the same marks."""
+"""The least age, in seconds, of source files whose line is cached.
+
+Two changes within one clock tick may leave the same marks.
+"""
 MAX_STALE = 1000
 
 
@@ -39,7 +41,7 @@ class CachedSummary(NamedTuple):
 class SummaryCache:
     """The cached lines.
 
-    Several agents may write the file at once; a line that is lost this way is read again.
+    Several agents may write the file at once; a line that is lost this way is made again.
     """
 
     def __init__(self, root: str) -> None:
