@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..record.run_records import EventRecord
 
 LOST_LOSSES = 3  # in a row; a worker's guard, if the script has one, reacts earlier
-TRIP_GRACE_S = 5.0  # for an exit with a traceback; SIGTERM would make it save its bad state
+TRIP_GRACE_S = 5.0  # for the script to exit with a traceback; SIGTERM would make it save its bad state
 BETWEEN_S = 3.0  # from SIGTERM to the step that reacts to it, in addition to the time of steps
 MAX_CHARS = 500
 _HOOK = "hook"  # the source of the start-up hook's reports

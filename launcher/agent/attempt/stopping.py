@@ -44,7 +44,7 @@ def shutdown_reason(run: Run, terminations: Sequence[int]) -> str:
 
 
 class RunTime:
-    """How long the run has run over all its attempts, and how long it may still run."""
+    """The running time of a run over all its attempts, and the time that remains."""
 
     def __init__(
         self, ran_before_s: float, limit_s: Optional[float], rent_ends_s: Callable[[], float]
@@ -153,7 +153,7 @@ class StartInterruption:
         return self._is_due or bool(self._terminations)
 
     def pause(self, pause_s: float) -> None:
-        """Wait for `pause_s` seconds, or until it is due."""
+        """Wait for `pause_s` seconds, or until giving up is due."""
         deadline_s = time.monotonic() + pause_s
         while time.monotonic() < deadline_s and not self.is_due():
             time.sleep(0.1)

@@ -1,7 +1,7 @@
 """The cards of this host by nvidia-smi, and the processes that hold them.
 
-CUDA is never initialized here: a context would hold a card, and would lock other processes out of a card in exclusive
-mode.
+CUDA is never initialized here: a context would hold a card, and would lock other processes out of a card in
+exclusive mode.
 """
 
 from __future__ import annotations

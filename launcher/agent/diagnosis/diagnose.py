@@ -6,7 +6,8 @@ further evidence.
 
 The first cause counts, not its consequences. A cause counts more than signs of how the end looked from
 outside, and these count more than other ranks' messages about a rank that died. Of several causes the
-earliest wins. An error after which training continued is not a cause. A warning can only explain a failure that comes after it.
+earliest wins. An error after which training continued is not a cause. A warning can only explain a
+failure that comes after it.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def _read_end(file: LogFile, end: LogFile, lines: LogLines) -> LogReading:
 
 
 def _end_of(file: LogFile) -> LogFile:
-    """Return the last part of the log: only an error in it may have ended the work, because few lines follow."""
+    """Return the last lines of the log. Only an error in them may have ended the work: after earlier errors work continued."""
     left, start = _CLEAN_UP_LINES + 1, file.size
     for start, line in file.lines_backwards():  # noqa: B007 - the last one is where it begins
         left -= _is_text(line)

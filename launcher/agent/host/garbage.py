@@ -29,7 +29,7 @@ ABANDONED_S = 60.0
 """The least age in seconds of a half-made run that a client may remove by name."""
 REMOVALS_S = 30.0
 GROUP = 200
-"""Runs that are judged at once."""
+"""The number of runs that are judged together."""
 MAX_ITEMS = 100_000
 """The most items of one collection. It limits the size of an answer."""
 

@@ -26,7 +26,7 @@ QUEUE = ("squeue", "--me", "--noheader", "--format=%t")
 ACCOUNTS = ("sacctmgr", "--noheader", "--parsable2", "show", "associations", "format=Account,QOS", "where")
 """Lists the accounts of the user whose name follows, `user=NAME`."""
 ANSWER_S = 8.0
-"""Seconds. A stuck controller lets these programs wait for 18 s and more."""
+"""The time limit of a program in seconds: a stuck controller makes these programs wait for 18 s and more."""
 _MARKS = "*~#!%$@^-+"
 _DOWN = ("down", "drain", "drng", "drained", "fail", "failg", "maint", "unk", "pow_dn", "inval")
 _DRAINED = ("drain", "drng", "drained")

@@ -119,7 +119,7 @@ class LivenessProbe(ABC):
     def start(self, run: Run, after: int) -> None:
         """Start a run whose last folder is `after`.
 
-        Return when its agent has the next folder, or is sure to come.
+        Return when its agent has the next folder, or is certain to get it.
 
         Raises StartError.
         """
@@ -175,7 +175,7 @@ class LivenessProbe(ABC):
         return ""
 
     def remaining(self, run: Run) -> str:
-        """Return in one clause the process or job of an ended run that still runs; empty if there is none.
+        """Return in one clause the process or job that still runs although its run has ended; empty if there is none.
 
         Only kinds whose processes are not seen from here need it.
         """

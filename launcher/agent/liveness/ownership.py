@@ -56,7 +56,7 @@ class Claim(NamedTuple):
 
 
 class LeftoverProcesses(NamedTuple):
-    """The processes left of runs that no longer need them, by run, without zombies.
+    """The remaining processes of runs that no longer need them, by run, without zombies.
 
     `handed_over` are the processes that the runs have handed over, each with its receiver.
     """

@@ -1,7 +1,7 @@
 """Whether the previous agent of a run is dead, so that the run may continue in a new folder.
 
-A free lock proves it where locks are reliable: on the agent's own machine, through the same mount. A reboot proves
-it too, if the folder's file system belongs to this one machine. Otherwise only silence proves it, for example
+A free lock proves it where locks are reliable: on the agent's own machine, through the same mount. A reboot
+proves it too, if the folder's file system belongs to this one machine. Otherwise only silence proves it, for example
 on a home directory that several machines share and whose locks do not reach the other machines: see
 `SilenceWatch`.
 """
@@ -121,7 +121,7 @@ class SilenceWatch:
 
     @property
     def left_s(self) -> float:
-        """The part of `lasts_s` that is still missing, in seconds."""
+        """The part of `lasts_s` that remains, in seconds."""
         return max(0.0, self._began_s + self.lasts_s - time.monotonic())
 
     def look(self) -> Optional[bool]:

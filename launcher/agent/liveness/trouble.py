@@ -139,7 +139,7 @@ def _still_s(last: RecordFolder, *, sees_lock: bool) -> float | None:
         age_s = time.time() - status_of(last.heartbeat).st_mtime
     except FileNotFoundError:
         return None
-    if age_s < LATE_S:  # the usual case: a follower's poll stats the heartbeat twice
+    if age_s < LATE_S:  # the usual case: a follower's poll needs two stat calls
         return age_s
     if not sees_lock:
         return age_s if age_s > FAR_STILL_S else None

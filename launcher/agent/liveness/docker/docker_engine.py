@@ -118,7 +118,8 @@ class _EngineConnection(http.client.HTTPConnection):
     def close(self) -> None:
         super().close()
         if self._program is not None:
-            with contextlib.suppress(PermissionError):  # root's, by sudo: it ends with its standard input
+            # With sudo the program belongs to root: it ends when its standard input closes.
+            with contextlib.suppress(PermissionError):
                 self._program.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._program.wait(ENDING_S)

@@ -1,6 +1,6 @@
 """Runs in a container: the host's engine restarts them and reports their status.
 
-It is asked over its socket or through its program.
+The engine is asked over its socket or through its program.
 
 The label `launcher.run` proves which run a container belongs to. The name proves nothing, since any user may
 choose it.
@@ -30,7 +30,7 @@ class DockerLiveness(LivenessProbe):
     shows_processes = False  # a container's processes end with it, and its pids mean nothing outside
     sees_host = False
     is_in_image = True
-    # The cause may also be `docker stop` or a restart of the engine.
+    # Not the default, `host-shutdown`: `docker stop` or a restart of the engine may be the cause.
     shutdown_reason = "container-stopped"
 
     def __init__(self) -> None:

@@ -204,7 +204,7 @@ def erase_end(run: Run) -> None:
 
 
 def noted_end(run: Run) -> Optional[slurm_jobs.SlurmJob]:
-    """Return the job of a run that ended by our own record; None if no end is recorded."""
+    """Return the ended job of a run from our own record; None if no end is recorded."""
     try:
         record = read_record(run.slurm_end, _END)
     except UnreadableError:
