@@ -26,7 +26,7 @@ def verification(plan: Plan, job: Job) -> Plan:
     """Return the plan that verifies another one. It saves no checkpoints and sends no notice of its end.
 
     The start-up hook observes the trials, so they show the dtypes that were really used. Raises BadFileError
-    if the job's table `verify` would change the measured workload from that of a launch.
+    if the job's table `verify` would make the measured workload differ from a launch's.
     """
     workload = workload_of(plan)
     for name, value in job.verify.items():

@@ -2,7 +2,7 @@
 
 Each rental has an append-only file of JSON lines: first its intent, then one line per step. A line counts
 once it is complete and on disk. A step is written under the file's lock, and only if it fits the rental's
-state, so two processes that take the same step record it once. Beside the file lies the lock of the process
+state, so two processes that take the same step record it once. Next to the file is the lock of the process
 that manages the rental. The lock ends with that process, however it dies.
 """
 
@@ -182,7 +182,7 @@ class RentalLedger:
         return is_locked(str(self.place(nonce) / MOVING))
 
     def ask_for(self, nonce: str) -> Lock | None:
-        """Ask the process that merely keeps a machine to give it up.
+        """Ask a process that only keeps a machine to give it up.
 
         Return None if another command already asks. Raises OSError.
         """

@@ -77,7 +77,7 @@ class OpenRental(NamedTuple):
     def problem(self) -> str | None:
         """The problem and the command to type.
 
-        None if a process on this computer handles the rental in time.
+        None if a process on this computer manages the rental and will end it in time.
         """
         if self.is_unsettled:
             return f"its launch has no answer, and may have made an instance   {RECONCILE}"

@@ -102,7 +102,7 @@ class Priced(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A type in a region that has one free."""
+    """A type, and a region with a free instance of it."""
 
     priced: Priced
     region: str
@@ -129,7 +129,7 @@ class RentalChoice(NamedTuple):
 
     @property
     def free(self) -> tuple[Candidate, ...]:
-        """The types to try, in order, once per region that has one free."""
+        """The types to try, in order, once per region with a free instance."""
         return tuple(Candidate(one, region) for one in self.found for region in self.regions_of(one))
 
     def candidates(self) -> tuple[Candidate, ...]:
@@ -150,7 +150,7 @@ class RentalChoice(NamedTuple):
         return next(one.profile for one in self.found if one.offer.type == type_name)
 
     def renewed(self, offered: Iterable[InstanceOffer]) -> RentalChoice:
-        """Return a copy with the regions of new offers; a type whose price has risen gets none."""
+        """Return a copy with the regions of new offers; a type whose price has risen gets no regions."""
         now = {offer.type: offer for offer in offered}
         return self._replace(found=tuple(one._replace(offer=_renewed(one.offer, now)) for one in self.found))
 

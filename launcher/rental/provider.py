@@ -98,7 +98,7 @@ class Provider(Protocol):
         """
 
     def offers(self) -> tuple[InstanceOffer, ...]:
-        """Return all types, with their prices and the regions that have one free."""
+        """Return all types, with their prices and the regions with a free instance."""
 
     def launch(self, intent: Intent, setup: LaunchOptions) -> tuple[str, ...]:
         """Launch an instance that carries the intent's nonce. Return its id and the ids of extra instances.

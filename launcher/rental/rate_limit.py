@@ -2,9 +2,9 @@
 
 Two files, the *gates*, keep the limit: one for launches, one for all calls. A client holds a gate's lock from
 before its call until after the answer. So the service sees calls at least the spacing apart, whether it counts
-a call when it arrives or when it is answered. A gate stores a *mark*: the time of the last call, and whether
-that is still in progress. If a client is killed during a call, its mark remains, and the next client waits as
-if that call were made now.
+a call when it arrives or when it is answered. A gate stores a *mark*: the time of the last call, the end of a
+pause after it, and whether the call is still in progress. If a client is killed during a call, its mark
+remains, and the next client waits as if that call were made now.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def back_off_s(refusals: int, asked_s: float | None, draw: random.Random) -> flo
 
 
 class _Mark:
-    """The content of a gate's file: the last call, the end of the hold, and whether a call is in progress.
+    """The content of a gate's file: the last call, the end of the pause after it, and whether it is in progress.
 
     Times are from the boot clock. A mark in the future comes from an earlier boot; its call is treated as if
     made now.

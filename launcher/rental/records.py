@@ -1,6 +1,6 @@
-"""This user's rentals as commands use them: the machine of each run, its managing process and its cost.
+"""This user's rentals, by run: the machine, its managing process and its cost.
 
-The ledger stores the rentals. Beside it lies the record of each rental, with its login and its run.
+The ledger stores the rentals. Each rental also has a record in its folder, with its login and its run.
 """
 
 from __future__ import annotations

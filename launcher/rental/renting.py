@@ -25,7 +25,7 @@ Cents = Annotated[int, Field(ge=0)]
 
 
 class InstanceOffer(StrictModel):
-    """An instance type, its price, and the regions that have one free.
+    """An instance type, its price, and the regions with a free instance.
 
     `memory_gb` is per card, None if unknown.
     """
@@ -154,7 +154,7 @@ class RentalState(StrEnum):
 NAMED = "named by you"
 """The reason for the termination of an instance that the user named."""
 ELSEWHERE = "it was ended elsewhere, or taken away"
-"""The message about a machine that ended, or disappeared from the list, without an action of launcher."""
+"""The message about a machine that ended, or left the provider's list, without launcher's request."""
 
 
 class RentalReason(StrEnum):

@@ -34,7 +34,7 @@ _FURTHER = (
     InstanceState.PREEMPTED,
     InstanceState.ENDING,
 )
-"""States in order of progress, the most advanced first. From the last ones an instance never becomes usable."""
+"""States, the most advanced first. An instance in one of the last states never becomes usable."""
 
 
 class RentalVerdict(StrEnum):

@@ -182,7 +182,7 @@ def remove_here(local_copy: LocalCopy, *, force: bool) -> None:
 
 
 class Collected(NamedTuple):
-    """The items removed from a host, and the runs that cannot be read on it, with the reasons."""
+    """The items removed from a host, and the host's unreadable runs with the reasons."""
 
     items: list[RemovedThing]
     unreadable: dict[str, str]

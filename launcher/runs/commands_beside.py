@@ -21,8 +21,8 @@ def execute(client: HostClient, run: str, command: Sequence[str], take: Callable
     """Run a command beside a run, in the run's container if it has one. Return the command's exit code.
 
     The exit code is as a shell reports it. `take` receives the output as (file descriptor, bytes): 1 is stdout,
-    2 is stderr. Ctrl-C ends the command; when it has ended, 130 is returned. A second Ctrl-C does not wait.
-    Raises HostError, and NoRunError for a run that was removed.
+    2 is stderr. After Ctrl-C, wait until the command has ended and return 130; a second Ctrl-C interrupts that
+    wait. Raises HostError, and NoRunError for a run that was removed.
     """
     with _beside(client, run) as inside, _interrupt_noted() as interrupts:
         end = inside.runs.execute(run, command, take, lambda: bool(interrupts))

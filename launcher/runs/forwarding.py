@@ -192,7 +192,7 @@ class _Carrier:
 
 
 def _pump(source: Socket, sink: Socket) -> None:
-    """Carry one direction to its end, and then close the sink's input.
+    """Copy one direction of a connection to its end, and then close the sink's input.
 
     An error on one side ends both directions.
     """

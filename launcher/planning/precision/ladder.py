@@ -184,7 +184,7 @@ def is_too_large_as_asked(rungs: Sequence[Precision]) -> bool:
 
 
 def has_fitting(inputs: LadderInputs, request: PrecisionRequest = "auto") -> bool:
-    """Whether a rung that may come first fits on the card."""
+    """Whether the first rung of the ladder fits on the card."""
     try:
         first = ladder(inputs, request).rungs[0]
     except RefusedError:

@@ -28,7 +28,7 @@ class PrecisionRow(NamedTuple):
 
 
 class PrecisionVerdict(NamedTuple):
-    """A training's precision compared with the ladder. `rung` is the number of the same rung, from 1, or None."""
+    """A training's precision compared with the ladder. `rung` is the rung that it equals, from 1, or None."""
 
     kind: VerdictKind
     sentence: str

@@ -3,7 +3,7 @@
 A failed rung does not go first again with the same card, driver, torch, model and method. Example: fp16 gave
 `fp16-unscale` for a model on a T4, so the next plan for that model there starts with fp32 and lists fp16 as
 its second rung. A later success of the same precision clears the failure. Measurements of `launch verify`
-apply to the same workload: the fastest precision, and the micro-batch that fits.
+decide, for later plans of the same workload, which precision is the fastest and which micro-batch fits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def failed_before(
 
 
 def why_failed(record: PrecisionEvidence) -> str | None:
-    """Return why a precision must not come first; None if it may."""
+    """Return why a precision must not be the first rung; None if it may be."""
     if record.failed in PRECISION_FAILURES:
         return record.failed
     cosine = record.measured.cosine if record.measured is not None else None

@@ -1,4 +1,4 @@
-"""The parts of a job's settings that decide its memory: optimizer, adapter rank, checkpointing, teacher.
+"""The job's settings that decide its memory: optimizer, adapter rank, checkpointing, teacher.
 
 Settings belong to the job and are passed to its script unchanged. These names are read because scripts
 commonly use them.

@@ -58,7 +58,7 @@ def rank_use(command: Sequence[str], files: Iterable[tuple[str, ast.Module]]) ->
     """Return how a command's script uses ranks; None if the agent cannot start the command once for each rank.
 
     `files` are the name and the tree of each file that was read, the script's own first. The uses are looked
-    for in this order: it starts processes, chooses cards, spreads a model over cards, reads a rank.
+    for in this order: the script starts processes, chooses cards, spreads a model over cards, reads a rank.
     """
     if not _is_python(command):
         return None
@@ -170,7 +170,7 @@ class _RankSource:
         if not any(map(_DISTRIBUTED_DATA_PARALLEL.fullmatch, self._used)):
             yield from (name for _, name in self._calls() if _DATA_PARALLEL.fullmatch(name))
 
-    # taking
+    # reading a rank
 
     def takes(self) -> Iterator[str]:
         """Yield the names with which this source reads its rank from the environment."""

@@ -261,7 +261,7 @@ class ProviderAccount:
                 try:
                     self.provider.terminate(instance_id)
                     is_known.add(instance_id)
-                except ServiceError as error:  # other errors may pass
+                except ServiceError as error:  # other errors may be temporary
                     if error.reason in REFUSED:
                         forbidden[instance_id] = error
             if forbidden and forbidden.keys() == left.keys():
@@ -375,7 +375,7 @@ class ProviderAccount:
     def _note_gone_extras(self, run: str, listed: Iterable[Instance]) -> None:
         """Record the cost of the extra instances of a run's launches once they are no longer listed."""
         billed, now = {one.id for one in listed if one.is_billed}, self.clock.now()
-        with contextlib.suppress(OSError, BadFileError):  # a later command will find out
+        with contextlib.suppress(OSError, BadFileError):  # a later command records it
             for rental in self.rentals():
                 for extra in rental.extras if rental.intent.run == run else ():
                     if extra.cents is None and extra.id not in billed:
@@ -409,7 +409,7 @@ class ProviderAccount:
                 self.ledger.step(rental.nonce, RentalState.ENDED, now, cents=cost)
             else:
                 self.ledger.note_extra(rental.nonce, ending.instance, cost)
-        except (OSError, BadFileError):  # a later command will find out
+        except (OSError, BadFileError):  # a later command records it
             over = {"state": RentalState.ENDED, "ended": now, "cents": cost, "why": ending.why}
             if rental.instance == ending.instance:
                 self._unwritten[rental.nonce] = rental.model_copy(update=over)

@@ -94,7 +94,7 @@ class InstanceType(Record):
 
 
 class TypeOffer(Record):
-    """An instance type, and the regions that have one free."""
+    """An instance type, and the regions with a free instance."""
 
     instance_type: InstanceType
     regions_with_capacity_available: list[Region] = []

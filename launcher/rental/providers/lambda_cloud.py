@@ -130,7 +130,7 @@ class LambdaAccount:
         """Called with the `Date` of each answer, in seconds since 1970."""
 
     def offers(self) -> tuple[InstanceOffer, ...]:
-        """Return the types with their prices, and the regions that have one free. Skip unreadable types."""
+        """Return the types with their prices, and the regions with a free instance. Skip unreadable types."""
         what = "listing the instance types"
         data = self._get("instance-types", what)
         items = list(data.values()) if isinstance(data, dict) else []
@@ -266,7 +266,7 @@ class LambdaAccount:
                 self.has_sent_launch &= not is_launch
                 turn.hold_off(back_off_s(refusals, reply.retry_s, self._draw))
             if (reply.retry_s or 0.0) > MAX_WAIT_S:
-                break  # the caller raises the error, instead of a wait of hours
+                break  # the caller raises the error, because the wait could take hours
         return reply
 
     def _data(self, reply: ServiceReply, what: str) -> Any:

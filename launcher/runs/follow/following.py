@@ -207,8 +207,8 @@ def _download_files(
     """Pull a run's files.
 
     A failure is only noted: the run has ended anyway, and the pull can be repeated. Raises
-    UnreachableError for a lost link, unless it is the last try: the next try continues with the missing
-    files.
+    UnreachableError for a lost link, so that the next try downloads the missing files. On the last try a lost
+    link is only noted too.
     """
     again = f"launch pull {local_copy.short}"
     try:
@@ -306,7 +306,7 @@ def _is_rehearsed(local_copy: LocalCopy, state: RunState) -> bool:
 def _is_drawn(local_copy: LocalCopy) -> bool:
     """Return whether the picture is newer than all of the run's data.
 
-    The data of a parent may have changed since.
+    False for a run with a parent, because the parent's data may be newer.
     """
     if local_copy.record.parent() is not None:
         return False

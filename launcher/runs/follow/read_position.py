@@ -56,7 +56,7 @@ def show_more(local_copy: LocalCopy, state: RunState, view: View) -> None:
     Raises RunError.
     """
     view.news(News(state, *local_copy.sync.catch_up(), is_all=True))
-    with contextlib.suppress(OSError):  # the output is shown again
+    with contextlib.suppress(OSError):  # without the note the output is shown again
         note(local_copy)
 
 

@@ -25,7 +25,7 @@ NUMBERS = re.compile(r"[0-9.]+|[0-9a-f:.]*:[0-9a-f:.]*")
 _CLUSTER = "a login node of a cluster: runs are its jobs, and no first job is run"
 
 A_JOB = NO_JOB.model_copy(update={"requirements": ("torch",)})
-"""A job with the requirement that most jobs have."""
+"""A job that requires torch, as most jobs do."""
 
 
 class Proposal(NamedTuple):
