@@ -13,10 +13,10 @@ LaunchError                    exit 1
 │   ├── UnreachableError                no answer
 │   │   ├── ConnectionLostError         it answered, then fell silent
 │   │   ├── MachineGoneError            its rental has ended
-│   │   └── ServiceUnreachableError     the same of a cloud service
+│   │   └── ServiceUnreachableError     the same for a cloud service
 │   ├── AuthRefusedError                it refuses every key
 │   │   ├── NoKeyError                  no key is available
-│   │   └── ServiceAuthError            the same of a cloud service
+│   │   └── ServiceAuthError            the same for a cloud service
 │   ├── ServiceError                    a cloud service refused; the two service errors above belong here too
 │   │   └── UnknownOutcomeError         the outcome is unknown: check before asking again
 │   ├── HostKeyError                    its key is unknown or has changed
@@ -169,7 +169,7 @@ class RefusedStreamError(HostError):
 
 
 class PortClosedError(RefusedStreamError):
-    """Raised when no process listens on a port of a host's loopback, which may change."""
+    """Raised when no process listens on a port of a host's loopback. A process may listen there later."""
 
 
 class EngineError(HostError):

@@ -171,12 +171,12 @@ def _common(
         ),
     ] = False,
 ) -> None:
-    """Have the options of every command. Their callbacks do the work."""
+    """Declare the options of every command. Their callbacks do the work."""
 
 
 @cache
 def common_options() -> list[Any]:
-    """Return the options of every command. No command gets their values. The last one is for those that ask a host."""
+    """Return the options of every command; their values are not passed to it. The last option is for commands that contact a host."""
     app = typer.Typer(add_completion=False)
     app.command()(_common)
     options = typer.main.get_command(app).params

@@ -1,6 +1,6 @@
 """Base classes of all commands: a fast start, and help with examples that can be pasted.
 
-typer loads pydantic (50 ms) for an unset `--help`, unless its default is a bool.
+typer loads pydantic (50 ms) if the default of `--help` is not a bool.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class TrailingCommand(QuickCommand):
     command_words = "[-- COMMAND…]"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Keep the words after `--` unchanged. Without `--`, keep the unknown options of a typed command among its words."""
+        """Keep the words after `--` unchanged. Without `--`, leave unknown options to the command for the host, if one is typed."""
         if "--" in args:
             ctx.obj = args[args.index("--") + 1 :]
             args = args[: args.index("--")]

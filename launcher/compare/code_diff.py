@@ -1,7 +1,7 @@
-"""The unified diff of the code of two runs, as it was sent for each.
+"""The unified diff between the code that was sent for one run and for another.
 
-The client records the path of each file, not its contents. A file that has changed since is fetched from the
-run's host, which keeps the sent files until the run is removed.
+The client records the path of each file, not its contents. If a file has changed on this computer since then,
+its contents are fetched from the run's host, which keeps the sent files until the run is removed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from launcher.transport.client.host_client import HostClient
 
 MAX_BYTES = 1_000_000
-"""The size limit of a diff, in bytes: a longer file has none."""
+"""The size limit of a file, in bytes: no diff is made of a larger file."""
 _MANIFEST = TypeAdapter(Manifest, config=ConfigDict(defer_build=True))
 _PIECE = 1 << 18
 
@@ -51,7 +51,7 @@ class CodeDiff(NamedTuple):
 
 
 def code_diff(first: LocalCopy, second: LocalCopy, stage: Stage) -> CodeDiff:
-    """Return the code differences of two runs. Files that have changed here since come from the runs' hosts."""
+    """Return the code differences of two runs. Files that have since changed here are fetched from the runs' hosts."""
     sides = (_Side(first), _Side(second))
     errors: list[LaunchError] = []
     with contextlib.ExitStack() as stack:
@@ -89,7 +89,7 @@ class _Clients:
 
 
 class _Side:
-    """One of the two runs: its sent files, and the contents of files, by their SHA-256."""
+    """One of the two runs: its sent files, and the contents that were read, by their SHA-256."""
 
     def __init__(self, local_copy: LocalCopy) -> None:
         self.local_copy = local_copy
@@ -104,7 +104,7 @@ class _Side:
         return self.sent.manifest
 
     def text(self, path: str) -> list[str]:
-        """Return the lines of a file of the code, with line ends. Raises ValueError with the reason if it has none."""
+        """Return the lines of a file of the code, with line ends. Raises ValueError with the reason if they cannot be compared."""
         entry = self.manifest[f"code/{path}"]
         if "sha256" not in entry:
             raise ValueError("a link or an empty folder in one of the runs")
@@ -151,7 +151,7 @@ class _Side:
             return [error]
 
     def _read_here(self, sources: Mapping[str, str], wanted: set[str]) -> None:
-        """Read the unchanged contents at the places on this computer from which they were sent."""
+        """Read the files on this computer from which the contents were sent, and keep those that are unchanged."""
         for sha256 in wanted & sources.keys():
             with contextlib.suppress(OSError):
                 data = read_regular(sources[sha256], MAX_BYTES)
@@ -167,7 +167,7 @@ class _Side:
         try:
             ask(missing)
         except AgentError as refused:
-            for sha256 in missing if len(missing) > 1 else ():  # one lost file makes the host refuse them all
+            for sha256 in missing if len(missing) > 1 else ():  # if one file is lost, the host refuses all
                 with contextlib.suppress(AgentError):
                     ask([sha256])
             return [refused]

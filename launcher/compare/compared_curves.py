@@ -73,7 +73,7 @@ def curves_of(found: Sequence[Point], *, over_time: bool = False) -> Curves:
 
 
 def _thinned(panel: Panel) -> Panel:
-    """Return a line with fewer points: each part keeps its least and largest value, and one that is not finite."""
+    """Return a line with fewer points: each part keeps its smallest, its largest and its non-finite values."""
     size = math.ceil(2 * len(panel.xs) / MAX_POINTS)
     if size <= 2:
         return panel
@@ -89,7 +89,7 @@ def _thinned(panel: Panel) -> Panel:
 
 
 def draw_curves(lines: Sequence[ComparedLine], title: str) -> bytes:
-    """Return a PNG of the curves of runs that have some. Do not mix curves over steps with curves over time.
+    """Return a PNG of the curves of runs, each of which has some. Do not mix curves over steps with curves over time.
 
     Raises RunError if drawing fails.
     """
@@ -107,7 +107,7 @@ def _png(lines: Sequence[ComparedLine], title: str) -> bytes:
 
 
 def check_free(files: RunFiles, name: str) -> None:
-    """Raise RunError if a file in a folder exists but is not from `draw_curves`, or is unreadable."""
+    """Raise RunError if this file exists in a folder and is unreadable, or was not drawn by `draw_curves`."""
     path = files.folder / name
     try:
         with files.open(name) as file:

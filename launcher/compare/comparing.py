@@ -40,7 +40,7 @@ class ComparedRun(NamedTuple):
     """One of the runs. A value that is not on record here is None.
 
     `seconds` is the duration; for a run that had not ended, the duration at the host's last answer.
-    `precision` and `torch` are the observed ones of the run, if any. `code` is the digest of the code that
+    `precision` and `torch` are those observed in the run. `code` is the digest of the code that
     was sent. `has_manifest`: the list of sent files is on record.
     """
 
@@ -70,7 +70,7 @@ class ComparedRun(NamedTuple):
 
     @property
     def has_ended(self) -> bool:
-        """Whether no further attempt follows, by the record here."""
+        """Whether no further attempt follows, by the local record."""
         return self.state is not None and is_terminal(self.state)
 
 
@@ -87,7 +87,7 @@ class Comparison(NamedTuple):
 
 
 def compare(local_copies: Sequence[LocalCopy], goals: Mapping[str, Goal] = NO_GOALS) -> Comparison:
-    """Return the comparison of some runs, from the records here. `goals` set the better direction of some metrics."""
+    """Return the comparison of some runs, from their local records. `goals` set the better direction of some metrics."""
     plans = [_plan(local_copy) for local_copy in local_copies]
     manifests = [
         sent.manifest if (sent := upload_record.read(local_copy)) else None for local_copy in local_copies
@@ -169,10 +169,10 @@ def picture_of(local_copies: Sequence[LocalCopy]) -> Path:
 
 
 def draw(comparison: Comparison, files: RunFiles, name: str, labels: Mapping[str, str] = NO_LABELS) -> bool:
-    """Write a picture with the curves of all runs into a folder; return False, without a file, if none has any.
+    """Write a picture with the curves of all runs into a folder. If no run has curves, write nothing and return False.
 
-    `labels` name a run, by its id, in the legend, instead of the settings in which it differs. Raises
-    RunError if the file exists but is not such a picture, and OSError if it cannot be written.
+    `labels` has texts for the legend by run id. By default the legend shows the settings in which a run
+    differs. Raises RunError if the file exists but is not such a picture, and OSError if it cannot be written.
     """
     lines = lines_to_draw(comparison, labels)
     if lines:
@@ -182,7 +182,7 @@ def draw(comparison: Comparison, files: RunFiles, name: str, labels: Mapping[str
 
 
 def lines_to_draw(comparison: Comparison, labels: Mapping[str, str] = NO_LABELS) -> list[ComparedLine]:
-    """Return the existing curves of the runs: all over the steps, or all over time if one run's log gives no steps."""
+    """Return the curves of the runs that have any: all over the steps, or all over time if one run's log gives no steps."""
     drawn = [run for run in comparison.runs if run.curves.panels]
     if not all(run.curves.has_steps for run in drawn):
         drawn = [run._replace(curves=_over_time(run)) for run in drawn]
@@ -214,7 +214,7 @@ def _legend_words(comparison: Comparison) -> dict[str, str]:
 
 
 def _title(comparison: Comparison, drawn: int) -> str:
-    """Return the runs' common values: 4 runs · sft · L40S 48 GB. Runs without curves are not drawn."""
+    """Return the number of drawn runs and the values common to all runs: `4 runs · sft · L40S 48 GB`."""
     runs = comparison.runs
     shared = [{run.job for run in runs}, {run.card for run in runs}, {run.precision for run in runs}]
     words = [next(iter(values)) for values in shared if len(values) == 1]

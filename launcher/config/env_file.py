@@ -17,12 +17,12 @@ _NAME = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 
 
 class HiddenValues(NamedTuple):
-    """Values of variables by name, which no message and no traceback shows."""
+    """Values of variables by name. Messages and tracebacks show only the names."""
 
     values: Mapping[str, str] = {}
 
     def __repr__(self) -> str:
-        """Name the variables only."""
+        """Return the names of the variables, without their values."""
         return f"HiddenValues({', '.join(self.values)})"
 
 

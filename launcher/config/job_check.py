@@ -102,7 +102,7 @@ def _path(task: Task, key: str, written: str) -> Iterator[Finding]:
 
 
 def _seems_a_path(written: str, path: Path) -> bool:
-    """Return whether an unmarked value is meant as a path: by its form, or because its parent folder exists here."""
+    """Return whether a value without a prefix is meant as a path: by its form, or because its parent folder exists here."""
     if local_paths.can_only_be_a_path(written):
         return True
     return local_paths.is_unmarked(written) and "/" in written and path.parent.is_dir()

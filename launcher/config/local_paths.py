@@ -31,7 +31,7 @@ def values_of(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def marked(job: Job, folder_of: Callable[[str], Path]) -> Job:
-    """Return a job with its paths marked: `data/x.bin` becomes `./data/x.bin` if it exists below the key's folder."""
+    """Return a job whose paths begin with `./`: `data/x.bin` becomes `./data/x.bin` if it exists below the key's folder."""
     written = {key: _marked(value, folder_of(key)) for key, value in values_of(job)}
     data = {key.removeprefix("data."): value for key, value in written.items() if key.startswith("data.")}
     models = {key: written.get(key) for key in ("model", "teacher")}
@@ -45,12 +45,12 @@ def _marked(written: str, folder: Path) -> str:
 
 
 def is_unmarked(written: str) -> bool:
-    """Return whether a value has neither a prefix of the host or the hub, nor the form of a URL."""
+    """Return whether a value neither begins with `host:` or `hub:` nor has the form of a URL."""
     return not (written.startswith(_PREFIXES) or "://" in written)
 
 
 def can_only_be_a_path(written: str) -> bool:
-    """Return whether an unmarked value can only be a path, like `data/x.bin` and `data/`."""
+    """Return whether a value can only be a path on this machine, like `data/x.bin` and `data/`."""
     if not is_unmarked(written):
         return False
     return written.endswith("/") or PurePosixPath(written).suffix.lower() in _FILE_SUFFIXES

@@ -38,11 +38,11 @@ class Project(NamedTuple):
     job: str | None
     """The default job: a name or a file."""
     on_end: str | list[str] | None
-    """As in a job, for every job without one."""
+    """The default of a job's `on_end`."""
 
 
 class Lookup:
-    """The names known to one command. It may look up thousands of names, and sees each file as first read."""
+    """The names known to one command. Each file is read once, even if the command looks up thousands of names."""
 
     def __init__(self) -> None:
         """Create a lookup that has not read any file yet."""
@@ -61,7 +61,7 @@ class Lookup:
 
     @property
     def hosts(self) -> dict[str, Host]:
-        """Every usable host of the files, and `local`; without untrusted hosts and hosts of a kind that needs no table."""
+        """The hosts whose tables need no trust or are trusted, and `local`. A host without a table is not among them."""
         untrusted = self.untrusted
         return {name: host for name, host in self.written_hosts.items() if name not in untrusted}
 
@@ -69,7 +69,7 @@ class Lookup:
     def untrusted(self) -> frozenset[str]:
         """The hosts whose tables in `launch.toml` are not trusted yet, so that they cannot be used.
 
-        `local` may be one.
+        `local` may be among them.
         """
         values = self.project_values
         if not self._is_trusted:
@@ -113,7 +113,7 @@ class Lookup:
 
     @functools.cached_property
     def written_hosts(self) -> dict[str, Host]:
-        """Every host in the files, trusted or not: only to know its name, never to connect to it."""
+        """Every host in the files, trusted or not. Use it for names; never connect to a host from it."""
         found = {"local": LOCAL}
         for path, (data, text) in (
             (user_folder() / "hosts.toml", self._own_file),
@@ -189,9 +189,10 @@ class Lookup:
         return found
 
     def profiles_meant(self, name: str) -> tuple[Profile, ...]:
-        """Return the profile of this name, else those of its sizes, else all whose names begin with it and `_`.
+        """Return the profile of this name, or the profiles that the name stands for.
 
-        For example, a100 stands for a100_40gb and a100_80gb. Raises UnknownNameError with the nearest name.
+        These are the profiles named NAME_SIZE, for example a100_40gb and a100_80gb for a100; without any, all
+        whose names begin with `NAME_`. Raises UnknownNameError with the nearest name.
         """
         known = self.profiles
         if name in known:
@@ -263,7 +264,7 @@ def check_runtime(name: str, where: str) -> None:
 
 
 def implicit_host(name: str) -> Host | None:
-    """Return the host of this name that needs no table; None if none exists. Its name is that of its kind."""
+    """Return the host of this name that needs no table, such as `kaggle`; None if the name is not that of such a kind."""
     return host_kind(name).implicit if name in PACKAGES else None
 
 
@@ -286,7 +287,7 @@ def _refuse_what_is_your_own(host: Host) -> None:
 def _environment(host: Host, file: Path) -> str | None:
     """Return a host's `environment`.
 
-    On this machine a path is relative to its file; elsewhere it must be absolute.
+    For this machine, a path is relative to the file's folder. For another host it must be absolute.
     """
     written = host.environment
     if not written or written.startswith(("/", "~")):
@@ -302,7 +303,7 @@ def _environment(host: Host, file: Path) -> str | None:
 
 
 def _build(written: Build, file: Path) -> Build:
-    """Return a build with absolute paths; in a file they are relative to that file."""
+    """Return a host's build settings with absolute paths. In a file, paths are relative to the file's folder."""
     paths = {"pip_conf": written.pip_conf, "ca_bundle": written.ca_bundle}
     absolute = {
         key: str((file.parent / os.path.expanduser(path)).absolute()) for key, path in paths.items() if path

@@ -1,7 +1,7 @@
 """Read a requirements.txt as pip does, into requirements that can be installed on another machine.
 
 Requirements that cannot be installed there are refused with their line: a path outside the folder, a package
-in a subfolder. Parts that launch decides itself are left out and named: options, hashes, and torch's CUDA
+in a subfolder. Parts that launch decides itself are left out and reported: options, hashes, and torch's CUDA
 packages.
 """
 
@@ -44,7 +44,7 @@ MAX_FILES = 20
 
 
 class RequirementLine(NamedTuple):
-    """A line of a file, continuations joined, and its first line number."""
+    """A line of a file, joined with its continuation lines, and the number of the first of them."""
 
     text: str
     file: Path
@@ -61,8 +61,8 @@ class RequirementFile(NamedTuple):
     """The contents of a file and of the files that it includes.
 
     `extras` are the extras of the project in the folder (`-e .[train]`); None if the file does not name the
-    project. `indexes` are lines that name a package index, `ignored` options, `is_hashed` whether a line has
-    hashes.
+    project. `indexes` are lines that name a package index. `ignored` are options without effect. `is_hashed`: a
+    line has hashes.
     """
 
     requirements: tuple[str, ...] = ()
@@ -176,7 +176,7 @@ class _Reader:
 
 
 def _lines(path: Path, folder: Path) -> Iterator[RequirementLine]:
-    """Yield the lines of a file: continuations joined, without comments and empty lines."""
+    """Yield the lines of a file, joined with their continuation lines, without comments and empty lines."""
     name = os.path.relpath(path, folder)
     try:
         text = read_bounded(path, MAX_BYTES).decode("utf-8-sig")

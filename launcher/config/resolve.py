@@ -33,8 +33,8 @@ class Task(NamedTuple):
 
     `file` is the job's file, None for the words after `--`; `declared` are the names of the settings in it.
     `changed` are the keys given by --set, whose paths are relative to the working directory. `inferred` are
-    the keys whose value counts as a path because it exists here: `models/tiny`. `said` reports a default that
-    was chosen for the user. `names_packages`: the job itself lists requirements; otherwise `packages_from`
+    the keys whose value, such as `models/tiny`, counts as a path because it exists here. `said` reports a default
+    that was chosen for the user. `names_packages`: the job itself lists requirements; otherwise `packages_from`
     names their source. `package_findings` reports the parts of that source that were left out.
     """
 
@@ -108,8 +108,8 @@ def task(
 ) -> Task:
     """Return the job: `name` or a path, else the words after `--`, else the project's, else the built-in `sft`.
 
-    `settings` are KEY=VALUE changes, in TOML's notation; `variables` those of the command line. Raises
-    UsageError or BadFileError.
+    `settings` are KEY=VALUE changes, in TOML's notation. `variables` are the variables of the command line.
+    Raises UsageError or BadFileError.
     """
     if name and words:
         raise UsageError("--job and words after -- are two jobs: give one of them")
@@ -171,7 +171,7 @@ class _WrittenJob(NamedTuple):
 
 
 def _by_option(said: str, written: _WrittenJob, changed: Iterable[str]) -> str:
-    """Return an error about a job of the command line. If --set caused it, the error names --set only."""
+    """Return an error message about a job of the command line. If --set caused the error, the message names --set only."""
     tops = "|".join(sorted({re.escape(key.partition(".")[0]) for key in changed}))
     if written.file is not None or not tops:
         return said
@@ -269,7 +269,7 @@ def changed_values(settings: Iterable[str]) -> TomlTable:
 def _change_table(data: TomlTable, name: str, values: Mapping[str, str]) -> None:
     """Set some values of a table in a job's tables.
 
-    A value that is not a table is left for its reader to refuse.
+    If the job has another value in place of the table, leave it: the reader of the tables refuses it.
     """
     table = data.get(name, {})
     if isinstance(table, dict):

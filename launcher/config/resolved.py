@@ -19,7 +19,7 @@ class Resolved(NamedTuple):
     """The request as values.
 
     The probe decides between several `profiles`, or between all known ones if none is named. `model` has the
-    facts about the job's model that are known here. `rehearsed_on` is the CPU that tries a card's plan.
+    facts about the job's model that are known here. `rehearsed_on` is the CPU on which a card's plan is rehearsed.
     `values` are the secrets of the job that come from --env-file. `machine` is the requested machine, for a
     backend that lets the client choose one.
     """

@@ -59,7 +59,7 @@ def without_effect(plan: Plan, asked: PrecisionRequest, job: Job, *, rehearses: 
 
 
 def not_installed(plan: Plan, facts: Facts, job: Job, folder: Path) -> Iterator[Finding]:
-    """Yield a note on each package that the job's Python lacks, by the probe, and that its script imports."""
+    """Yield a note on each package that the job's script imports and that, by the probe, the job's Python lacks."""
     python = facts.interpreter
     if python is None or python.error or plan.environment is not None or plan.image is not None:
         return
@@ -86,7 +86,7 @@ def _assignments(command: Sequence[str]) -> Iterator[Finding]:
 
 
 def _shell_words(command: Sequence[str]) -> Iterator[Finding]:
-    """Refuse a line for a shell: a word that only a shell reads, or a whole line that is one word."""
+    """Refuse a command that needs a shell: it has a word that only a shell understands, or it is a whole line in quotes."""
     pairs = pairwise(command)  # after an option it is a value: --delimiter ';'
     word = next((word for before, word in pairs if word in _OF_A_SHELL and not before.startswith("-")), None)
     if word is not None:

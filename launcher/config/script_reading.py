@@ -81,7 +81,7 @@ def uses_worker(job: Job, folder: Path) -> bool:
 
 
 class _PythonFile(NamedTuple):
-    """A source that was read: its path below the code folder, or `-c`, its text and its tree."""
+    """A source that was read: its path below the code folder (or `-c`), its text, and its syntax tree."""
 
     name: str
     text: str

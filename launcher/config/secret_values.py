@@ -53,7 +53,7 @@ def with_names(job: Job, names: Sequence[str]) -> Job:
 def with_file(job: Job, given: HiddenValues, named: Collection[str]) -> tuple[Job, HiddenValues]:
     """Return a job with the variables of --env-file as secrets, and their values.
 
-    `named` are those of -e and --secret, which win over the file; the file wins over the job's variables.
+    `named` are the variables of -e and --secret, which win over the file; the file wins over the job's variables.
     Raises UsageError for a variable that controls how the job runs.
     """
     taken = {name: value for name, value in given.values.items() if name not in named}

@@ -1,9 +1,8 @@
 """Trust in a project's files: their values about hosts, secrets and run ends apply only after the user approves them.
 
 An approval is a small file in the user's data folder, one for each file and the values that were shown, as in
-direnv. So a change of another value needs no new approval, and a value that was trusted before is still
-trusted. `LAUNCH_TRUST` names folders whose files are trusted without approval, including all files below
-them.
+direnv. So a change of any other value needs no new approval, and values that were approved once stay
+approved. `LAUNCH_TRUST` names folders: all files in and below them are trusted without approval.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ def host_values(
 ) -> dict[str, object]:
     """Return the values of a `[hosts.NAME]` table that need trust.
 
-    Without an address the name is the address, unless ssh's configuration has it. If the table replaces one
-    of the user's file, all its values need trust.
+    A table without an address has its name as the address, unless the name is an alias of ssh's configuration.
+    If the table replaces a table of the user's own file, all its values need trust.
     """
     if name in own:
         return {f"hosts.{_key(name)}.{_key(key)}": value for key, value in table.items()}

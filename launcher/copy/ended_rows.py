@@ -24,7 +24,7 @@ _FORM = f'["{__version__}",5]'.encode()
 
 
 class EndedRow(NamedTuple):
-    """An ended run: the times of its two folders in ns, its local copy's folder, its position in the order, host and summary."""
+    """An ended run: the times of its two folders in ns, its local copy's folder, its sort key, host and summary."""
 
     entered: int
     changed: int
@@ -54,7 +54,7 @@ class EndedRows:
 
         self._path = Unix("launch").user_cache_path / "ended.jsonl"
         self.runs = index.runs()
-        """All runs of the index, each with the time of its folder there in ns."""
+        """All runs of the index, each with the modification time of its folder in the index, in ns."""
         self._copies: dict[str, dict[str, int]] = {}
         self._lines: dict[str, bytes] = {}
         self._is_new = False
@@ -94,14 +94,14 @@ class EndedRows:
                 write_whole(self._path, b"".join(b"%s\n" % line for line in (_FORM, *self._lines.values())))
 
     def _changed(self, folder: str, run: str) -> int:
-        """Return the time of a local copy's folder in ns; 0 if it is missing."""
+        """Return the modification time of a local copy's folder in ns; 0 if it is missing."""
         if folder not in self._copies:
             self._copies[folder] = _times(folder)
         return self._copies[folder].get(run, 0)
 
 
 def _times(folder: str) -> dict[str, int]:
-    """Return the time of each folder inside a folder, in ns."""
+    """Return the modification time of each folder inside a folder, in ns."""
     try:
         with os.scandir(folder) as entries:
             return {

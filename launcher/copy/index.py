@@ -2,8 +2,8 @@
 
 Each run has a folder, `~/.local/share/launch/runs/RUN`. Its `run.json` has the host as it was resolved at the
 launch, the id of its root and the digest of its plan. Beside it are the command line, the upload record and
-the move record. A local copy of the run, below a project's `runs` folder, is data: a repository may contain
-one.
+the move record. A local copy of the run, below a project's `runs` folder, is untrusted data: a repository may
+contain one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class IndexEntry(Record):
     """A run of this user.
 
     `machine` is the name of the machine that the host `local` meant. `plan` is the SHA-256 of the run's plan,
-    empty until the plan was seen. `order` is the number of the launch, 0 for a run of another client.
+    empty until this client has the plan. `order` is the number of the launch, 0 for a run of another client.
     `copies` are the folders that may hold a local copy, as hints. Times are in seconds since 1970.
     """
 
@@ -111,7 +111,7 @@ def has_run_of(job: str, host: str) -> bool:
 
 
 def of_batch(name: str, since: float) -> list[IndexEntry]:
-    """Return the runs of a batch that were launched since a moment, the latest last."""
+    """Return the runs of a batch that were launched since a given time, the latest last."""
     recent = (find(run) for run, changed in runs().items() if changed >= since * 1e9)
     found = [entry for entry in recent if entry and entry.batch == name and entry.launched >= since]
     return sorted(found, key=lambda entry: entry.place_in_order)

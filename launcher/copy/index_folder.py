@@ -65,7 +65,7 @@ COUNT_FILE = ".launches"
 def next_number(folder: Path, recount: Callable[[], int]) -> int:
     """Return the number of a new launch.
 
-    If the count is missing, `recount` returns the last one. Raises OSError.
+    If the count is missing, `recount` returns the number of the last launch. Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (folder / COUNT_FILE).open("a+b") as file:

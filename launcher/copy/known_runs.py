@@ -18,7 +18,7 @@ NEWEST = 48
 
 
 class KnownRun(NamedTuple):
-    """A run and its last fetched state, None before the first; `launched` is in seconds since 1970.
+    """A run and its last fetched state, None if no state was fetched; `launched` is in seconds since 1970.
 
     `order` is the number of the launch, 0 for a run of another client. `is_freed`: it was removed from its
     host.
@@ -49,8 +49,8 @@ class KnownRun(NamedTuple):
 def known_runs(is_wanted: Callable[[str], bool]) -> list[KnownRun]:
     """Return the newest runs whose ids are wanted, at most NEWEST, the latest launched first.
 
-    They are the runs with a local copy below the runs folder; if none is wanted, all runs of this user.
-    Raises OSError for a folder that cannot be read.
+    Only runs with a local copy in the runs folder are considered; if none of them is wanted, all runs of this
+    user. Raises OSError for a folder that cannot be read.
     """
     entered = index_folder.runs()
     here = ids_here()

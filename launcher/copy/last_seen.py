@@ -36,7 +36,10 @@ def note(local_copy: LocalCopy, summary: Summary) -> None:
 
 
 def latest(local_copy: LocalCopy, known: Summary) -> Summary:
-    """Return the newer summary of a run: its host's last one, or `known`, from the records here; `known` if both are equal."""
+    """Return the newer of two summaries of a run: its host's last one, or `known`, made from the local record.
+
+    If both show the same progress, return `known`.
+    """
     try:
         said = Summary.model_validate_json(local_copy.files.read(LAST_SEEN, MAX_JSON))
     except (OSError, ValueError):

@@ -54,7 +54,7 @@ class LocalCopy:
         self.told: RunState | None = None
         """The host's last report about the run, which may contain derived states that no record has.
 
-        None before the first.
+        None before the first report.
         """
         self._noted_reached = -REACHED_S
         self._may_have_begun = True
@@ -149,8 +149,8 @@ class LocalCopy:
         """Add a new run to the index, with its host, root and plan, and make its folder with the plan.
 
         All of it is durable on return. The run may begin only then; otherwise its place could be lost.
-        `batch` is the batch that the run belongs to. The run becomes this user's latest launch, unless it was
-        entered before. Raises RunError if the disk refuses.
+        `batch` is the batch that the run belongs to. The run becomes this user's latest launch, unless it is in
+        the index already. Raises RunError if the disk refuses.
         """
         content, was_known = plan.to_file(), self.entry is not None
         self._may_have_begun = False
@@ -203,7 +203,7 @@ class LocalCopy:
             self._check_copy(made)
             try:
                 index.create(made)
-            except FileExistsError:  # another command was quicker
+            except FileExistsError:  # another command has just added it
                 before = self.entry
         if before is None:
             return

@@ -28,11 +28,10 @@ from launcher.values.reported.answers import MovedTo
 class MoveRecord(Record):
     """The run that continues elsewhere, its host as this client names it, and the id of that host's root.
 
-    `abandoned` is the time of a move without the old host, null if that host was reachable; it must be
-    informed at the next contact. `told` is the time when it was informed, `settled` the time when its run was
-    dead and its record named the successor. `also` is another successor that the old host had already
-    recorded. `given_up` are earlier successors of this client that never began. Times are in seconds since
-    1970.
+    `abandoned` is the time of a move during which the old host was unreachable, else null. At the next contact
+    such a host must be informed of the move. `told` is the time when it was informed, `settled` the time when its
+    run was dead and its record named the successor. `also` is another successor that the old host had already
+    recorded. `given_up` are earlier successors of this client that never began. Times are in seconds since 1970.
     """
 
     run: str
@@ -80,7 +79,7 @@ def words_of(local_copy: LocalCopy) -> str | None:
 
 
 def intention_of(local_copy: LocalCopy) -> MoveRecord | None:
-    """Return the record of a move, even of one that broke off. The successor may or may not exist."""
+    """Return the record of a move, even of an unfinished one. The successor may or may not exist."""
     try:
         return MoveRecord.lenient(read_json(_file(local_copy)))
     except ValidationError:
@@ -125,7 +124,7 @@ def successor_of(local_copy: LocalCopy) -> str | None:
 
 
 def elsewhere(local_copy: LocalCopy) -> str | None:
-    """Return where this client has moved a run, and the next command; None if it has not."""
+    """Return a message with the new place of a moved run and the next command; None if this client has not moved it."""
     recorded_move = intention_of(local_copy)
     if recorded_move is None:
         return None
@@ -138,7 +137,7 @@ def elsewhere(local_copy: LocalCopy) -> str | None:
 
 
 def moved_words(local_copy: LocalCopy, moved: MovedTo) -> str:
-    """Return where a moved run continues, and the next command."""
+    """Return a message with the new place of a moved run, and the next command."""
     words = f"{local_copy.run} was moved to {moved.host}, and continues as {moved.run}"
     return f"{words}\n  that run   launch attach {moved.run.rpartition('-')[2]}"
 
@@ -199,7 +198,7 @@ def note(local_copy: LocalCopy, **news: object) -> MoveRecord:
 def pending() -> list[str]:
     """Return the runs whose hosts may still have to be informed.
 
-    It only lists one folder, which seldom exists.
+    This lists a single folder, which seldom exists.
     """
     try:
         return sorted(filter(RUN_ID.fullmatch, os.listdir(index.folder() / PENDING)))

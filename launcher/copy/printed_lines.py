@@ -62,7 +62,7 @@ class PrintedLines:
     """
 
     def __init__(self, files: RunFiles) -> None:
-        """Begin before the first line of the local copy's logs."""
+        """Start at the first line of the local copy's logs."""
         self._files = files
         self._starts: dict[str, bytes] = {}
         self._attempts: dict[str, int] = {}
@@ -95,7 +95,7 @@ class PrintedLines:
         return printed
 
     def finish(self) -> list[Printed]:
-        """Return the unfinished lines, because no more bytes follow."""
+        """Return the unfinished lines. Call this when no more bytes follow."""
         return [self._finish(name) for name in list(self._starts)]
 
     def forget(self, name: str) -> None:

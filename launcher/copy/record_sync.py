@@ -123,7 +123,7 @@ class RecordSync:
                 yield name, data
 
     def catch_up(self) -> tuple[list[Event], list[Printed]]:
-        """Read the updates that another client has written; return the events and all lines, because no more follow."""
+        """Read the last updates that another client has written; return the events and lines, unfinished lines too."""
         events: list[Event] = []
         log: list[Printed] = []
         for name in self._local_copy.record.sizes():

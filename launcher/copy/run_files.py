@@ -56,7 +56,7 @@ class RunFiles:
     """
 
     def __init__(self, folder: Path, top: Path | None = None) -> None:
-        """Set the folder, by default one in `top`; nothing is opened or made."""
+        """Set the folders; nothing is opened or made. By default `top` is the folder above."""
         self.folder = folder
         self._folder, self._top = str(folder), str(top or folder.parent)
 

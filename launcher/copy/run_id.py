@@ -11,7 +11,7 @@ from launcher.errors import SeveralRunsError, UnknownNameError, UsageError
 RUN_ID = re.compile(
     r"[0-9]{6}-[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?-[a-z0-9]{6}|[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}"
 )
-"""Ids had the second form until 2026-11-22."""
+"""A run id. Ids had the second of the two forms until 2026-11-22."""
 _MAX_NAMED = 8
 _NAME_LENGTH = 26
 _CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"

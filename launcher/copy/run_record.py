@@ -18,7 +18,7 @@ from launcher.values.record import Event, FolderStart, Parent, PlanSummary, RunS
 
 MAX_LOOKBACK = 8
 LOOKED_BACK_BYTES = 65_536
-"""The last step is searched in at most this many folders, and in this many bytes of events of each folder."""
+"""The last step is searched for in at most this many folders, and in this many bytes of each folder's events."""
 LIVE = (State.PREPARING, State.RUNNING, State.STOPPING)
 """The states of a folder whose writer has recorded no end."""
 _GROWING = (".jsonl", ".txt")
@@ -44,7 +44,7 @@ class RunRecord:
     ) -> None:
         """Create a record that reads these files.
 
-        `disk_errors` converts disk errors at a path into its own exception.
+        `disk_errors` returns a context manager that converts the disk errors of a path.
         """
         self._files = files
         self._disk_errors = disk_errors
@@ -73,7 +73,7 @@ class RunRecord:
         return self._plan or PlanSummary()
 
     def last_state(self) -> RunState | None:
-        """Return the last fetched state; None before the first."""
+        """Return the last fetched state; None if no state was fetched."""
         numbers = self._files.numbered()
         return _state(self._files.read_json(f"{numbers[-1]}/state.json")) if numbers else None
 
@@ -188,7 +188,7 @@ class RunRecord:
         return self._of_all_nodes("log.txt")
 
     def _of_all_nodes(self, name: str) -> list[str]:
-        """Return a file of every numbered folder, oldest first; the leader's before those of the other nodes."""
+        """Return the paths of the files of this name, oldest folder first; the leader's before those of the other nodes."""
         paths = [path for path in self.of_attempts() if path.rpartition("/")[2] == name]
         return sorted(paths, key=lambda path: path.split("/")[:-1])
 
@@ -212,7 +212,7 @@ class RunRecord:
 
 
 def _last_reported(events: bytes) -> Reached:
-    """Return the last step and the last loss in the end of an event file."""
+    """Return the last step and the last loss at the end of an event file."""
     step: int | None = None
     loss: float | str | None = None
     for line in reversed(events.splitlines()):
@@ -236,6 +236,6 @@ def _state(values: object) -> RunState | None:
 
 
 def _last_time(events: bytes) -> float | None:
-    """Return the time of the last event in the end of an event file."""
+    """Return the time of the last event at the end of an event file."""
     found = map(parse_event, reversed(events.splitlines()))
     return next((event.time for event in found if event is not None), None)

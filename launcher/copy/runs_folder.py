@@ -16,8 +16,8 @@ from launcher.errors import UsageError
 def runs_folder() -> Path:
     """Return the runs folder: $LAUNCH_RUNS, else `runs` in the working directory.
 
-    Raises UsageError if a file has the name of the folder, or of a folder above it, and for `runs` as a link,
-    which may come from a cloned repository; users who want the link name its folder in $LAUNCH_RUNS. Raises
+    Raises UsageError if the folder, or one above it, is a file. Raises UsageError also if `runs` is a link, which
+    may come from a cloned repository; to use the link, a user sets $LAUNCH_RUNS to its target. Raises
     FileNotFoundError if the working directory has been removed.
     """
     named = os.environ.get("LAUNCH_RUNS")

@@ -1,4 +1,4 @@
-"""Launch a small job on a host several times, cause another fault each time, and judge it from outside.
+"""Launch a small job on a host several times, cause a different fault each time, and judge the run from outside.
 
 The evidence for a row is the job's ledger, which lies outside the run, and the output of `ps`, `sha256sum`
 and `docker` in a plain shell on the host.
@@ -180,7 +180,7 @@ def _row(ready: Prepared, planned: Planned, folder: Path, stage: Stage) -> Fault
         started = launch(_job(ready.request, token, planned), NullView())
     except RefusedError as error:
         return _without(planned, DrillResult.NOT_RUN, " ".join(str(error).split()))
-    except LaunchError as error:  # all lines: the run may have begun
+    except LaunchError as error:  # the whole message: its later lines matter if the run has begun
         return _without(planned, DrillResult.FAILED, " ".join(str(error).split()))
     place = None
     try:
@@ -296,7 +296,7 @@ def _judged(
 ) -> FaultOutcome:
     """Collect the evidence from outside, keep the ledger, and judge the run.
 
-    The local copy is checked as it was downloaded while following.
+    The local copy is not downloaded again: it is compared as it was at the end of following.
     """
     said = host_shell.run(client, f"cat {shlex.quote(f'{place.ledger}/ledger.jsonl')}")
     (folder / f"{planned.name}.jsonl").write_text(said)

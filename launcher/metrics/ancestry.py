@@ -14,7 +14,7 @@ from launcher.metrics.metric_points import metric_points
 
 
 class Ancestor(NamedTuple):
-    """A run that another one continues, and its last step that counts for the continuation."""
+    """A run that another one continues. Its steps after `until` are not part of the joined curve."""
 
     local_copy: LocalCopy
     until: float

@@ -28,7 +28,7 @@ def last_lines(local_copy: LocalCopy, count: int) -> dict[str, int]:
 def lines_since(local_copy: LocalCopy, seconds: float) -> dict[str, int]:
     """Return the byte offset at which to start each log, to show a run's last seconds or a little more.
 
-    The seconds count back from the run's end, or from the last sign of a live one, by its host's clock.
+    The seconds count back from the run's end, or from a live run's last recorded event, by its host's clock.
     Agents record the size of the log about every ten seconds.
     """
     logs = local_copy.record.logs()

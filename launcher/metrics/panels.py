@@ -111,7 +111,7 @@ def panel_of(label: str, points: Sequence[Point], axis: Axis) -> Panel:
 
 
 def _pace(losses: Sequence[Point], axis: Axis) -> Panel:
-    """Return the steps per minute from the times of the losses, as means over parts of the run; empty if short."""
+    """Return the steps per minute from the times of the losses, as means over parts of the run; empty for a short run."""
     panel = Panel("steps a minute", [], [], [], axis)
     points = [point for point in losses if point.step is not None]
     if axis.began is not None or len(points) < MIN_PACES:

@@ -31,7 +31,7 @@ def draw(run: str, found: list[Point], figures: Iterable[Point], title: str = ""
     """Return a PNG of the loss and the evaluation loss over the steps, or over time if most losses have no step.
 
     Below are learning rate, gradient norm and throughput, if they were measured, and the use and the memory
-    of the run's cards over time, if `figures`, the host's, contain them.
+    of the run's cards over time, if the host's `figures` contain them.
 
     A non-finite loss breaks the line and is marked at the bottom of the picture: it is never shown as a zero.
     Raises RunError without any loss.

@@ -20,11 +20,11 @@ from launcher.values.record import Event
 MAX_BYTES = 8 * 1024 * 1024
 """The size of one read from the events of a run that this one continues."""
 MAX_POINTS = 1000
-"""The maximum number of points per name, at once and per second. TensorBoard shows no more points of a curve."""
+"""The maximum number of points per name, at once and per second. TensorBoard shows at most this many points of a curve."""
 
 
 class TensorBoard:
-    """A writer that starts again each time: its files are a view of the local copy, not a record.
+    """A writer that first removes the files of earlier writers: the files are a view of the local copy, not a record.
 
     If several clients follow a run, the first one writes. Disk errors are reported in `problem`.
     """
@@ -116,7 +116,7 @@ def _thinned(events: Sequence[Event], until: float, most: int = MAX_POINTS) -> l
             found.setdefault((event.kind, *event.values), []).append(place)
     chosen: list[int] = []
     for places in found.values():
-        chosen += places[:: -math.ceil(len(places) / most)]  # counted from the last, which stays
+        chosen += places[:: -math.ceil(len(places) / most)]  # from the end, so that the last one is kept
     kept: list[Point] = []
     for event in map(events.__getitem__, sorted(chosen)):
         kept += [point for point in points(event) if point.step is None or point.step <= until]

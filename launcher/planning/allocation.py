@@ -21,7 +21,7 @@ def nodes(split: Split, count: int = 1) -> tuple[Node, ...]:
 
 
 def allocation(profile: Profile, *, is_rehearsed: bool, resources: Resources = MACHINE) -> Allocation:
-    """Return how a run gets its cards. A CPU (also a rehearsal's) or an Apple GPU needs no scheduler: it is given."""
+    """Return how a run gets its cards. A CPU (also in a rehearsal) or an Apple GPU is `given`, unless a scheduler assigns nodes."""
     has_cards = profile.kind == "cuda" and not is_rehearsed
     how = resources.cards if has_cards or resources.cards == "scheduled" else "given"
     cards = profile.count * resources.nodes if has_cards else 0

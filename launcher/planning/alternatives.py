@@ -36,7 +36,7 @@ MOST = 4
 class Change(NamedTuple):
     """A change to the request: its words, the option to type, and the changed keys, settings, card or precision.
 
-    `keys` are keys of the job. At most one change of each `kind` is proposed on its own.
+    `keys` are keys of the job. Of each `kind`, at most one change is proposed without a second change.
     """
 
     kind: str
@@ -160,7 +160,7 @@ def _of_job(plan: Plan, kind: str) -> Iterator[Change]:
 
 
 def _checkpointing(plan: Plan) -> Iterator[Change]:
-    """Yield activation checkpointing: the job's key if the script takes it from the plan, else a setting that is false."""
+    """Yield activation checkpointing, by the job's key if the script takes it from the plan, else by a setting that is now false."""
     words = "recompute activations"
     if plan.hands_out("checkpointing"):
         yield Change("checkpointing", words, "--set checkpointing=true", {"checkpointing": True})

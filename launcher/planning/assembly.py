@@ -118,7 +118,7 @@ def plan(
 
 
 def job_of(plan: Plan) -> Job:
-    """Return a job that would give this plan, with paths as written; a plan does not hold all of a job."""
+    """Return a job that would give this plan, with paths as the user wrote them. Values that a plan does not hold are missing."""
     special = {"image", "model", "teacher", "data", *OF_ONE_KIND}
     common = {key: getattr(plan, key) for key in Job.model_fields if key in {*Plan.model_fields} - special}
     return Job.model_validate(
@@ -168,9 +168,9 @@ def ladder_inputs(
     script: ScriptUse = UNREAD,
     count: int = 1,
 ) -> LadderInputs:
-    """Return the ladder's inputs for a job on a card, with activation checkpointing if no precision fits without.
+    """Return the ladder's inputs for a job on a card, with activation checkpointing if no precision fits without it.
 
-    If float32 weights do not fit even then, the inputs allow bf16 weights, again without checkpointing first.
+    If no precision fits even then, the inputs allow bf16 weights: without checkpointing, or with it if needed.
 
     `torch` is the version that the run gets, `None` if unknown. `teacher` is the teacher model of a
     distillation, `asked` the requested precision, `count` the number of nodes. For a script that does not

@@ -65,7 +65,7 @@ def host_mib(facts: Facts) -> float | None:
 
 
 def _profile_of(gpu: Gpu, facts: Facts) -> Profile | None:
-    """Return a card's profile; None if its capability or memory is unknown. A card in slices has its own memory."""
+    """Return a card's profile; None if its capability or memory is unknown. A slice (MIG) never shares the host's memory."""
     is_unified = gpu.memory_mib is None and not gpu.mig
     memory = host_mib(facts) if is_unified else gpu.memory_mib
     is_sized = memory is not None and MIN_MIB <= memory <= MAX_MIB

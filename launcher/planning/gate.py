@@ -74,7 +74,7 @@ def check(
     cards: Iterable[Profile] = (),
     own: HostChecks = MACHINE_CHECKS,
 ) -> tuple[Finding, ...]:
-    """Return the findings for a plan on this host, refusals first; without facts, those that hold on any host.
+    """Return the findings for a plan on this host, refusals first. Without `facts`, return those that hold on any host.
 
     With `wheels`, an installed torch is checked against the card. `cards` are proposed if the plan's card
     does not suffice. `own` holds the checks of this kind of host. Messages contain no figures that change by
@@ -104,7 +104,7 @@ def check(
 
 
 def _ranks(plan: Plan, own: HostChecks) -> list[Finding]:
-    """Note a command that is started once for several cards, and must start a process for each itself."""
+    """Note a command that is started once for several cards, and must itself start a process for each."""
     ranks, program, use = plan.nodes[0].ranks, plan.command[0], plan.rank_use
     if (plan.profile.count == 1 and len(plan.nodes) == 1) or (use is None and program in STARTS_RANKS):
         return []
@@ -199,7 +199,7 @@ def _failed_precision(plan: Plan, facts: Facts | None) -> list[Finding]:
 
 
 def model_room(plan: Plan, cards: Iterable[Profile]) -> list[Finding]:
-    """Report a training that does not fit on the card even in the smallest precision, then the first rung."""
+    """Report a training that does not fit on the card even in the smallest precision, which is then the first rung."""
     model, room, first = plan.model_facts, usable_gb(plan.profile), plan.ladder[0]
     if model is None or room is None or first.why.startswith(MEASURED):
         return []
@@ -417,7 +417,7 @@ def _chosen_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Finding]
 
 
 def _installed_torch(plan: Plan, facts: Facts, wheels: WheelTable) -> list[Finding]:
-    """Refuse an installed torch whose build cannot run on the card; a note if its build is assumed to be PyPI's.
+    """Refuse an installed torch whose build cannot run on the card. Only note it if the build is assumed to be PyPI's.
 
     On a host without a card, torch is not checked against a CUDA profile.
     """

@@ -1,4 +1,4 @@
-"""What launches need on a machine, as rows from its facts. The checks and their words are the gate's."""
+"""The prerequisites of launches on a machine, as rows from its facts. The checks and their messages are the gate's."""
 
 from __future__ import annotations
 

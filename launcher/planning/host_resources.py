@@ -25,10 +25,10 @@ MACHINE_CHECKS = HostChecks()
 
 
 class Resources(NamedTuple):
-    """A run's resources on a kind of host: the number of nodes, and how it gets its `cards`.
+    """A run's resources on a kind of host: the number of `nodes`, and how the run gets its `cards`.
 
-    `submission` becomes the plan's `slurm`, and `title` shows it as a command. `is_in_image`: the job runs in
-    an image, so no Python of the host is relevant.
+    `submission` becomes the value `slurm` of the plan, and `title` shows the submission as a command.
+    `is_in_image`: the job runs in an image, so no Python of the host is relevant.
     """
 
     nodes: int = 1

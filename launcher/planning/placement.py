@@ -39,7 +39,7 @@ def cards_of(profile: Profile, facts: Facts) -> tuple[Gpu, ...]:
 
 
 def expected_card(profile: Profile, index: int, name: str, driver: str | None = None) -> Gpu:
-    """Return a profile's card as expected where nothing can be probed before a run: the smallest of its name."""
+    """Return the card expected for a profile on a host that cannot be probed before a run, with the profile's memory."""
     size = profile.memory_bytes
     return Gpu(
         index=index,
@@ -62,7 +62,7 @@ def is_exclusive(gpu: Gpu, facts: Facts) -> bool:
 
 
 def strangers_on(gpu: Gpu) -> tuple[Holder, ...]:
-    """Return the live holders of a card that belong to no run of launcher's, or that a run has handed over."""
+    """Return a card's live holders that belong to none of launcher's runs, or that a run has handed over."""
     return tuple(holder for holder in gpu.holders if holder.is_stranger and holder.state != "Z")
 
 
@@ -261,7 +261,7 @@ def is_closed(engine: Engine) -> bool:
 
 
 def possible_cards(profile: Profile, plan: CardPlan | None = None) -> SegmentCards:
-    """Return a profile's cards as candidates; `plan` then replaces the run's own plan for them."""
+    """Return a profile's cards as candidates. `plan` has the values that replace the run's plan on these cards."""
     return SegmentCards(
         names=profile.probe_names,
         memory_mib=profile.memory_limits_mib,

@@ -10,7 +10,7 @@ from launcher.values.reported.answers import CleanupResult, RemovedThing
 
 
 class StopShown(Shape):
-    """`launch stop`. `problem`: processes that are left, or the host's refusal. `rent_cents` is as in `launch ps`."""
+    """`launch stop`. `problem` names the remaining processes, or is the host's refusal. `rent_cents` is as in `launch ps`."""
 
     kind: Literal["stopped"] = "stopped"
     run: str
@@ -66,7 +66,7 @@ class DrillRow(Part):
     """The result of one fault: `result` is ok, failed or not-run. `failure` and `remedy` are from the run's record.
 
     `steps_again` counts steps trained twice, `silent_s` the seconds without a step; both are null if the training was not
-    interrupted. `left` lists things of the run that were still on the host after its end.
+    interrupted. `left` lists the run's processes, containers and files that were still on the host after its end.
     """
 
     fault: str
@@ -93,7 +93,8 @@ class DrillReport(Shape):
 class RemovedRun(Shape):
     """`launch rm`, an object for each run.
 
-    `bytes` were freed on its host (null for none). `files` counts its local files; `here`: they were removed too, with the record.
+    `bytes` is the space freed on its host, null if nothing was removed there. `files` counts its local files. `here`:
+    these files and its local record were removed too.
     """
 
     kind: Literal["removed"] = "removed"
@@ -106,7 +107,7 @@ class RemovedRun(Shape):
 
 
 class GarbageShown(Shape):
-    """`launch gc`. `unreadable` are runs that cannot be read, with the reasons: their things stay."""
+    """`launch gc`. `unreadable` are runs that cannot be read, with the reasons: nothing that they may need is removed."""
 
     kind: Literal["garbage"] = "garbage"
     host: str
@@ -135,9 +136,9 @@ class Extended(Shape):
 
 
 class RentedThing(Part):
-    """An instance of an account, or a rental of the ledger here. `verdict`: it was `ended`, or its status; `why`: the reason.
+    """An instance of an account, or a rental in the local ledger. `verdict` is `ended` or its status, `why` the reason.
 
-    `cents` is its maximum cost so far, by the ledger here.
+    `cents` is its maximum cost so far, by the local ledger.
     """
 
     account: str

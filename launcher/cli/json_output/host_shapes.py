@@ -39,7 +39,7 @@ class Offers(Shape):
 class HostRow(Part):
     """A host. If it does not answer, `facts` is null and `problem` is the reason.
 
-    `quota` is the hours of a Kaggle account, or the price of the machine to rent; `facts` are then expectations.
+    `quota` is the hours of a Kaggle account, or the price of the machine to rent. With a `quota`, `facts` are expectations.
     """
 
     host: str
@@ -50,9 +50,9 @@ class HostRow(Part):
 
 
 class RentalRow(Part):
-    """A machine rented for a run, by the ledger here. `cents` is its maximum cost so far.
+    """A machine rented for a run, by the local ledger. `cents` is its maximum cost so far.
 
-    `held`: a process here manages the rental. `problem` names the problem and the command to type.
+    `held`: a process on this computer manages the rental. `problem` names the problem and the command to type.
     """
 
     run: str
@@ -72,8 +72,8 @@ class RentalRow(Part):
 class Hosts(Shape):
     """`launch hosts`. `aliases` are names of ~/.ssh/config whose hosts were not asked.
 
-    `connections` are open for the next command; with `--close`, they are those that were closed, and the other lists are
-    empty. `rentals` may cost money at present. `unreadable` are unreadable ledger files, which may have further rentals.
+    `connections` are kept open for the next command. With `--close`, they are the closed connections, and the other lists
+    are empty. `rentals` may cost money now. `unreadable` are unreadable ledger files, which may contain more rentals.
     """
 
     kind: Literal["hosts"] = "hosts"
@@ -98,7 +98,7 @@ class Probe(Facts):
 
 
 class ReadinessRow(Part):
-    """A host of `launch doctor`. `ready`: nothing is lacking. `summary` is its cards and software in one line, or null."""
+    """A host of `launch doctor`. `ready`: nothing is missing. `summary` is its cards and software in one line, or null."""
 
     host: str
     ready: bool
@@ -107,7 +107,7 @@ class ReadinessRow(Part):
 
 
 class Doctor(Shape):
-    """`launch doctor`: the rows of this computer, and those of each host. `ready`: nothing is lacking anywhere.
+    """`launch doctor`: the rows of this computer, and those of each host. `ready`: nothing is missing on any of them.
 
     With a host, `computer` is empty.
     """

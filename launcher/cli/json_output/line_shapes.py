@@ -42,7 +42,7 @@ class LogLine(Shape):
 
 
 class LaunchLine(Shape):
-    """A line about a launch. `rehearsed`: a card's plan is tried on a CPU."""
+    """A line about a launch. `rehearsed`: a CPU runs the plan of a card."""
 
     rehearsed: bool
 

@@ -18,7 +18,7 @@ class FileSize(Part):
 
 
 class LeftOutPath(Part):
-    """A path that is not uploaded. `key` is the job's key whose folder has it, null for the code folder."""
+    """A path that is not uploaded. `key` is the job's key whose folder contains it, null for the code folder."""
 
     key: str | None
     path: str
@@ -60,7 +60,10 @@ class UploadWithPaths(UploadShown):
 
 
 class ScriptSizes(Part):
-    """The sizes in bytes of a session's script and its parts. `tree` is null if `archived` bytes go into a dataset instead."""
+    """The sizes in bytes of a session's script and its parts.
+
+    `tree` is the part with code and data. It is null if they are in a dataset instead, of `archived` bytes before compression.
+    """
 
     total: int
     most: int

@@ -14,9 +14,9 @@ from launcher.values.record import Summary
 class RunRow(Summary):
     """A run. If its host does not answer, or answers with an error, `problem` is the reason and `reached` the last answer's time.
 
-    `goes_on` is the run with which this client continued it elsewhere. `rent_cents` is the maximum cost of its rented
-    machines, in cents. `batch` is the batch of which it is an item. `folder` has its local copy; null for this command's
-    runs folder.
+    `goes_on` is its successor on another host, if this client moved it. `rent_cents` is the maximum cost of its rented
+    machines, in cents. `batch` is the batch of which it is an item. `folder` is the runs folder with its local copy; null
+    for this command's runs folder.
     """
 
     host: str
@@ -47,9 +47,9 @@ class Entered(Shape):
 class BatchItem(Shape):
     """`launch batch`, a line for each change, and `launch batch status`, a line for each item.
 
-    `state` is that of its run if known here, `begun` before, else the item's state in the queue. `seen` is the time of its
-    host's last answer. `hours` and `gpu_hours` are the total of its runs; `cost` is that of the machines rented for them,
-    in dollars. `values` are its values of the matrix.
+    `state` is the state of the item's run if known here, `begun` if it is not known yet, and the item's state in the queue if it has
+    no run. `seen` is the time of its host's last answer. `hours` and `gpu_hours` are totals over its runs; `cost` is the
+    cost of the machines rented for them, in dollars. `values` are its values of the matrix.
     """
 
     kind: Literal["item"] = "item"
@@ -106,7 +106,10 @@ class BatchEnd(Shape):
 
 
 class BatchRemoved(Shape):
-    """`launch batch rm`: the number of its runs, which stay, the number of runs that keep their code, and its kept files."""
+    """`launch batch rm`: `runs` counts the runs of the batch, which stay, and `with_code` those that keep their code.
+
+    `kept` are the files of the batch that stay.
+    """
 
     kind: Literal["batchremoved"] = "batchremoved"
     name: str

@@ -1,4 +1,4 @@
-"""Questions at the terminal before a command that loses something."""
+"""Questions at the terminal, before a command that could affect the wrong run or lose data."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def check_meant(asked: str, found: str, command: str, verb: str) -> None:
 
 
 def check_loss(local_copy: LocalCopy, loss: str) -> None:
-    """Ask the user to confirm an immediate stop, which has the given loss.
+    """Ask the user to confirm an immediate stop. `loss` says what would be lost.
 
     Raises UsageError without a terminal, and Exit with code 1 if the user declines.
     """

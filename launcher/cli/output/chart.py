@@ -56,7 +56,7 @@ def chart(panel: Panel, width: int, height: int, *, is_ascii: bool) -> list[str]
 
 
 def _pieces(panel: Panel) -> Iterator[tuple[list[float], list[float]]]:
-    """Yield the runs of consecutive finite values."""
+    """Yield each stretch of consecutive finite values."""
     breaks = [-1, *(at for at, y in enumerate(panel.ys) if not math.isfinite(y)), len(panel.ys)]
     for before, after in pairwise(breaks):
         if after - before > 1:
@@ -69,7 +69,7 @@ def _mark(figure: Figure, points: list[tuple[float, float]], letter: str) -> Non
 
 
 def _limits(values: list[float], places: int) -> tuple[float, float]:
-    """Return the two different limits of an axis. A canvas excludes its upper limit, so that one is larger than every value."""
+    """Return the limits of an axis, which differ. A canvas excludes its upper limit, so it is larger than every value."""
     low, high = min(values), max(values)
     return (low, high + (high - low) / places) if high > low else (low - 0.5, high + 0.5)
 

@@ -1,6 +1,6 @@
-"""Text in columns that fit the terminal. A rich.Table looks the same, and takes a second for a thousand rows.
+"""Text in columns that fit the terminal. A rich.Table looks the same, but takes a second for a thousand rows.
 
-rich is imported where it is needed: plain letters in a pipe do not need it.
+rich is imported where it is needed: ASCII text in a pipe does not need it.
 """
 
 from __future__ import annotations

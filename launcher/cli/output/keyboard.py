@@ -1,4 +1,4 @@
-"""The local terminal in raw mode, for a program on a host: it passes on every key, and does not echo any."""
+"""The local terminal in raw mode, for a program on a host: every key is passed on, and none is echoed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from launcher.transport.agent_input import Window
 
 PIECE = 4096
 _AS_BEFORE = b"\x1b[?1049l\x1b[?2004l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1006l\x1b[?25h\x1b[0m"
-"""Undoes the modes that an interrupted program leaves set.
+"""Escape sequences that undo the terminal modes of an interrupted program.
 
 Main screen, bracketed paste off, mouse reports off, cursor on, colours off.
 """

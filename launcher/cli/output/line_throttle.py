@@ -12,7 +12,7 @@ EVERY_S = 1.0
 
 
 class LineThrottle:
-    """Passes `MAX_LINES` lines each `EVERY_S` seconds. Of the rest, it keeps the last `LAST_LINES` and counts the others."""
+    """Passes at most `MAX_LINES` lines each `EVERY_S` seconds. Of the rest, it keeps the last `LAST_LINES` and counts the others."""
 
     def __init__(self) -> None:
         self._since_s = time.monotonic()

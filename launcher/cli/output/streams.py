@@ -38,7 +38,7 @@ def prepare() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open until the process ends
         stream = getattr(sys, name)
         if isinstance(getattr(stream, "buffer", None), io.RawIOBase):
-            # Unbuffered, by PYTHONUNBUFFERED: if a signal cuts a write short, its rest is lost.
+            # PYTHONUNBUFFERED is set: if a signal cut a write short, the rest of the text would be lost.
             stream = io.TextIOWrapper(
                 io.BufferedWriter(stream.buffer), encoding=stream.encoding, line_buffering=True
             )

@@ -18,11 +18,11 @@ LEAST = 20
 _COMMAND = re.compile(
     r"^(?P<words>.*?\S) {3,}(?P<command>(?:\d+ \* \* \* \* )?launch \S.*?)(?: {3,}(?P<more>.*))?$"
 )
-"""A text with a suggested command: `event   launch verb RUN     effect`, or such a line for cron."""
+"""A text with a suggested command: `event   launch verb RUN     effect`. A cron schedule may precede the command."""
 
 
 def say_wrapped(*lines: str, hang: int | None = None) -> None:
-    """Print lines, wrapped. Continuation lines are indented by `hang` cells, by default two more than their line."""
+    """Print lines, wrapped. Continuation lines are indented by `hang` cells, by default two more than the first line."""
     say(*wrapped_lines(lines, terminal_width(), hang))
 
 

@@ -12,9 +12,9 @@ _PRINTABLE = bytes([*range(32, 127), 10])
 
 
 def readable(text: str) -> str:
-    """Return lines without escape sequences and without overwritten text. They are joined by newlines, as in `text`.
+    """Return the lines of `text` without escape sequences and overwritten text, joined by newlines.
 
-    Printable ASCII takes a short path, a few milliseconds for 100,000 lines: a training may print them at once.
+    Printable ASCII takes a short path: a training may print 100,000 lines at once, which take a few milliseconds.
     """
     if text.isascii() and not text.encode("ascii").translate(None, _PRINTABLE):
         return text

@@ -11,7 +11,10 @@ from launcher.metrics.curves import Measured, Point
 
 _FIRST = ("loss", "train_loss", "eval_loss", "val_loss", "valid_loss", "validation_loss", "accuracy")
 _NEXT = ("grad_norm", "learning_rate", "lr", "tokens_per_s")
-"""The columns that a narrow terminal keeps longest, in this order. Other evaluations come between the two tuples."""
+"""Metrics in the order of their columns. Other evaluations come between the two tuples, and the rest at the end.
+
+A narrow terminal drops the last columns first.
+"""
 
 
 class _Place(NamedTuple):
@@ -24,7 +27,7 @@ class _Place(NamedTuple):
 
 
 def metrics_table(measured: Iterable[Measured]) -> tuple[tuple[Column, ...], list[list[str]]]:
-    """Return columns and rows of the points, in their order. A column for runs, or ranks, appears if several occur."""
+    """Return columns and rows. The rows are in the order of the points. A column for runs, or ranks, appears if several occur."""
     lines: dict[_Place, dict[str, float]] = {}
     for run, point in measured:
         lines.setdefault(_place(run, point), {})[point.name] = point.value

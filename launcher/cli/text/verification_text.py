@@ -61,7 +61,7 @@ class _PlainTrials(PlainView):
         self._micro_batch = plan.split.micro_batch
 
     def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:
-        """Start to show the trials. The plan's steps become the steps of one trial."""
+        """Begin the view. The number of steps is that of one trial, not that of the complete job."""
         super().begin(run, plan.model_copy(update={"steps": self._steps}), events)
 
     def _take_printed(self, printed: Printed) -> None:
@@ -105,7 +105,7 @@ class _TerminalTrials(_PlainTrials, TerminalView):
     """Prints the lines above a live bar."""
 
     def trial_begins(self, title: str) -> None:
-        """Do nothing: the line above the bar shows it."""
+        """Do nothing: the line above the bar shows the title."""
 
 
 def trial_title(trial: TrialBegun, ladder: Sequence[Precision], micro_batch: int | None) -> str:
