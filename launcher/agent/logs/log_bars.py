@@ -112,7 +112,7 @@ def _step(text: str) -> Optional[int]:
 def without_drawing(line: str) -> str:
     """Return a line without the drawn part of a tqdm bar.
 
-    That part has as many states as columns.
+    The forms of lines are cached, and the drawn part has a different form for each column.
     """
     begin = line.find("%|") + 2
     end = line.find("|", begin)

@@ -36,7 +36,7 @@ class NativeLiveness(LivenessProbe):
     is_started_by_client = False
 
     def judge(self, runs: Sequence[Run]) -> Dict[str, RunLiveness]:
-        """Look at each keeper's lock. A stopped keeper starts no agent, and no signal may ever continue it."""
+        """Look at each keeper's lock. A stopped keeper starts no agent, and may stay stopped."""
         held = [run for run in runs if is_locked(run.keeper_lock)]
         stopped = _stopped() if held else []
         verdicts = {run.id: RunLiveness(GONE) for run in runs}
