@@ -32,7 +32,7 @@ def verification(plan: Plan, job: Job) -> Plan:
     for name, value in job.verify.items():
         if workload_of(plan, {**plan.settings, name: value}) != workload:
             raise BadFileError(
-                f"job '{plan.job}': [verify] {name} = {value}: a launch would take other memory and time than was measured\n"
+                f"job '{plan.job}': [verify] {name} = {value}: a launch would need a different amount of memory and time\n"
                 f"  remove it from the request, or change the job   --set settings.{name}={value}"
             )
     digest = workload_digest(job, plan.split.ranks, plan.model_facts, workload, plan.data)

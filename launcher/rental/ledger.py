@@ -351,7 +351,7 @@ def _read(path: Path) -> Rental | None:
         if not rest and _line(head) is None:
             return None  # the power failed during the write
         raise BadFileError(
-            f"{path} holds no rental: it may be a newer launcher's\n  its instance, if any, is in the provider's list"
+            f"{path} is not a rental's file: a newer launcher may have written it\n  its instance, if any, is in the provider's list"
         ) from None
     try:
         for text in rest:

@@ -37,9 +37,7 @@ Source: skypilot-catalog, 2026-08.
 
 ARM_TYPES = ("gh200", "gb200")
 """Substrings in the names of types with an Arm processor (NVIDIA Grace)."""
-FOR_ARM = (
-    "its processor is an Arm: programs built for x86 do not run on it, and launcher was never tried on one"
-)
+FOR_ARM = "its processor is Arm: programs built for x86 do not run on it, and launcher was never tried on one"
 
 
 class OfferFilter(NamedTuple):

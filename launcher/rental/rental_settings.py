@@ -28,7 +28,7 @@ def _listed(written: Any) -> Any:
 
 def _service_name(written: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9 _.:-]{0,63}", written):
-        raise ValueError("expected a name or an id of the service's, at most 64 characters")
+        raise ValueError("expected a name or an id from the service, at most 64 characters")
     return written
 
 

@@ -103,17 +103,17 @@ def test_a_type_with_an_arm_is_said_to_be_one(person, service):
     text = person.ok("offers", "--host", "r")
     (row,) = [line for line in text.splitlines() if line.startswith("gpu_1x_gh200  ")]
     assert "1 x GH200, Arm" in row
-    assert "gpu_1x_gh200: its processor is an Arm" in text
+    assert "gpu_1x_gh200: its processor is Arm" in text
     table(person, service, max_hours=4, type="gpu_1x_gh200")
     words, said = ("--profile", "h100"), "gpu_1x_gh200 (1x GH200 (96 GB)) is not H100 80 GB"
     done = dry(person, *words)
     assert said in done.stdout + done.stderr
-    assert "its processor is an Arm" in done.stdout + done.stderr
+    assert "its processor is Arm" in done.stdout + done.stderr
     launched = person.run("--host", "r", *words, "--", "python", "train.py")
     assert (launched.returncode, said in launched.stderr) == (3, True), launched.stderr
     done = dry(person)
     assert (done.returncode, "GH200 96 GB" in done.stdout) == (0, True), done.stderr
-    assert "its processor is an Arm" in done.stdout
+    assert "its processor is Arm" in done.stdout
 
 
 def test_the_offers_of_a_profile_are_of_its_cards_in_any_number(person, service):

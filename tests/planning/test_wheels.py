@@ -243,7 +243,7 @@ def test_every_profile_of_ours_gets_a_torch():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda table: table["release"].reverse(), "releases stand in order"),
+        (lambda table: table["release"].reverse(), "releases must be in order"),
         (lambda table: table["release"][-1]["builds"].append("cu999"), "expected one row of"),
         (lambda table: table.update(tested="9.9.9"), "expected one of the releases"),
         (lambda table: table["drivers"].pop("13"), "CUDA 13 is missing"),

@@ -94,7 +94,7 @@ def judge(
     rows = compare(ran, ladder[0], is_rehearsed=is_rehearsed, trains_all=trains_all)
     differences = ", ".join(f"{row.name} {row.ran} instead of {row.wanted}" for row in rows if row.differs)
     return PrecisionVerdict(
-        "different", f"this run used a precision outside the ladder, which may train: {differences}", None
+        "different", f"this run used a precision that may train but is not on the ladder: {differences}", None
     )
 
 

@@ -95,7 +95,7 @@ class WheelTable(StrictModel):
     def _each_release_has_its_builds(self) -> WheelTable:
         versions = [release.version for release in self.release]
         if versions != sorted(set(versions)):
-            raise ValueError("releases stand in order, the oldest first, each once")
+            raise ValueError("releases must be in order, the oldest first, each once")
         if Version(self.tested) not in versions:
             raise ValueError(f"tested = {self.tested}: expected one of the releases")
         for release in self.release:

@@ -27,7 +27,7 @@ def cost_with(found: RentedMachine, seconds: float) -> Cost:
             "  end that process, then   launch reconcile     and again   launch extend"
         )
     return Cost(
-        f"{record.run}: with {hours_text(seconds)} more its machine",
+        f"{record.run}: with {hours_text(seconds)} more, its machine",
         rental.cents_at(rental.intent.deadline + seconds),
         record.settings.confirm_above,
         f"launch extend {record.short} --hours {seconds / 3600:g} --yes",

@@ -146,7 +146,7 @@ def log_in(host: Host, clock: Clock, until: float, report: Callable[[str], None]
             return InstanceLogin(host)
         except (UnreachableError, AuthRefusedError) as error:
             words, now = str(error).splitlines()[0], clock.now()
-            why = f"{host.name}: it has booted, and does not let us in: {words}"
+            why = f"{host.name}: it has booted, but the login failed: {words}"
             if isinstance(error, AuthRefusedError):
                 until, has_refused = until if has_refused else min(until, now + KEYS_S), True
             if isinstance(error, NoKeyError) or now >= until:

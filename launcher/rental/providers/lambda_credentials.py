@@ -85,7 +85,7 @@ def _key_in(text: str, path: Path) -> str:
             return found[2]
     if len(lines) == 1 and "=" not in lines[0]:
         return lines[0]
-    raise BadFileError(f"lambda: {path} holds no line   api_key = …\n  make a key at {KEYS_PAGE}")
+    raise BadFileError(f"lambda: {path} has no line   api_key = …\n  make a key at {KEYS_PAGE}")
 
 
 def _private_text(path: Path) -> str | None:

@@ -285,7 +285,7 @@ def _correct(local_copy: LocalCopy, state: RunState, view: View) -> None:
         return
     words = {"precision": "precision", "split": "batch"}
     if own := [word for value, word in words.items() if value in expected and value not in taken]:
-        view.note(f"your script took no {' and no '.join(own)} from the plan: it decided them itself")
+        view.note(f"your script took no {' and no '.join(own)} from the plan: it set its own")
     more = [word for value, word in words.items() if value in taken and value not in expected]
     if (
         more and not local_copy.record.plan().adapt

@@ -66,7 +66,7 @@ def _with_next_session(
             return None
         words = "its session has ended at its limit"
         if outcome == RecoveryOutcome.RECOVERED:
-            view.note(f"{local_copy.run}: {words}, and the next one is on its way")
+            view.note(f"{local_copy.run}: {words}, and the next one is starting")
         elif outcome == RecoveryOutcome.FAILED:
             view.note(f"{local_copy.run}: {words}, and it cannot continue in another one")
         else:  # another client has recovered it, or is about to

@@ -194,7 +194,7 @@ def _of_several(resolved: Resolved, profile: Profile, facts: Facts | None) -> li
     names = [one.name for one in resolved.profiles]
     if len(names) < 2 or facts is None or cards_of(profile, facts):
         return []
-    message = f"the profile's name means {' or '.join(names)}, and {resolved.host.name} has none of them: this is {profile.name}"
+    message = f"the profile's name fits {' and '.join(names)}, and {resolved.host.name} has none of them: this is {profile.name}"
     mend = "     ".join(f"--profile {name}" for name in names if name != profile.name)
     return [Finding(level="note", code="several-profiles", message=message, mend=mend)]
 

@@ -127,7 +127,7 @@ def _follow(place: Host, local_copy: LocalCopy, view: View, lease: Lease | None)
             pass  # the time reserved for downloads has begun: the run would not continue
         elif show_and_recover(client, local_copy, view) == RecoveryOutcome.RECOVERED:
             what = (
-                ": its last session is over, and the next one is on its way"
+                ": its last session is over, and the next one is starting"
                 if has_sessions(local_copy)
                 else " was interrupted or waiting; its leftover processes have been ended, and it continues"
             )
