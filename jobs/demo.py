@@ -4,7 +4,7 @@
 
 The model is Llama-shaped with 455k parameters and one token a character. It converts units by powers of ten
 ("37 km in m?" -> "37000") and answers plainly; `sft.py` then teaches it to wrap its answers in tags, so accuracy
-by tags goes from 0 to 1 within 300 steps. A LoRA over random weights would learn nothing worth showing.
+by tags goes from 0 to 1 within 200 steps. A LoRA over random weights would learn nothing worth showing.
 Beside it is an untrained student of a quarter of its size, for `distill.py`.
 
 Everything is made here from the constants below and a seed: nothing is downloaded. It always trains on the CPU, so

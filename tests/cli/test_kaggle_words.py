@@ -69,6 +69,7 @@ def test_a_dry_run_as_json_has_the_sizes_and_the_plans_for_other_cards(person):
     assert again == shown
 
 
+@pytest.mark.long
 def test_a_tree_that_a_script_cannot_hold_is_shown_as_a_dataset(person):
     (person.project / "numbers.bin").write_bytes(bytes(range(256)) * 4)
     assert "dataset" not in dry(person).stdout
@@ -100,7 +101,11 @@ def test_what_cannot_be_planned_there_is_refused_with_what_to_type(person, words
     [
         (("--secret", "HF_TOKEN"), "cannot be given HF_TOKEN"),
         (("--gpus", "1"), "--gpus 1: a session of kaggle has 2 x T4 16 GB"),
-        (("--gpus", "GPU-5f2c"), "--gpus GPU-5f2c: a session of kaggle has 2 x T4 16 GB"),
+        pytest.param(
+            ("--gpus", "GPU-5f2c"),
+            "--gpus GPU-5f2c: a session of kaggle has 2 x T4 16 GB",
+            marks=pytest.mark.long,
+        ),
         (("--adapt", "--precision", "bf16"), "bf16 is excluded on 2 x T4 16 GB"),
     ],
 )
@@ -211,8 +216,8 @@ def test_the_first_launch_says_that_nothing_was_tried_there_and_each_shows_the_h
     ("script", "more", "is_noted"),
     [
         ("print('trained')\n", (), True),
-        ("print('trained')\n", ("--set", "restart=true"), False),
-        ("print('trained')\n", ("--set", "time_limit_minutes=60"), False),
+        pytest.param("print('trained')\n", ("--set", "restart=true"), False, marks=pytest.mark.long),
+        pytest.param("print('trained')\n", ("--set", "time_limit_minutes=60"), False, marks=pytest.mark.long),
         ("import launcher_worker as worker\nworker.resume_from()\n", (), False),
     ],
 )

@@ -40,9 +40,7 @@ PLACES = (
     pytest.param("kaggle", marks=TESTBED),
     pytest.param("slurm_job", marks=TESTBED),
     pytest.param("lambda_native", marks=TESTBED),
-    pytest.param(
-        "lambda_container", marks=(TESTBED, pytest.mark.long)
-    ),  # CI has one launch: test_renting_containers.py
+    pytest.param("lambda_container", marks=(TESTBED, pytest.mark.long)),
 )
 """The names of the fixtures below; `place` of test_contract.py takes each in turn."""
 
@@ -55,10 +53,10 @@ def _leaving(*names: str) -> tuple[ParameterSet, ...]:
     )
 
 
-HOSTS = _leaving("lambda_native")
-"""The same, for what a rented machine does as any host behind SSH."""
-OTHER_CLIENTS = _leaving("lambda_native", "ssh_docker", "kaggle")
-"""For what a container's host does as any behind SSH, and a second client at Kaggle in runs/kaggle/test_kaggle_clients.py."""
+HOSTS = _leaving("lambda_native", "ssh_docker", "toy")
+"""The same, for what a rented machine and a container's host do as any host behind SSH, and the toy as this machine."""
+OTHER_CLIENTS = _leaving("lambda_native", "ssh_docker", "kaggle", "toy")
+"""The same; a second client at Kaggle is in runs/kaggle/test_kaggle_clients.py too."""
 
 
 def _no_sums(run: str) -> dict[str, str]:

@@ -266,6 +266,7 @@ def test_what_is_there_is_not_installed_and_what_lacks_is_named():
         python_with(["no-such-thing"], "/nowhere")
 
 
+@pytest.mark.long
 @pytest.mark.slow(reason="makes an environment, and pip fills it")
 def test_an_environment_from_a_folder_of_wheels_sees_what_was_there_before(tmp_path, monkeypatch):
     """Without a network: what is not in the folder is an error in one line."""

@@ -96,7 +96,9 @@ def run(python, folder, script, job, method, precision, data=("train", "eval"), 
     return done.stdout
 
 
-@pytest.mark.parametrize(("job", "method"), [("sft", "lora"), ("distill", "full")])
+@pytest.mark.parametrize(
+    ("job", "method"), [("sft", "lora"), pytest.param("distill", "full", marks=pytest.mark.long)]
+)
 def test_a_step_waits_for_nothing_but_its_line_of_metrics(python, tmp_path, job, method):
     """Two micro-batches a step, of different lengths, with padding; no line of metrics comes with most steps."""
     shutil.copy(Path(__file__).with_name("waiting.py"), tmp_path)
@@ -115,7 +117,7 @@ def test_a_step_waits_for_nothing_but_its_line_of_metrics(python, tmp_path, job,
         assert found[step] == {**GUARD, **(LINES[job] if now else {})}, step
 
 
-@pytest.mark.parametrize("job", ["sft", "distill"])
+@pytest.mark.parametrize("job", ["sft", pytest.param("distill", marks=pytest.mark.long)])
 def test_a_job_takes_checkpointing_from_the_plan(python, tmp_path, job):
     """The witness counts in the model itself: two steps of two micro-batches, in one layer, which sees each twice."""
     (tmp_path / "train.py").write_text(COUNTED)

@@ -217,7 +217,7 @@ MORE_S = 7200.0
 LOOKS = [("instances", 1, how) for how in ("not accepted", "accepted", "answered")]
 
 
-@mostly_long("point", [*LOOKS, "before:1", "after:1", "before:2", "after:2", None], ci=(1, 4, 6), ids=str)
+@mostly_long("point", [*LOOKS, "before:1", "after:1", "before:2", "after:2", None], ci=(1, 4), ids=str)
 def test_a_killed_extend_gives_all_of_the_time_or_none(each_round, record_property, point):
     """It is killed as it looks, as the machine hears of the limit, and as the ledger does.
 

@@ -121,6 +121,7 @@ def test_a_script_in_python_s_development_mode_fails_as_without_the_hook(start, 
     assert (one["steps"], one["scaler"]) == (0, True)
 
 
+@pytest.mark.long
 def test_a_compiled_script_is_compiled_as_a_whole_and_its_autocast_is_seen(start, agent, tmp_path):
     """Warnings are errors, and what it saves loads where launcher is not there."""
     start(COMPILED, options=("-W", "error"))

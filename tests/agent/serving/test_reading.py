@@ -195,6 +195,7 @@ def test_loud_runs_share_the_room(many):
     assert [len(found[number].payload) for number in range(4)] == [MAX_ANSWER_BYTES // 4] * 4
 
 
+@pytest.mark.long
 def test_records_as_large_as_they_may_be_fit_no_answer_together_and_all_come(many):
     """What is beyond the room comes with the next request: no answer is longer than a client takes."""
     runs = many(20)

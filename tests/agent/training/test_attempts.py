@@ -649,7 +649,7 @@ time.sleep(1000)
     ("reached", "made"),
     [
         pytest.param([24, 24, 8, 25], 3, id="begins anew"),
-        pytest.param([24, 48, 40, 72, 70, 71], 6, id="resumes from its own file"),
+        pytest.param([24, 48, 40, 72, 70, 71], 6, id="resumes from its own file", marks=pytest.mark.long),
     ],
 )
 def test_a_run_that_begins_anew_at_the_end_of_each_job_is_given_up(toy, reached, made):

@@ -243,6 +243,7 @@ def test_stop_names_a_worker_that_is_stopped_itself(made, lambda_cloud):
     assert lambda_cloud.ours() == []
 
 
+@pytest.mark.long
 def test_a_host_that_became_one_where_machines_are_rented_costs_nothing_unasked(made, lambda_cloud):
     """Its batch has no limit of its own: that is named, and given at `resume`, which asks as the batch did."""
     items = made.items(1, host="gpu", profile="a100_40gb")

@@ -92,6 +92,7 @@ def test_ctrl_c_before_anything_is_begun_says_what_it_leaves(made):
     assert made.noted("begin").total() == 0
 
 
+@pytest.mark.long
 def test_after_a_failure_the_next_commands_are_named_and_other_limits_hold(made):
     """Its log by the run's id, its last line, how to run it again, and how with another limit, which is on record then."""
     items = [failing(item) if item["name"] != "i3" else item for item in made.items(3)]

@@ -112,6 +112,7 @@ def test_without_a_follower_none_is_kept_and_ps_says_so(client):
     assert (client.runs / run / "checkpoints" / "step-4" / "manifest.json").exists()
 
 
+@pytest.mark.long
 def test_what_a_user_changed_in_a_kept_checkpoint_stays(client):
     """It is not removed when a newer one comes."""
     words = saving(client, steps=4, waits_at=1)

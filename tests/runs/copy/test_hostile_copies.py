@@ -158,7 +158,7 @@ def place(tmp_path_factory):
         kill_all_of(run)
 
 
-@mostly_long("name", PLACES, ci=(0, 3, 6, 9, 11, 14, 15, 17, 19, 21, 23, 29))
+@mostly_long("name", PLACES, ci=(0, 6, 11, 15, 19, 23, 29))
 def test_nothing_is_read_or_written_through_what_lies_in_a_run_s_copy(place, name):
     """An attach and two other verbs end at once, with one of the obstacles each; what they refuse, they say."""
     number = PLACES.index(name)

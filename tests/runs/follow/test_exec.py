@@ -240,7 +240,7 @@ def test_words_without_the_dashes_show_the_form(client):
     assert processes_of(client.home / ".launch") == []
 
 
-@pytest.mark.parametrize("by", ["rm", "another client"])
+@pytest.mark.parametrize("by", [pytest.param("rm", marks=pytest.mark.long), "another client"])
 def test_a_removed_run_is_told_alike_by_each_command(client, by):
     """One exit code, and the commands that still work. The host is asked where this client did not remove it."""
     client.ok("--", "true")

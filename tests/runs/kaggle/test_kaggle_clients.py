@@ -69,6 +69,7 @@ def test_two_clients_in_one_home_follow_a_run_to_its_end(kaggle_account):
     assert account.judge(12, account.client.runs / run / "artifacts" / "model") == 0
 
 
+@pytest.mark.long
 def test_a_client_with_an_empty_home_follows_and_pushes_the_next_segment(kaggle_account):
     """The first client is killed for good; the other one finds the run by its host alone, and brings it to its end."""
     account = kaggle_account

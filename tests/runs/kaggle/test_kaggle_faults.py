@@ -173,6 +173,7 @@ def test_a_source_that_somebody_has_deleted_is_made_good_from_here(kaggle_accoun
     assert account.judge(12, account.client.runs / run / "artifacts" / "model") == 0
 
 
+@pytest.mark.long
 def test_outputs_that_are_gone_are_named(kaggle_account):
     """The run has succeeded by what it printed, and says that its files are gone."""
     account = kaggle_account

@@ -172,6 +172,7 @@ def test_gc_removes_what_this_spool_made_and_nothing_needs_and_nothing_else(kagg
     account.go_on()
 
 
+@pytest.mark.long
 def test_gc_does_not_lose_outputs_that_did_not_come_home(kaggle_account):
     """The kernel of a run that ended while nobody looked holds the only copy."""
     account = kaggle_account

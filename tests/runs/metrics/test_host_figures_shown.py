@@ -95,6 +95,7 @@ def test_the_bar_has_the_use_of_the_cards_before_the_time_left(values, words):
     assert (progress.step, progress.words()) == (2, ["loss 1", "eta 0:08"])
 
 
+@pytest.mark.long
 def test_the_picture_has_a_panel_for_cards_only_where_there_are_figures_of_cards(tmp_path):
     """The loss keeps its size."""
     losses = [Point(1, 0, step, float(step), "loss", 1.0 / step) for step in range(1, 9)]

@@ -89,6 +89,7 @@ def test_a_run_goes_on_without_its_host_which_ends_its_own_when_it_answers(two, 
     assert curve == [(step, run if step <= newest else child) for step in range(1, STEPS + 1)]
 
 
+@pytest.mark.long
 def test_a_host_that_answers_is_stopped_as_in_any_move(two):
     """--abandon starts no second training of a run that can be stopped."""
     client = two.client

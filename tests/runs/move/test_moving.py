@@ -62,6 +62,7 @@ def digest_of(path):
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
+@pytest.mark.long
 def test_a_move_goes_to_an_ssh_host_too_and_twice_is_once(two):
     """The second one says that there is nothing to do, or that it has ended; another host is refused by name."""
     client = two.client

@@ -441,6 +441,7 @@ def test_root_s_run_is_root_s_and_said_aloud(client, box):
     client.ok("rm", run)
 
 
+@pytest.mark.long
 def test_a_rootless_engine_s_run_belongs_to_its_user(client, box, rootless_engine):
     """The engine of her docker context: root inside is she herself, and what it wrote she can delete."""
     write_project(client, box, user=rootless_engine.user)

@@ -52,6 +52,7 @@ def goes_well(client, engine, user, *words, **table):
     return done.stdout
 
 
+@pytest.mark.long
 def test_where_sshd_opens_no_sockets_the_engine_s_program_leads_there(client, box):
     """`AllowStreamLocalForwarding no`: docker system dial-stdio does, for launch, exec and rm."""
     goes_well(client, box, "dan")

@@ -100,6 +100,7 @@ def test_a_live_run_of_another_host_in_a_shared_home_is_never_judged(client, sha
     assert state(client, run, "beta") == "succeeded"
 
 
+@pytest.mark.long
 def test_a_machine_that_dies_leaves_a_run_that_goes_on_where_it_was(client, shared):
     """Power off, power on: interrupted, said so, and resumed by `attach` from the last whole checkpoint."""
     alpha, _ = shared

@@ -110,6 +110,7 @@ def test_an_id_to_adopt_that_no_account_has_is_an_error(project):
     assert "foo is not in the list" in done.stderr
 
 
+@pytest.mark.long
 def test_what_reconcile_would_do_is_what_it_does(project):
     """A run that has ended without a process that looks after it comes home, and its machine ends."""
     process = project.started("--", "python3", "train.py", "wait")

@@ -70,6 +70,7 @@ def printed(lines):
     return [json.loads(found) for line in lines for found in re.findall(r"printed (\[[^]]*\])", line)]
 
 
+@pytest.mark.long
 def test_two_nodes_train_as_one_node_with_two_ranks_does(client, hive, tmp_path):
     """The losses are the same to the last digit, each node has one rank, and rank 0's losses are the curve."""
     client.script(DDP)
@@ -187,7 +188,6 @@ def test_a_worker_of_another_node_that_diverges_ends_the_run(client, hive):
     until(lambda: not left(hive), "both nodes to be empty")
 
 
-@pytest.mark.long
 def test_a_stop_reaches_the_ranks_of_both_nodes(client, hive):
     """Each has the time to stop by itself, the checkpoint is the one of the last step, and nothing is left on either node."""
     run = detached(client, hive)

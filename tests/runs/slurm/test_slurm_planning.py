@@ -167,7 +167,7 @@ def test_a_script_that_is_one_process_is_not_sent_to_two_nodes(client, hive):
         pytest.param(
             ["slurm.partition=short", "slurm.time=60"], "time-over-limit", True, marks=pytest.mark.long
         ),
-        (["slurm.time=99-0"], "time-over-limit", True),
+        pytest.param(["slurm.time=99-0"], "time-over-limit", True, marks=pytest.mark.long),
         (['slurm.extra=["--cpus-per-task=64"]'], "nodes-too-small", True),
         pytest.param(['slurm.extra=["--mem=64G"]'], "nodes-too-small", False, marks=pytest.mark.long),
     ],

@@ -173,6 +173,7 @@ def test_a_disk_that_takes_nothing_keeps_no_verb_from_its_work(client, disk, con
         assert "stopped" in client.ok("ps")
 
 
+@pytest.mark.long
 def test_workers_beyond_the_descriptors_wait_and_are_heard(client, tmp_path):
     """1,100 connections under the usual limit of 1,024 files: the agent lives, and no line of theirs is lost."""
     begun = tmp_path / "begun"
