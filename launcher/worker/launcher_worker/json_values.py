@@ -24,6 +24,6 @@ def scalar(name: str, value: Any) -> Union[bool, int, float, str]:
 
 
 def digest(value: Any) -> str:
-    """Return the SHA-256 of a value's canonical JSON, in the form that the client uses too."""
+    """Return the SHA-256 of a value's canonical JSON, which has the same form as the client's."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()

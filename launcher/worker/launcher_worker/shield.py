@@ -12,7 +12,7 @@ SOURCE = "hook"
 
 
 class _Shield(contextlib.ContextDecorator):
-    """Keep errors of the hook from the script; record the first."""
+    """A context that keeps the hook's errors from the script, and records the first."""
 
     def __init__(self) -> None:
         self._has_reported = False

@@ -8,10 +8,10 @@ et al. 2020, arXiv:2001.08361, section 2.1):
     2 T    backward, for the gradients of the `T` trained parameters among them
     2 F    forward through additional frozen models, such as a distillation's teacher
 
-That is 6 M for a full fine-tune. Two costs are left out, so the figure is a lower bound of the card's real
-rate: the recomputation of activation checkpointing, and the products inside attention. For `L` layers of
-width `H` and sequences of `S` tokens the latter cost `12 L H S` a token, a few percent if `S` is below some
-thousand. Chowdhery et al. 2022, arXiv:2204.02311, appendix B, leave out only the recomputation.
+That is 6 M for a full fine-tune. Two costs are left out: the recomputation of activation checkpointing, and
+the products inside attention. So the figure is a lower bound of the card's real rate. For `L` layers of width
+`H` and sequences of `S` tokens the products inside attention cost `12 L H S` a token: a few percent if `S` is
+below some thousand. Chowdhery et al. 2022, arXiv:2204.02311, appendix B, leave out only the recomputation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ class Speedometer:
     """Counts the tokens of a training between two readings."""
 
     def __init__(self, model: Any = None, frozen: Sequence[Any] = ()) -> None:
-        """Start at zero. `model` is trained, `frozen` models only run forward. Without a model, no `mfu`."""
+        """Start at zero.
+
+        `model` is trained; `frozen` models only run forward. Without a `model`, `read` returns no `mfu`.
+        """
         self._flops = None if model is None else flops_per_token(model, frozen)
         self._tokens = 0
         self._began_s = time.monotonic()
@@ -37,7 +40,7 @@ class Speedometer:
         self._tokens += tokens
 
     def restart(self) -> None:
-        """Restart the clock and the count, to leave out the time before, such as an evaluation's."""
+        """Restart the clock and the count, to leave out the time so far, such as that of an evaluation."""
         self._tokens, self._began_s = 0, time.monotonic()
 
     def read(self) -> Dict[str, float]:
@@ -73,7 +76,8 @@ def _matrices(model: Any) -> Iterator[Tuple[int, bool]]:
     torch = sys.modules["torch"]
     seen = set()
     for module in model.modules():
-        if isinstance(module, torch.nn.Embedding):  # looked up; a tied one counts as the head's
+        # looked up, not multiplied; a tied weight counts in the head
+        if isinstance(module, torch.nn.Embedding):
             continue
         for weight in module.parameters(recurse=False):
             if weight.ndim < 2 or id(weight) in seen:

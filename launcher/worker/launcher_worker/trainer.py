@@ -21,15 +21,15 @@ def trainer_callback(
 ) -> Any:
     """Return a `transformers.TrainerCallback` that reports the start and every log line, and saves.
 
-    It saves when `due` returns True, and ends the training after a step when the run is asked to end: see
-    `stopping`. The guard judges each of Trainer's steps, even if the model was not prepared.
+    The callback saves when `due` returns True, and ends the training after a step when the run is asked to
+    end: see `stopping`. The guard judges each of Trainer's steps, even if the model was not prepared.
 
     The log line of a training step also has the tokens per second since the previous line, if tokens are
     counted: by Trainer, which makes the host wait for the device after each micro-batch, or by `tokens`, a
     function of the step that returns the token count of all its examples.
 
-    A script that keeps its checkpoints outside launcher's folder passes `keep`. It is called for each
-    checkpoint with the step, the folder, the epoch, and whether the script itself wanted it.
+    A script that keeps its checkpoints outside launcher's folder passes `keep`. `keep` is called for each
+    checkpoint with the step, the folder, the epoch, and whether the script itself requested the checkpoint.
     """
     from accelerate import PartialState
     from transformers import TrainerCallback
@@ -58,7 +58,7 @@ def trainer_callback(
                 restore_form(kwargs["optimizer"])
             self._lines.begin(args, state, kwargs.get("model"))
             process_guard.follow_trainer(kwargs.get("model"), state.global_step, state.max_steps)
-            if hasattr(args, "num_generations"):  # TRL: it learns from rewards
+            if hasattr(args, "num_generations"):  # a trainer of TRL that learns from rewards
                 process_guard.expect_rewards()
             if state.is_world_process_zero:
                 begin(state.global_step, state.max_steps)
@@ -84,7 +84,7 @@ def trainer_callback(
             self._make_way(state, control)
 
         def on_epoch_end(self, _args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
-            """Make way for a checkpoint that Trainer saves at the end of an epoch."""
+            """Remove old checkpoints before Trainer saves one at the end of an epoch, if the job keeps 0 of them."""
             self._make_way(state, control)
 
         def _make_way(self, state: Any, control: Any) -> None:
@@ -93,7 +93,7 @@ def trainer_callback(
                 PartialState().wait_for_everyone()
 
         def on_train_end(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
-            """Let the guard judge the remaining steps; later steps are not this Trainer's."""
+            """Let the guard judge the remaining steps, and follow this Trainer no longer."""
             process_guard.leave_trainer()
             process_pace.leave()
             send("end")
@@ -125,7 +125,7 @@ def _set_epoch(loader: Any, epoch: int) -> None:
     """Set the epoch of the innermost sampler of a data loader.
 
     accelerate 1.15 looks only two samplers deep. A resumed Trainer with several ranks has three, so the rest
-    of its epoch would have the order of epoch 0: some examples twice, others never.
+    of its epoch would have the order of epoch 0: some examples would come twice, others never.
     """
     sampler: Any = getattr(loader, "batch_sampler", None)
     while hasattr(sampler, "batch_sampler"):

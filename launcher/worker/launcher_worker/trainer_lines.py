@@ -1,4 +1,4 @@
-"""Metrics from a Trainer's log lines, with the loss that was computed, not the one that Trainer prints."""
+"""Metrics from a Trainer's log lines, with the computed loss, which may differ from the printed one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Callable, Dict, Mapping, Optional, Union
 from .json_values import scalar
 from .throughput import Speedometer
 
-_LOSS = "tr_loss_step"  # the loss of a micro-batch in Trainer's loop, named so since transformers 4
-_MAX_FRAMES = 10  # between a callback and that loop
+_LOSS = "tr_loss_step"  # the variable of a micro-batch's loss in Trainer's loop, since transformers 4
+_MAX_FRAMES = 10  # the most frames between a callback and that loop
 
 
 class TrainerLines:
@@ -25,7 +25,7 @@ class TrainerLines:
         """`tokens` returns the token count of a step; without it Trainer's count is used."""
         self._tokens_of = tokens
         self._filters = False
-        self._sum: Any = None  # of the micro-batches since the last line of a training step
+        self._sum: Any = None  # the sum of the losses since the last line of a training step
         self._tokens = 0
         self._speed = Speedometer()
 
@@ -65,7 +65,7 @@ class TrainerLines:
         return {name: scalar(name, value) for name, value in values.items()}
 
     def _true_loss(self, values: Mapping[str, Any]) -> Any:
-        """Return the loss of a line, or the one that Trainer left out."""
+        """Return the loss of a line, or the non-finite loss that Trainer left out."""
         total, self._sum = self._sum, None
         if self._filters and total is not None and not math.isfinite(float(total)):
             return float(total)
@@ -80,9 +80,9 @@ def _tokens(state: Any) -> int:
 
 
 def _loss_in_callers() -> Any:
-    """Return the loss of a micro-batch from Trainer's loop in the calling frames; None if no frame is of that loop.
+    """Return a micro-batch's loss from the frame of Trainer's loop; None if no calling frame is of that loop.
 
-    A Trainer passes it to no callback.
+    A Trainer does not pass this loss to callbacks.
     """
     frame = sys._getframe(2)  # noqa: SLF001 - the only way to a caller's frame
     for _ in range(_MAX_FRAMES):
@@ -95,6 +95,7 @@ def _loss_in_callers() -> Any:
         return None
     variables = frame.f_locals
     loss = variables.get(_LOSS)
-    if type(variables) is dict:  # before Python 3.13 a copy, which would keep the batch alive for a step
+    # before Python 3.13 this is a copy, which would keep the batch alive for a step
+    if type(variables) is dict:
         variables.clear()
     return loss

@@ -23,7 +23,7 @@ from .json_values import digest
 STACKS_SIGNAL = 44
 """The agent's signal to a process that has been silent for too long."""
 MIN_DESCRIPTOR = 100
-"""The lowest descriptor for the file for stacks: a script may use the first ones itself, or close them."""
+"""The lowest descriptor for the file of stacks: a script may use or close lower descriptors."""
 SHORT_NAMES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
@@ -40,7 +40,7 @@ class Precision:
     tf32: bool
     adam_eps: float
     why: str
-    capability: Optional[str] = None  # of the card, such as "7.5"; None without a card
+    capability: Optional[str] = None  # the card's, such as "7.5"; None without a card
     attention: str = "sdpa"  # transformers' attn_implementation
     compile: bool = False
     quantization: Optional[str] = (
@@ -75,7 +75,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Peek:
-    """The knobs without reporting their use: to print them, or for code that works with any of their values."""
+    """The knobs, read without a report to the agent: to print them, or for code that works with any of their values."""
 
     precision: Precision
     split: Split
@@ -104,8 +104,8 @@ class TrialTask(TypedDict):
 class Knobs:
     """The values in force for this attempt.
 
-    `precision`, `split`, `steps`, `loader_workers` and `activation_checkpointing` are knobs: reading one reports to
-    the agent that the script uses it. The others are plain attributes; folders are absolute paths.
+    `precision`, `split`, `steps`, `loader_workers` and `activation_checkpointing` are knobs: reading one
+    reports to the agent that the script uses it. The others are plain attributes; folders are absolute paths.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -114,14 +114,16 @@ class Knobs:
         self.attempt: int = values["attempt"]
         self.folder: Optional[int] = values.get("folder")  # the number of the attempt's folder
         self.seed: int = values["seed"]
-        self.rehearsed: bool = values.get("rehearsed", False)  # a card's plan, run on a CPU
+        self.rehearsed: bool = values.get("rehearsed", False)  # whether a card's plan runs on a CPU
         self.checkpoint: Optional[ResumedCheckpoint] = values.get("checkpoint")
-        self.peak_tflops: Optional[float] = values.get("peak_tflops")  # of one card, at the plan's precision
-        self.guard: str = values.get("guard", "end")  # or "warn": whether it ends a training
-        self.trial: Optional[TrialTask] = values.get("trial")  # of `launch verify`; see trials/
+        # the rate of one card at the plan's precision
+        self.peak_tflops: Optional[float] = values.get("peak_tflops")
+        # "end": the guard ends a bad training; "warn": it only reports
+        self.guard: str = values.get("guard", "end")
+        self.trial: Optional[TrialTask] = values.get("trial")  # a trial of `launch verify`; see trials/
         self.method: str = values["method"]  # lora, qlora or full
         self.model: Optional[str] = values["model"]
-        self.teacher: Optional[str] = values.get("teacher")  # of a distillation
+        self.teacher: Optional[str] = values.get("teacher")  # the teacher of a distillation
         self.data: Dict[str, str] = dict(values["data"])
         self.settings: Dict[str, Any] = dict(values["settings"])
         self.save_every_steps: Optional[int] = values["save_every_steps"]
@@ -191,13 +193,13 @@ class Knobs:
             self.announce()
 
     def hold(self, name: str) -> None:
-        """Report that the script sets this knob itself, at least in part, so another value would not help."""
+        """Report that the script sets this knob itself, at least in part, so the agent cannot change it."""
         if name not in self._held:
             self._held.add(name)
             send("consumed", values={"knobs": [], "held": [name]})
 
     def announce(self) -> None:
-        """Print once, in a run, the precision in force."""
+        """In a run, print the precision in force, once."""
         if not self._is_announced and self.run is not None and rank() == 0:
             print(_describe(self.peek.precision, self.rehearsed), flush=True)
         self._is_announced = True
@@ -227,7 +229,7 @@ def _read_knobs(folder: Optional[str]) -> Knobs:
 
 def _answer_agent() -> None:
     """Let the agent request the stacks of all threads, as the start-up hook does."""
-    # On an unusual platform a hang is reported without stacks.
+    # On a platform where this fails, a hang is reported without stacks.
     with contextlib.suppress(KeyError, OSError, RuntimeError, ValueError):
         low = os.open(os.environ["LAUNCH_STACKS"], os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

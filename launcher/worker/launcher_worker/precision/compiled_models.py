@@ -1,4 +1,4 @@
-"""`compile = true` of a job: models compiled by torch, and the tools that this needs on the host.
+"""`compile = true` of a job: models compiled by torch, and the tools that the compilation needs on the host.
 
 A compiled model shares the parameters of the original model, under names that begin with `_orig_mod.`. So a
 script keeps the original model and saves that one.
@@ -43,12 +43,15 @@ def compiles(values: Knobs) -> bool:
 
 
 def missing_compiler(device: str) -> str:
-    """Return, in words, the tools that torch.compile misses on this host; empty if it misses none."""
+    """Return the tools that torch.compile needs and this host lacks, in words; empty if the host has them all."""
     return " and ".join(_missing(device))
 
 
 def _missing(device: str) -> Iterator[str]:
-    """Yield each missing tool. Inductor compiles C++ for a CPU, Triton C for a card; both need Python.h."""
+    """Yield each missing tool.
+
+    For a CPU, Inductor compiles C++; for a card, Triton compiles C. Both need Python.h.
+    """
     if device == "cuda":
         compilers = [os.environ["CC"]] if "CC" in os.environ else ["gcc", "clang"]
     else:

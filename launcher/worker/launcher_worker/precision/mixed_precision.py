@@ -1,7 +1,7 @@
 """The plan for torch, transformers and accelerate: keywords, autocast, scaler and Accelerator.
 
-The script's own keywords always win. The knob behind such a keyword then does not count as used, because
-another value of it would not change the training.
+A script's own keywords override those of the plan. The knob behind an overridden keyword does not count as
+used, because another value of the knob would not change the training.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .compiled_models import compiles
 from .planned_optimizer import trainer_optimizer
 from .quantization import quantized_loading
 
-CHECKPOINTING = {"use_reentrant": False}  # the other form needs inputs that require gradients
+CHECKPOINTING = {"use_reentrant": False}  # the reentrant form needs inputs that require gradients
 # The keywords of TrainingArguments that each knob decides.
 _KEYWORDS_OF_KNOBS = {
     "precision": {"fp16", "bf16", "tf32"},
@@ -56,7 +56,8 @@ def training_arguments(**own: Any) -> Dict[str, object]:
     values = knobs()
     precision, split = values.peek.precision, values.peek.split
     on_cpu = values.rehearsed or precision.device == "cpu"
-    has_own_flag = bool({"fp16", "bf16"} & own.keys())  # then the plan's are off: setting both is an error
+    # the plan's flags are then off: two flags are an error
+    has_own_flag = bool({"fp16", "bf16"} & own.keys())
     keywords: Dict[str, object] = {
         "output_dir": values.checkpoints,
         "per_device_train_batch_size": split.micro_batch,
@@ -75,12 +76,13 @@ def training_arguments(**own: Any) -> Dict[str, object]:
         "disable_tqdm": True,
         "dataloader_num_workers": values.peek.loader_workers,
         "dataloader_pin_memory": not on_cpu,
-        "save_strategy": "no",  # `trainer_callback` decides: also by minutes, and at a request to end
+        # `trainer_callback` decides: it saves also after minutes, and at a request to end
+        "save_strategy": "no",
     }
     if values.peek.steps is not None:
         keywords["max_steps"] = values.peek.steps
     if precision.tf32 and not values.rehearsed:
-        keywords["tf32"] = True  # False is the default, and passing it raises on old cards in some versions
+        keywords["tf32"] = True  # never pass False, the default: some versions raise on old cards
     if compiles(values):
         keywords["torch_compile"] = True
     if (
@@ -126,7 +128,7 @@ def accelerator(**own: Any) -> Any:
 
 
 def autocast() -> Any:
-    """Return a new context manager for the forward pass: the plan's autocast, or a disabled one."""
+    """Return a new context manager for the forward pass: the plan's autocast, or a disabled autocast."""
     import torch
 
     values = knobs()
@@ -138,7 +140,7 @@ def autocast() -> Any:
 
 
 def scaler() -> Any:
-    """Return a `torch.amp.GradScaler`; if the plan has no scaler, it is disabled and passes everything through."""
+    """Return a `torch.amp.GradScaler`; if the plan has no scaler, it is disabled and changes nothing."""
     import torch
 
     values = knobs()
@@ -168,9 +170,10 @@ def configure_accelerate(values: Knobs, mixed_precision: str) -> None:
 
 @functools.lru_cache(maxsize=None)
 def _enable_fp16_on_cpu() -> None:
-    """Let accelerate, and so Trainer, use fp16 on the CPU as on a card; by default it silently turns it off.
+    """Let accelerate, and so Trainer, use fp16 on the CPU as on a card; by default accelerate silently turns fp16 off.
 
-    Both Trainer and a script's own loop take autocast and scaler from an Accelerator, so patching it is enough.
+    Both Trainer and a script's own loop take autocast and scaler from an Accelerator, so it is enough to
+    patch that class.
     """
     import torch
     from accelerate import Accelerator

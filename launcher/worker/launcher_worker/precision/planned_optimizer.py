@@ -1,4 +1,4 @@
-"""The plan's AdamW: its form, and how it keeps that form when it reads a checkpoint of another form.
+"""The plan's AdamW: its form, and how an optimizer keeps its form when it reads a checkpoint of another form.
 
 foreach    several kernels over many weights at once; keeps its step counts on the host
 fused      one kernel, which needs no extra memory for square roots; keeps its step counts on the device
@@ -20,7 +20,7 @@ NOT_ROUNDED = (
     "the plan has bf16 weights, and this optimizer rounds them to the nearest number, which loses small updates: "
     "take the optimizer from the plan, by worker.training_arguments() without optim or by worker.adamw(parameters, lr=...)"
 )
-_SEEDS = 1_000_003  # between the seeds of two runs; a step is added to each
+_SEEDS = 1_000_003  # the distance between the seeds of two runs: the number of the step is added to a seed
 
 
 def adamw(parameters: Any, **own: Any) -> Any:
@@ -85,8 +85,9 @@ def restore_form(optimizer: Any) -> Any:
     """Restore an optimizer's original form after it has read a checkpoint; return the optimizer.
 
     torch takes the form from the checkpoint, which may come from an attempt at another precision. The step
-    counts move to the place that the form needs: with counts on the device, a form that reads them on the
-    host would wait for each weight. Optimizers in none of the plan's forms stay as they are.
+    counts move to the host or the device, as the form needs: a form that reads them on the host would
+    otherwise wait for the device once for each weight. Optimizers in none of the plan's forms stay as they
+    are.
     """
     own = getattr(optimizer, "optimizer", optimizer)  # accelerate wraps it
     if getattr(own, "bf16_stochastic_round", False):
@@ -102,7 +103,7 @@ def restore_form(optimizer: Any) -> Any:
 
 
 def _move_counts(optimizer: Any, group: Mapping[str, Any], device: Any) -> None:
-    """Move a group's step counts to a device; without a device, to that of each parameter."""
+    """Move a group's step counts to a device; if it is None, move each to its parameter's device."""
     for parameter in group["params"]:
         steps = optimizer.state.get(parameter, {}).get("step")
         if hasattr(steps, "to") and not group.get("capturable"):
@@ -110,7 +111,7 @@ def _move_counts(optimizer: Any, group: Mapping[str, Any], device: Any) -> None:
 
 
 def _round_alike(optimizer: Any) -> None:
-    """Make an optimizer draw the same random numbers on every rank, and the same again after a resume.
+    """Make an optimizer draw the same random numbers on every rank, and repeat them after a resume.
 
     Ranks with differently rounded weights would train different models. The random numbers of the training
     itself do not change.
@@ -129,8 +130,9 @@ def _round_alike(optimizer: Any) -> None:
 def _widen_small_moments(optimizer: Any) -> None:
     """Keep in float32 the moments that torchao does not keep in 8 bits: those of fewer than 4096 numbers.
 
-    They belong to norms and biases. torchao would keep them in bf16, where a mean of squares never falls:
-    rounding loses a step of a thousandth. One large early gradient would make all later steps too small.
+    They belong to norms and biases. torchao would keep them in bf16. A mean of squares shrinks by at most a
+    thousandth in a step, and rounding to bf16 loses such a change, so the mean would never fall: one large
+    early gradient would make all later steps too small.
     """
     import torch
 
@@ -162,7 +164,7 @@ class _Rounding:
         """Seed the device's generator with the step count."""
         import torch
 
-        if not self._is_compiled:  # a CPU would compile for minutes
+        if not self._is_compiled:  # on a CPU, the compilation would take minutes
             self._before.enter_context(torch.compiler.set_stance("force_eager"))
         generator = (
             torch.cuda.default_generators[self._device.index or 0]
@@ -179,7 +181,10 @@ class _Rounding:
 
 
 def _can_compile() -> bool:
-    """Return whether the step can be compiled; if not, print once that it is slower. Memory is as planned."""
+    """Return whether the step can be compiled; if not, print once that it is slower.
+
+    Its memory is still as planned.
+    """
     missing = missing_compiler("cuda")
     if missing and rank() == 0:
         print(f"the optimizer's step is not compiled, and slower: the host lacks {missing}", flush=True)

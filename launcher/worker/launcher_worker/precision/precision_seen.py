@@ -9,10 +9,15 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Set
 
 from .quantization import dtype_name
 
-MAX_NODES = 20_000  # of a loss's graph; a decoder of 7 billion parameters has about 10,000
+MAX_NODES = (
+    20_000  # the most nodes read of a loss's graph; a decoder of 7 billion parameters has about 10,000
+)
 COMPILED = "CompiledFunctionBackward"
 _HEAVY = re.compile(r"(Mm|Addmm|Bmm|Baddbmm|Linear|Convolution|ScaledDotProduct\w*|\w*Rnn\w*)Backward\d*$")
-"""Names of autograd's nodes for matrix products: they take most of the time, and autocast casts their inputs."""
+"""Names of autograd's nodes for matrix products.
+
+These products take most of the time, and autocast casts their inputs.
+"""
 
 
 class Backward(NamedTuple):
@@ -51,8 +56,8 @@ def read_graph(loss: Any) -> Backward:
 def models_with(parameters: Iterable[Any]) -> List[Any]:
     """Return weak references to the outermost modules that hold one of these parameters.
 
-    An optimizer does not know the frozen parameters, and a plain loop does not name its model. So this looks
-    at all objects of the process, which takes about 50 ms.
+    An optimizer does not know the frozen parameters, and a plain loop does not name its model. So this
+    function searches all objects of the process, which takes about 50 ms.
     """
     import torch
 
@@ -68,7 +73,7 @@ def models_with(parameters: Iterable[Any]) -> List[Any]:
 
 
 def dtypes_of(parts: Iterable[Any]) -> Dict[str, int]:
-    """Return the number of parameters per dtype; 4-bit ones count as `nf4`."""
+    """Return the number of parameters per dtype; 4-bit parameters count as `nf4`."""
     counts: Dict[str, int] = {}
     for part in parts:
         name = dtype_name(part)
@@ -93,7 +98,7 @@ def uses_tf32() -> bool:
     import torch
 
     settings = torch.backends.cuda.matmul
-    if hasattr(settings, "fp32_precision"):  # torch 2.9 and later, where reading both raises an error
+    if hasattr(settings, "fp32_precision"):  # torch 2.9 and later, where it is an error to read both settings
         return bool(settings.fp32_precision == "tf32")
     return bool(settings.allow_tf32)
 

@@ -7,10 +7,10 @@ The watch looks at the first three optimizer steps of a process, then at every 2
 observation if it differs from the last: `{"precision_seen": {...}}`. For a training that fails before its
 first step, it sends the observation when Python ends.
 
-The watch never appears in a traceback. `torch.autocast.__enter__`, `GradScaler.scale` and `Tensor.backward`
-are not wrapped: a descriptor notes each lookup, and returns torch's own method. A global hook of torch's
-optimizers, which has no frame when a step fails, reports the start of a step. torch.compile sees none of the
-descriptors.
+The watch never appears in a traceback. It does not wrap `torch.autocast.__enter__`, `GradScaler.scale` and
+`Tensor.backward`: a descriptor notes each lookup, and returns torch's own method. A global hook of torch's
+optimizers reports the start of a step; the hook has returned when a step fails. torch.compile sees none of
+the descriptors.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ def watch_torch(torch: Any) -> None:
 
 
 class PrecisionWatch:
-    """The observations of the precision since the last look, and the last ones sent."""
+    """The observations of the precision since the last report, and the last report."""
 
     def __init__(self) -> None:
         self._steps = 0
-        self._is_looking = True  # at the next step
+        self._is_looking = True  # whether the watch observes the next step
         self._autocasts: Set[str] = set()
         self._has_scaler = False
         self._backward: Optional[Backward] = None
         self._leaves: List[Any] = []  # weak references
         self._models: Optional[List[Any]] = None  # weak references
         self._eps: Optional[float] = None
-        self._is_rounding = False  # stochastically
+        self._is_rounding = False  # whether bf16 weights are rounded stochastically
         self._sent: Optional[Mapping[str, object]] = None
         self._sends = 0
 
@@ -90,11 +90,12 @@ class PrecisionWatch:
             self._backward = read_graph(loss)
             if self._models is None:
                 self._leaves = [weakref.ref(leaf) for leaf in self._backward.leaves]
-            self._backward = self._backward._replace(leaves=())  # a leaf kept here would keep its memory
+            # a reference to a leaf would keep its memory allocated
+            self._backward = self._backward._replace(leaves=())
 
     @shielded
     def see_step(self, optimizer: Any) -> None:
-        """Look at a step that begins: its gradients are computed, and not used yet."""
+        """Observe a step that begins: its gradients are computed, but not used yet."""
         self._steps += 1
         if self._is_looking:
             groups = optimizer.param_groups
@@ -149,7 +150,7 @@ class PrecisionWatch:
 
 
 class _Noted:
-    """A method of a class that reports each lookup on an object; otherwise it is the method itself."""
+    """A descriptor for a method of a class: it reports each lookup on an object, and returns the method itself."""
 
     def __init__(self, method: Any, note: Callable[[Any], None]) -> None:
         self._method = method

@@ -1,7 +1,7 @@
 """`prepare`: makes a model safe to train at the plan's precision, and puts it under the guard.
 
-It converts trainable parameters to the plan's dtype, compares frozen ones with the plan, switches tf32, and works
-around one slow attention kernel on old cards.
+It converts trainable parameters to the plan's dtype, compares frozen ones with the plan, switches tf32, and
+avoids one slow attention kernel on old cards.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def prepare(model: Any, moving: Sequence[str] = ()) -> Any:
     parameter has another dtype than the plan's base.
 
     `moving` lists name prefixes of frozen parameters that the script moves itself, such as `["teacher."]`.
-    Most need not be listed: the guard recognises a parameter that moves towards its trained twin. Raises
-    ValueError if no parameter has such a prefix.
+    Most of them need not be listed: the guard recognises a parameter that moves towards its trained twin.
+    Raises ValueError if no parameter has such a prefix.
     """
     import torch
 
@@ -41,7 +41,7 @@ def prepare(model: Any, moving: Sequence[str] = ()) -> Any:
         )
     values.announce()
     convert_trainables(model)
-    if values.run is not None:  # without a run, no plan to compare the base with
+    if values.run is not None:  # without a run there is no plan to compare the base with
         base = getattr(torch, values.peek.precision.base_dtype)
         _check_base(model, base, (torch.float16, torch.bfloat16))
     set_up(model)
@@ -51,10 +51,10 @@ def prepare(model: Any, moving: Sequence[str] = ()) -> Any:
 
 
 def convert_trainables(model: Any) -> int:
-    """Convert a model's trainables to the plan's dtype, in place; return the number of converted ones.
+    """Convert a model's trainables to the plan's dtype, in place; return their number.
 
-    Modules whose weights became float32 over a half-precision base compute in the base's dtype where autocast
-    is off.
+    If the base has half precision, modules whose weights became float32 compute in the base's dtype while
+    autocast is off.
     """
     import torch
 
@@ -100,9 +100,9 @@ def _convert(trainable: Sequence[Any], target: Any, half_dtypes: Sequence[Any]) 
 def _compute_in_base_dtype(model: Any, converted: Set[int], base: Any) -> None:
     """Make modules whose weights became float32 compute in the base's dtype when autocast is off.
 
-    Autocast is off if the plan has none, and in an evaluation outside of it. As under autocast, the weights
-    are cast for the duration of a forward pass. The weights of a peft adapter are not cast: peft casts its
-    input to their dtype.
+    Autocast is off if the plan has none, and in an evaluation that does not use it. As under autocast, the
+    weights are cast for the duration of a forward pass. The weights of a peft adapter are not cast: peft
+    casts the adapter's input to their dtype.
     """
     import torch
 
@@ -153,7 +153,10 @@ def _check_base(model: Any, base: Any, half_dtypes: Sequence[Any]) -> None:
 
 
 def _switch_tf32(is_on: bool) -> None:
-    """Turn tf32 for float32 products on or off with the switch that transformers uses; torch forbids mixing two."""
+    """Turn tf32 on or off for float32 products.
+
+    Uses the same setting as transformers, because torch forbids mixing its two settings.
+    """
     import torch
 
     if hasattr(torch.backends, "fp32_precision"):  # torch 2.9 and later
@@ -164,7 +167,7 @@ def _switch_tf32(is_on: bool) -> None:
 
 
 def _repeat_grouped_heads(precision: Precision) -> None:
-    """Make transformers repeat the keys of grouped heads where SDPA lacks a fast kernel for grouped ones.
+    """Make transformers repeat the keys of grouped heads where SDPA lacks a fast kernel for grouped heads.
 
     Below compute capability 8.0 and before torch 2.14, SDPA falls back to its math kernel, whose memory is
     quadratic in the sequence length.
@@ -173,7 +176,7 @@ def _repeat_grouped_heads(precision: Precision) -> None:
 
     sdpa = sys.modules.get(
         "transformers.integrations.sdpa_attention"
-    )  # loaded if transformers made the model
+    )  # the module is loaded if transformers made the model
     if precision.device != "cuda" or precision.capability is None or not hasattr(sdpa, "use_gqa_in_sdpa"):
         return
     if version(precision.capability) < (8, 0) and version(torch.__version__) < (2, 14):

@@ -2,9 +2,10 @@
 
 A layer dequantizes its weight to its `compute_dtype` and multiplies in that dtype, regardless of autocast.
 
-On a CPU with AVX512-BF16, an evaluation packs the weights again for products without gradients, and they stay
-packed: later training steps then send no gradient through them. Seen with bitsandbytes 0.50.2: afterwards the
-cosine to the right gradient was 0.24. So the layers of a model in training are not packed.
+On a CPU with AVX512-BF16, bitsandbytes repacks the weights in an evaluation, for products without gradients.
+The weights stay packed, so later training steps send no gradient through them. Measured with bitsandbytes
+0.50.2: the cosine to the right gradient was then 0.24. So this module turns packing off for a model in
+training.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ _PACKS = "support_avx512bf16_for_cpu"
 
 
 def quantized_loading(values: Knobs, device: str) -> Dict[str, object]:
-    """Return the keywords of `from_pretrained` for the plan's quantized base; {} if it has none.
+    """Return the keywords of `from_pretrained` for the plan's quantized base; {} if the base is not quantized.
 
-    transformers quantizes during loading, on the device on which the model then stays: it must be this rank's
-    device.
+    transformers quantizes while it loads the model. The model stays on the device where it was loaded, which
+    must be this rank's device.
     """
     precision = values.peek.precision
     if precision.quantization is None:
@@ -73,6 +74,6 @@ def set_up_layers(model: Any) -> Set[Any]:
 
 
 def _layers(model: Any) -> Iterator[Any]:
-    bitsandbytes = sys.modules.get("bitsandbytes")  # loaded if a model has such layers
+    bitsandbytes = sys.modules.get("bitsandbytes")  # the package is loaded if a model has such layers
     if bitsandbytes is not None:
         yield from (one for one in model.modules() if isinstance(one, bitsandbytes.nn.Linear4bit))

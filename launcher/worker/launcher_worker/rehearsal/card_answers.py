@@ -1,6 +1,6 @@
 """Answers of torch.cuda and torch.accelerator about an imitated card.
 
-A card without bf16 still answers that it supports bf16, as a real one does: torch counts emulation.
+A card without bf16 answers that it supports bf16, as torch does for the real card: torch counts emulation.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _facts(torch: Any, card: Card) -> Dict[str, Any]:
 
 
 def _is_available() -> bool:
-    """Return True, but False to bitsandbytes, which would load its CUDA libraries; it also has CPU ones."""
+    """Return True, but False to bitsandbytes, so that it loads its CPU libraries and not those for CUDA."""
     asking = str(sys._getframe(1).f_globals.get("__name__"))  # noqa: SLF001  # the only way to a caller
     return asking.partition(".")[0] != "bitsandbytes"
 
@@ -149,7 +149,7 @@ def _memory(card: Card) -> Dict[str, Any]:
 
 
 def _random(torch: Any, card: Card) -> Dict[str, Any]:
-    """Return the answers about random numbers: the CPU's generator makes them, so the card has no state."""
+    """Return the answers about random numbers: the CPU's generator draws them, so the card's generator has no state."""
 
     def state(*_args: Any, **_kwargs: Any) -> Any:
         return torch.zeros(16, dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Streams and events of a card: on a CPU each operation ends before its call returns, so all are in order."""
+"""Streams and events of a card: on a CPU each operation ends before its call returns, so operations run in order."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ TRITON_FROM = (7, 0)
 
 
 def install(torch: Any, card: Card) -> None:
-    """Make `torch.compile` return the same object as on a card, which then runs uncompiled."""
+    """Make `torch.compile` return the same object as on a card; the model in it runs uncompiled."""
     original = torch.compile
 
     @functools.wraps(original)

@@ -1,6 +1,6 @@
 """Tensors of an imitated card: when a script passes the device `cuda`, torch gets the CPU.
 
-Such a tensor reports the CPU as its device. Moving it back from the card makes a copy, as on a real one.
+Such a tensor reports the CPU as its device. A move back from the card makes a copy, as with a real card.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def _generator(torch: Any) -> Any:
 
 
 def _device(torch: Any) -> Any:
-    """Return a torch.device that reads a bare number as a card's; every device is an instance of it."""
+    """Return a torch.device that takes a bare number as the number of a card; every device is an instance of it."""
     original = torch.device
 
     class DeviceType(type):
@@ -157,6 +157,6 @@ def _device(torch: Any) -> Any:
             return isinstance(one, original)
 
     stand_in = DeviceType("device", (), {"__doc__": original.__doc__, "__module__": "torch"})
-    # pickle finds the stand-in by its name, torch.device, which every process has.
+    # pickle finds the stand-in by the name torch.device, which exists in every process.
     copyreg.pickle(original, lambda device: (stand_in, (str(device),)))
     return stand_in

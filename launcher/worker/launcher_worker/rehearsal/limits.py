@@ -16,15 +16,15 @@ _NEEDS_A_CARD = re.compile(
     r"No available kernel|CUDA extension|CUDA_HOME|NCCL",
     re.IGNORECASE,
 )
-"""Errors of libraries that miss a card: torch, Triton, flash-attn, bitsandbytes, extensions."""
+"""Errors of libraries that need a card: torch, Triton, flash-attn, bitsandbytes, extensions."""
 
 
 class NotRehearsableError(RuntimeError):
-    """Raised for a feature that needs a real card; its text begins with `not rehearsable:` and names it."""
+    """Raised for a feature that needs a real card; its text begins with `not rehearsable:` and names the feature."""
 
 
 class CardRefusesError(RuntimeError):
-    """Raised for a call that the card itself would refuse: the rehearsal has then done its job."""
+    """Raised for a call that the real card would refuse too."""
 
 
 def refuse(what: str) -> NoReturn:
@@ -57,7 +57,10 @@ def install(torch: Any) -> None:
 
 
 def _refused(original: Any, what: str) -> Any:
-    """Return a stand-in for a class or a function: a class stays a class, because annotations name it."""
+    """Return a stand-in for a class or a function.
+
+    That of a class is a class, because annotations may name it.
+    """
 
     def refused(*_args: Any, **_kwargs: Any) -> NoReturn:
         refuse(what)

@@ -18,7 +18,7 @@ class Card(NamedTuple):
 
 
 def planned_card() -> Optional[Card]:
-    """Return the card of this attempt's plan; None if it names none."""
+    """Return the card of this attempt's plan; None if the plan names no card."""
     folder = os.environ.get("LAUNCH_ATTEMPT")
     if folder is None:
         return None

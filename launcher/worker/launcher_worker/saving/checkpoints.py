@@ -29,16 +29,16 @@ def save(
 ) -> None:
     """Seal a checkpoint, report it, and remove the old checkpoints.
 
-    `source` is a complete folder inside the checkpoints folder, or a function that writes the files into the
-    folder it is given. The function's files appear as `step-N` only when sealed, replacing an older `step-N`.
+    `source` is a complete folder inside the checkpoints folder, or a function that writes the files into a
+    given folder. That folder is renamed to `step-N` only when it is sealed, and replaces an older `step-N`.
     The last `keep_checkpoints` are kept, and the one with the lowest `eval_loss` if a loss was logged at its
     step. With `keep_checkpoints` 0, only the new one is kept, and the function is called after the old ones
     are removed.
-    Only rank 0 saves and calls the function: gather sharded state before.
-    After a bad step no checkpoint is sealed, because a resume must not start from it; an event reports the
-    reason.
-    Raises ValueError for a folder elsewhere, OSError if the disk refuses, and SupersededError if a later
-    attempt has replaced this one.
+
+    Only rank 0 saves and calls the function: gather sharded state before the call. After a bad step no
+    checkpoint is sealed, because a resume must not start from it; an event reports the reason. Raises
+    ValueError for a folder elsewhere, OSError on a disk error, and SupersededError if a later attempt has
+    replaced this one.
     """
     if rank() != 0:
         return
@@ -67,10 +67,10 @@ def save(
 
 
 def make_way(step: int) -> None:
-    """Remove the old checkpoints before the one of this step is written, if the job keeps 0 of them.
+    """Remove the old checkpoints before this step's checkpoint is written, if the job keeps 0 of them.
 
-    Until the new one is sealed, the run has no checkpoint: a training that ends before that starts again from
-    its beginning.
+    Until the new checkpoint is sealed, the run has none: a training that fails before then starts again from
+    the beginning.
     """
     values = knobs()
     if values.keep_checkpoints == 0 and rank() == 0 and process_guard.complaint(step) is None:
@@ -80,8 +80,8 @@ def make_way(step: int) -> None:
 def resume_from() -> Optional[str]:
     """Return the folder of the checkpoint to resume from, or None to start from the beginning.
 
-    In a run the agent has chosen it: the newest one whose files all match their size and SHA-256 in its
-    manifest. Outside a run it is the newest sealed one.
+    In a run the agent has chosen it: the newest checkpoint whose files all match the sizes and SHA-256 in its
+    manifest. Outside a run it is the newest sealed checkpoint.
     """
     values = knobs()
     values.consume("resume")
@@ -108,10 +108,10 @@ def _rated(manifests: List[SealedManifest]) -> List[SealedManifest]:
 
 
 def _without_scaler(folder: Path) -> str:
-    """Return a checkpoint without the state of a gradient scaler, on which a Trainer without one fails.
+    """Return a checkpoint without the state of a gradient scaler: a Trainer without a scaler fails on that state.
 
-    Such a checkpoint comes from an attempt at another precision. It stays unchanged: the result is a folder
-    of links.
+    A checkpoint with this state comes from an attempt at another precision. It is not changed: the result is
+    a folder of links.
     """
     if not (folder / "scaler.pt").exists():
         return str(folder)
@@ -140,7 +140,7 @@ def _publish(checkpoints: Path, step: int, write: Callable[[str], Any], epoch: O
         if final.exists():
             final.rename(older)
         hidden.rename(final)
-    except BaseException:  # torch and safetensors have their own errors for a full disk
+    except BaseException:  # every error: torch and safetensors have their own for a full disk
         send("evidence", step=step, values={"unsaved": {"bytes": _size(hidden)}})
         raise
     finally:
@@ -154,7 +154,7 @@ def _size(folder: Path) -> int:
 
 
 def _remove_old(checkpoints: Path, keep: int, *, keeps_best: bool) -> None:
-    """Remove the sealed checkpoints before the last `keep`; the best one stays if `keeps_best`.
+    """Remove all sealed checkpoints but the last `keep`; with `keeps_best` the best one stays too.
 
     Each is renamed first, so that an interrupted removal leaves no folder that looks like a checkpoint.
     """

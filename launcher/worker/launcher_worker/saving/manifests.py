@@ -1,6 +1,7 @@
 """Manifests seal checkpoints: `manifest.json` lists every file of a folder with its size and SHA-256.
 
-It is written last, when all files are on the disk. A checkpoint without a matching manifest does not count.
+The manifest is written last, when all files are on the disk. A checkpoint without a matching manifest does
+not count.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def sealed_checkpoints(checkpoints: Path) -> List[SealedManifest]:
             ValueError,
             TypeError,
             KeyError,
-        ):  # torn, or not one of our manifests: left to the agent
+        ):  # damaged, or not a manifest of launcher: left to the agent
             continue
     return manifests
 

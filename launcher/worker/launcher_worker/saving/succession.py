@@ -1,8 +1,8 @@
 """Succession: an attempt seals no checkpoint once its run has continued in a later folder.
 
-That happens if its agent seemed dead because its machine was frozen or unreachable. The agent kills the
-training once it is back; a checkpoint sealed before that must not be mixed up with those of the later
-attempt.
+A run continues elsewhere if its agent seemed dead because the machine was frozen or unreachable. Once the
+machine is back, the agent kills the training. A checkpoint sealed before the kill must not be taken for one
+of the later attempt.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..values import knobs
 
 
 class SupersededError(RuntimeError):
-    """Raised when an attempt would save after its run has continued in a later attempt."""
+    """Raised when an attempt tries to save after its run has continued in a later attempt."""
 
 
 def check_fence() -> None:
@@ -29,7 +29,7 @@ def check_fence() -> None:
     record = os.path.dirname(attempt)
     later = f"{number + 1:04}"
     try:
-        folder = os.open(record, os.O_RDONLY)  # makes a network file system ask its server
+        folder = os.open(record, os.O_RDONLY)  # opening the folder makes a network file system ask its server
     except FileNotFoundError:  # the run is being removed
         return
     try:

@@ -6,7 +6,7 @@ Its folder is the first of PYTHONPATH. The hook does this, in order:
 thread has ended, stops the wait for the other threads. LAUNCH_STACKS names the file for the stacks. The agent
 signals only a process that has this file open, so without the variable no handler is installed.
 2. It waits for the import of a library that one of its parts handles, and passes that library to the part.
-LAUNCH_HOOK names the active parts. In a process that imports no such library it does no more.
+LAUNCH_HOOK names the active parts. In a process that imports no such library, it does nothing more.
 3. It imports the `sitecustomize` that Python would have found without this one.
 
 A training may start an older Python for another task, so the syntax is that of Python 3.6. The hook imports
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from typing import Any, Sequence
 
 STACKS, LEAVE, LEAVE_FAILED = 44, 45, 46
-MIN_DESCRIPTOR = 100  # a script may use the first ones itself, or close them
+MIN_DESCRIPTOR = 100  # a script may use or close lower descriptors
 STACKS_FILE = []  # type: list[Any]
 """The descriptor of the file for stacks and the file's status; empty without one."""
 PARTS = (
@@ -96,11 +96,14 @@ def _tell_end() -> None:
 
 
 class LeaveError(KeyboardInterrupt):
-    """Raised at the agent's signal in a main thread that has ended; exit functions know its base from Ctrl-C."""
+    """Raised at the agent's signal after the main thread's end.
+
+    Exit functions handle its base class as a Ctrl-C.
+    """
 
 
 class ImportWatch:
-    """A finder that finds no module itself: it passes an imported module to the parts of the hook."""
+    """A finder that passes each watched module to the parts of the hook once it is imported; other finders find it."""
 
     def __init__(self, parts: "Sequence[str]") -> None:
         self.functions: "dict[str, list[Any]]" = {"threading": [watch_end]}
@@ -124,7 +127,10 @@ class ImportWatch:
 
 
 def _call_after_import(functions: "Sequence[Any]", spec: "ModuleSpec") -> None:
-    """Make a module's loader call functions after executing the module; the loader is restored by then."""
+    """Make a module's loader call functions after it has executed the module.
+
+    The loader is restored first.
+    """
     loader: Any = spec.loader
 
     def exec_module(module: "ModuleType") -> None:
@@ -141,7 +147,7 @@ def _call_after_import(functions: "Sequence[Any]", spec: "ModuleSpec") -> None:
         execute = loader.exec_module
         loader.exec_module = exec_module
     except (AttributeError, TypeError):
-        return  # a loader of another kind: its module is not watched
+        return  # this loader cannot be changed: its module is not watched
 
 
 def _call(function: "Any", module: "ModuleType") -> None:

@@ -1,6 +1,6 @@
 """The trials of `launch verify`: measure a card's arithmetic, and train a job on it for a few steps.
 
-    card            measures the results and the speed of the card's matrix products; a separate program
+    card            a separate program: checks and times the card's matrix products
     trial_watch     follows the steps of a job in a trial, reports its measurements, and ends the job
     gradients       the cosine between a step's gradient and that of fp32
     meters          time, tokens and memory of the steps

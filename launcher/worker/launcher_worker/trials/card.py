@@ -14,7 +14,7 @@ from ..values import knobs
 from .meters import wait_for
 
 SIZES = {"cuda": 4096, "mps": 2048, "cpu": 512}
-"""The width of the square matrices: large enough that the card is busy, small enough for a fraction of a second."""
+"""The width of the square matrices: large enough to keep the card busy, small enough to take a fraction of a second."""
 MEASURED_S = 0.3
 MAX_ROUNDS = 50
 WARM_ROUNDS = 2
@@ -27,7 +27,7 @@ def main() -> None:
 
     values = knobs()
     device = values.peek.precision.device
-    torch.zeros(8, device=device).add(1).sum().item()  # torch's own error, if it cannot use the device
+    torch.zeros(8, device=device).add(1).sum().item()  # raises torch's own error if it cannot use the device
     products = {name: _product(torch, device, *form) for name, form in _forms(torch, device)}
     found: Dict[str, object] = {
         "kind": "card",
@@ -71,7 +71,7 @@ def _product(torch: Any, device: str, dtype: Any, is_tf32: bool) -> MeasuredProd
         grown = torch.ones(size, size, device=device, dtype=dtype)
         product = first @ second
         forward_s = _seconds(torch, device, lambda: first @ second)
-        backward_s = _seconds(  # timed separately: a difference of two times is noise on a busy machine
+        backward_s = _seconds(  # timed alone: the difference of two times would be noise on a busy machine
             torch,
             device,
             lambda: torch.autograd.grad(product, (first, second), grown, retain_graph=True),
@@ -118,11 +118,11 @@ def _of_cuda(torch: Any) -> Dict[str, object]:
 
 
 def kernels_for(capability: Tuple[int, int], architectures: List[str]) -> Optional[str]:
-    """Return the architecture whose code this card runs: `sm_75`, or `compute_70` compiled at the first use.
+    """Return the architecture whose code this card runs: e.g. `sm_75`, or `compute_70`, which is compiled at first use.
 
-    None if no built code runs on it. Binary code runs on cards of the same major version and the same or a
-    later minor one, PTX on all later cards. Source: CUDA C++ Programming Guide, "Binary Compatibility" and
-    "PTX Compatibility".
+    None if none of torch's code runs on the card. Binary code runs on cards of the same major version and the
+    same or a later minor one, PTX on all later cards. Source: CUDA C++ Programming Guide, "Binary
+    Compatibility" and "PTX Compatibility".
     """
     built: Dict[str, List[Tuple[int, int]]] = {"sm": [], "compute": []}
     for name in architectures:

@@ -15,7 +15,7 @@ MAX_ELEMENTS = 1 << 20
 def sample(optimizer: Any) -> Any:
     """Return elements of all gradients of an optimizer, evenly spread, as one float32 tensor on the CPU.
 
-    None if the optimizer has no gradient, or one that is not a plain tensor.
+    None if the optimizer has no gradient, or a gradient that is not a plain tensor.
     """
     import torch
 
@@ -40,8 +40,8 @@ def write(folder: str, step: int, elements: Any) -> None:
 def cosine_to_reference(folder: str, step: int, elements: Any) -> Optional[float]:
     """Return the cosine between a sample and the fp32 sample of the same step.
 
-    0 for a gradient that is not finite: it has no direction. None if the fp32 sample of that step is missing,
-    not finite or of another size, or if either sample is zero.
+    The result is 0 for a gradient that is not finite, because it has no direction. None if the fp32 sample of
+    that step is missing, not finite or of another size, or if either sample is zero.
     """
     import torch
 

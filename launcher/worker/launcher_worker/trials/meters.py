@@ -42,7 +42,7 @@ class StepMeter:
             self._seconds = time.monotonic() - self._began_s
 
     def figures(self) -> Dict[str, float]:
-        """Return seconds a step, tokens and examples a second; only the measured ones."""
+        """Return the seconds per step, and the tokens and examples per second, as far as they were measured."""
         if not self._steps or self._seconds <= 0:
             return {}
         ranks = knobs().peek.split.ranks
@@ -59,13 +59,14 @@ class StepMeter:
 
         if (
             self._began_s is None or not torch.is_grad_enabled()
-        ):  # a script may train in from_pretrained's mode, eval
+        ):  # in eval mode too: a script may train without model.train()
             return
         tensors = [value for value in (*arguments, *keywords.values()) if isinstance(value, torch.Tensor)]
         self._examples += tensors[0].shape[0] if tensors and tensors[0].dim() else 0
         mask, tokens = keywords.get("attention_mask"), keywords.get("input_ids")
         if isinstance(mask, torch.Tensor) and mask.dim() == 2:
-            self._tokens = self._tokens + mask.sum()  # on its device, so that the host does not wait
+            # the sum stays on its device, so that the host does not wait
+            self._tokens = self._tokens + mask.sum()
         elif isinstance(tokens, torch.Tensor):
             padding = getattr(getattr(module, "config", None), "pad_token_id", None)
             count = tokens.numel() if padding is None else (tokens != padding).sum()

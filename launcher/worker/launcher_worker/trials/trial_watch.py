@@ -1,8 +1,8 @@
 """Follow the steps of a job in a trial, report its measurements, and end the job.
 
-The guard calls it. The first steps leave the weights unchanged, so the gradient of a step depends on its
-examples only. It is compared with the gradient of the same step in fp32, even if a scaler has skipped the
-steps before.
+The guard calls this module. The first steps leave the weights unchanged, so the gradient of a step depends
+only on the step's examples. It is compared with the gradient of the same step in fp32; this is valid even if
+a scaler has skipped earlier steps.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .meters import StepMeter, peak_memory
 WARM_STEPS = 1
 """Steps after the held ones that are not timed: torch chooses and compiles kernels in them."""
 LEAVE_S = 5.0
-"""The time that a job has to exit: it may wait for a thread that never ends, or catch the exit."""
+"""The seconds that a job has to exit: a job may wait for a thread that never ends, or catch the exit."""
 
 
 class TrialWatch:
     """One trial of a job. `judge` returns the guard's judge, which knows the losses and the skipped steps."""
 
     def __init__(self, model: Any, judge: Callable[[], Judge]) -> None:
-        """Follow a model from its next step on."""
+        """Follow a model, beginning with its next step."""
         trial: Mapping[str, Any] = knobs().trial or {}
         self._model, self._judge = model, judge
         self._kind = str(trial["kind"])
@@ -50,7 +50,7 @@ class TrialWatch:
     def before_step(self, optimizer: Any) -> None:
         """In a held step, compare the gradient, and set the learning rates to 0.
 
-        An optimizer without learning rates in its groups cannot be held: its steps begin at different weights
+        An optimizer without learning rates in its groups cannot be held: its steps begin with other weights
         in each trial.
         """
         rates = [group.get("lr") for group in optimizer.param_groups]
@@ -81,8 +81,8 @@ class TrialWatch:
         """Send the report and end this process: the trial is complete.
 
         The first call uses `sys.exit`, so that the job closes its files. A call in another thread, or a
-        second one, exits at once. The report does not wait for Python's own exit, which a job's threads may
-        block.
+        second one, exits at once. The report is sent first, because a job's threads may block Python's own
+        exit.
         """
         self._meter.end()
         self._report()
