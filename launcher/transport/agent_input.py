@@ -29,16 +29,16 @@ class Keyboard(Protocol):
         """Return the typed bytes, waiting up to `wait_s` seconds for them."""
 
 
-Company = Callable[[threading.Event], Iterator[bytes]]
+MessageSource = Callable[[threading.Event], Iterator[bytes]]
 """Yields the next messages to the agent until the event reports the program's end. A message may be empty."""
 
 
-def told(verb: str, **values: int) -> bytes:
+def encode_message(verb: str, **values: int) -> bytes:
     """Return a message to send to the agent while a program runs."""
     return json.dumps({"verb": verb, **values}).encode() + b"\n"
 
 
-def until(is_enough: Callable[[], bool]) -> Company:
+def until(is_enough: Callable[[], bool]) -> MessageSource:
     """Ask the agent to end the program once `is_enough` returns true."""
 
     def words(is_over: threading.Event) -> Iterator[bytes]:
@@ -46,22 +46,22 @@ def until(is_enough: Callable[[], bool]) -> Company:
         while not is_over.wait(POLL_S):
             is_due = not is_said and is_enough()
             is_said = is_said or is_due
-            yield told("end") if is_due else b""
+            yield encode_message("end") if is_due else b""
 
     return words
 
 
-def typing(keyboard: Keyboard, first: Window) -> Company:
+def typing(keyboard: Keyboard, first: Window) -> MessageSource:
     """Send the agent the typed keys and each new window size. `first` is the size that the agent knows."""
 
     def words(is_over: threading.Event) -> Iterator[bytes]:
         known = first
         while not is_over.is_set():
             typed = keyboard.read(POLL_S)
-            yield told("type", size=len(typed)) + typed if typed else b""
+            yield encode_message("type", size=len(typed)) + typed if typed else b""
             if (now := keyboard.window()) != known:
                 known = now
-                yield told("window", **now._asdict())
+                yield encode_message("window", **now._asdict())
 
     return words
 

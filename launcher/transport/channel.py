@@ -20,7 +20,7 @@ from launcher.base.json_file import JsonObject
 from launcher.base.text import printable
 from launcher.errors import AgentError, ConnectionLostError, HostError, MalformedAnswerError
 from launcher.transport.agent_file import MAGIC, agent_file
-from launcher.transport.agent_input import Company, told
+from launcher.transport.agent_input import MessageSource, encode_message
 from launcher.values.record import DISK_WORDS
 
 DEADLINE_S = 30.0
@@ -233,7 +233,12 @@ class Calls(Opener, Protocol):
         """Send a request whose answer follows a stream. `take` must read the whole stream."""
 
     def execute(
-        self, verb: str, payload: bytes, take: Callable[[int, bytes], None], company: Company, **args: Any
+        self,
+        verb: str,
+        payload: bytes,
+        take: Callable[[int, bytes], None],
+        source: MessageSource,
+        **args: Any,
     ) -> AgentReply:
         """Send a request that runs a program. `take` gets the program's output."""
 
@@ -318,7 +323,7 @@ class AgentChannel(ForwardingOpener):
         If the message arrives too late, the agent takes it for a request without an id.
         """
         with contextlib.suppress(OSError, HostError), self._sending:  # the waiting request gets the error too
-            self._link.sendall(told("ping"))
+            self._link.sendall(encode_message("ping"))
 
     def send_stream(
         self, verb: str, payload: bytes, fill: Callable[[IO[bytes]], None], **args: Any
@@ -374,11 +379,16 @@ class AgentChannel(ForwardingOpener):
                 return self._answer()
 
     def execute(
-        self, verb: str, payload: bytes, take: Callable[[int, bytes], None], company: Company, **args: Any
+        self,
+        verb: str,
+        payload: bytes,
+        take: Callable[[int, bytes], None],
+        source: MessageSource,
+        **args: Any,
     ) -> AgentReply:
         """Send a request that runs a program. `take` gets its output as (1 or 2, bytes) while it runs.
 
-        `company` yields the messages to the agent during that time. If this raises, the link is closed, and
+        `source` yields the messages to the agent during that time. If this raises, the link is closed, and
         the agent ends the program. Raises AgentError if the agent refuses, ConnectionLostError if the link
         ends or is silent. Errors of `take` are raised unchanged.
         """
@@ -386,7 +396,7 @@ class AgentChannel(ForwardingOpener):
             with self._link_errors():
                 self._request(verb, payload, args, AnswerDeadline(DEADLINE_S))
             is_over = threading.Event()
-            talker = threading.Thread(target=self._tell, args=(company(is_over),), daemon=True)
+            talker = threading.Thread(target=self._tell, args=(source(is_over),), daemon=True)
             talker.start()
             empty = 0
             try:
@@ -422,7 +432,7 @@ class AgentChannel(ForwardingOpener):
             if is_due:
                 next_ping = time.monotonic() + PING_S
             try:
-                self._link.sendall(said + told("ping") if is_due else said)
+                self._link.sendall(said + encode_message("ping") if is_due else said)
             except (OSError, HostError):
                 return  # the next read finds the link broken, and reports it
 

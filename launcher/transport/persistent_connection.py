@@ -312,7 +312,7 @@ def _is_held(state: PersistentState) -> bool:
 def _state(path: Path) -> PersistentState | None:
     """Ask a connection server for its state. Return None if it does not answer."""
     with contextlib.suppress(OSError), persistent_socket.connect(path, LOCAL_S) as stream:
-        return _told(stream, ask="state")
+        return _ask(stream, ask="state")
     return None
 
 
@@ -325,7 +325,7 @@ def _close(path: Path) -> PersistentState | None:
         with persistent_socket.connect(path, LOCAL_S) as stream:
             pid, state = user_sockets.check_peer(stream), None
             try:
-                state = _told(stream, ask="close")
+                state = _ask(stream, ask="close")
                 if state is not None and not state.users:
                     stream.recv(1)  # its exit ends the stream
             except TimeoutError:
@@ -342,7 +342,7 @@ def _host_of(pid: int) -> str:
     return printable(Path(f"/proc/{pid}/cmdline").read_text().split("\0")[4])
 
 
-def _told(stream: socket.socket, **question: Any) -> PersistentState | None:
+def _ask(stream: socket.socket, **question: Any) -> PersistentState | None:
     """Return a connection server's report of its state, or None if it is malformed. Raises OSError."""
     persistent_socket.say(stream, **question)
     said = persistent_socket.hear(stream)

@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
 from launcher.errors import AgentError, ConnectionLostError, HostError
-from launcher.transport.agent_input import Company
+from launcher.transport.agent_input import MessageSource
 from launcher.transport.channel import (
     DEADLINE_S,
     HASHING_S,
@@ -253,11 +253,16 @@ class SharedCalls(ForwardingOpener):
             return channel.receive_stream(verb, take, payload, wait_s=wait_s, total_s=total_s, **args)
 
     def execute(
-        self, verb: str, payload: bytes, take: Callable[[int, bytes], None], company: Company, **args: Any
+        self,
+        verb: str,
+        payload: bytes,
+        take: Callable[[int, bytes], None],
+        source: MessageSource,
+        **args: Any,
     ) -> AgentReply:
         """Send a request that runs a program. `take` gets the program's output."""
         with self._channel_for(verb) as channel:
-            return channel.execute(verb, payload, take, company, **args)
+            return channel.execute(verb, payload, take, source, **args)
 
     def open_socket(self, path: str) -> Socket:
         """Open a stream to a Unix socket on the host. It ends with the host client."""

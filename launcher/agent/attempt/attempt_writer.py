@@ -133,7 +133,7 @@ class AttemptWriter:
         paths = (self.folder.events, self.folder.log)
         return {os.path.basename(path): status_of(path).st_size for path in paths if os.path.exists(path)}
 
-    def say_again(self) -> None:
+    def rewrite_state(self) -> None:
         """Write the same state again with the current values."""
         self.say(self.state, self._reason)
 

@@ -70,7 +70,7 @@ def choose_cards(
     """
     if not allowed:
         return None
-    report = nvidia.look(root)
+    report = nvidia.read_cards(root)
     for one in allowed:
         found = [gpu for gpu in report["gpus"] if _is_one_of(gpu, one)]
         if len(found) >= one.number > 0:

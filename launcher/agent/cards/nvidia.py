@@ -114,7 +114,7 @@ class CardsReport(_Cards, total=False):
     nvidia_mps: bool
 
 
-def look(root: str) -> CardsReport:
+def read_cards(root: str) -> CardsReport:
     """Return the cards with their holders, the error if they could not be read, and whether MPS runs.
 
     A holder is reported with its run if that is below `root`. A query that hangs costs only its own answer:

@@ -13,7 +13,7 @@ _MIN_VRAM = 4 << 30
 _INTEL_PROCESSORS_OWN = "0000:00:02.0"
 
 
-def look(at: str = "/") -> list[str]:
+def list_gpus(at: str = "/") -> list[str]:
     """Return the GPUs, e.g. `AMD GPU 1002:74a1 (206 GB)`. `at` is the root of the file system."""
     found = {}
     for path in sorted(glob.glob(os.path.join(at, "sys/class/drm/card[0-9]*/device"))):

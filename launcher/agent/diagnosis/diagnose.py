@@ -499,7 +499,7 @@ def _decide(lines: List[str], signs: _Signs, ended: ProcessEnd) -> Optional[_Hit
     )
     ends = signs.ends()
     classified = {hit.place for hit in (*ends, *echoes) if hit.failure.name != "unknown"}
-    strays = [hit for hit in _strays(lines) if hit.place not in classified]
+    strays = [hit for hit in _unlisted_exceptions(lines) if hit.place not in classified]
     last_good = max(
         (n for n, line in enumerate(lines) if _PROGRESS.search(line) and not _NAN.search(line)), default=-1
     )
@@ -558,7 +558,7 @@ def _class_of_end(ended: ProcessEnd) -> Optional[_Hit]:
     return _Hit(-1, BY_NAME["unknown"]) if ended.exit or ended.signal else None
 
 
-def _strays(lines: List[str]) -> List[_Hit]:
+def _unlisted_exceptions(lines: List[str]) -> List[_Hit]:
     """Return the exceptions without a row in the table: nearly always a mistake in the script."""
     places = set(_exceptions(lines)) | {n for n, line in enumerate(lines) if _PRINTED.match(line.lstrip())}
     cut_off = [first for first, name, last in _cells(lines) if last is None and _MISTAKE.match(name)]

@@ -354,7 +354,9 @@ def decide(attempt: FailedAttempt) -> FailureDecision:
     return verdict._replace(waits_for=waits_for) if _may_begin_again(attempt) else verdict
 
 
-def went_on(failure: AttemptFailure, waited_for: str, checkpoint: Optional[int], *, is_job: bool) -> Remedy:
+def client_remedy(
+    failure: AttemptFailure, waited_for: str, checkpoint: Optional[int], *, is_job: bool
+) -> Remedy:
     """Return the remedy that a client has provided for a failure while the run waited.
 
     `is_job`: the run is a job of a cluster.

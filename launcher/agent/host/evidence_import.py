@@ -57,15 +57,15 @@ def take_in_all(root: str, place_id: str) -> None:
         name = os.path.basename(path)
         if RUN_ID.fullmatch(name):
             with contextlib.suppress(OSError):
-                _take_in(Run(os.path.join(root, "runs", name)), place_id)
+                _import_evidence(Run(os.path.join(root, "runs", name)), place_id)
 
 
-def take_in(run: Run) -> None:
+def import_evidence(run: Run) -> None:
     """Import the new evidence of a run, if any is expected. Raises OSError."""
-    _take_in(run, _place_of(run))
+    _import_evidence(run, _place_of(run))
 
 
-def _take_in(run: Run, place_id: str) -> None:
+def _import_evidence(run: Run, place_id: str) -> None:
     path = os.path.join(_folder_of(run.root, place_id), run.id)
     text = read_text(path)
     if text is None:

@@ -70,7 +70,7 @@ def remove_run(
         if found is not None and (found.number or found.unseen):
             raise LastCopyError(found)
         with contextlib.suppress(OSError):  # a failure costs only the run's evidence
-            evidence_import.take_in(run)
+            evidence_import.import_evidence(run)
         os.rename(run.path, away)
         if found is not None and look_again(Run(away), OutputDigests(Run(away))) != found.look:
             os.rename(away, run.path)
@@ -160,7 +160,7 @@ def remove_half_made(run: Run) -> bool:
     try:
         if not is_half_made(run):
             return False
-        away = put_away(run)
+        away = move_aside(run)
     finally:
         if lock is not None:
             lock.release()
@@ -168,7 +168,7 @@ def remove_half_made(run: Run) -> bool:
     return True
 
 
-def put_away(run: Run) -> str:
+def move_aside(run: Run) -> str:
     """Rename the folder of a run that never began, so that the run disappears in one step. Return the new path."""
     away = os.path.join(os.path.dirname(run.path), REMOVED + run.id)
     os.rename(run.path, away)

@@ -131,10 +131,10 @@ def probe(
         "model_values": partial(model_config.read, root, model, model_keys or []),
     }
     if slurm:
-        questions["slurm"] = partial(slurm_facts.look, root, user())
+        questions["slurm"] = partial(slurm_facts.read_cluster_facts, root, user())
     else:
-        questions.update(cards=partial(nvidia.look, root), engines=partial(_engines, engine))
-        questions["other_gpus"] = other_vendors.look
+        questions.update(cards=partial(nvidia.read_cards, root), engines=partial(_engines, engine))
+        questions["other_gpus"] = other_vendors.list_gpus
     if packages is not None:
         questions["precision_evidence"] = partial(_recall, root, model, slurm)
     makers: dict[str, Callable[[], Any]] = {"pythons": pythons, "uv": _uv}

@@ -75,7 +75,7 @@ class ClusterConfig(TypedDict):
     can_requeue: Optional[bool]
 
 
-def look(root: str, user: str) -> JsonObject:
+def read_cluster_facts(root: str, user: str) -> JsonObject:
     """Return the facts of the cluster; see values/reported/cluster.py.
 
     They include an `error` if its controller does not answer.

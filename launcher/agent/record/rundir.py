@@ -126,7 +126,7 @@ class Run:
         self.cache = os.path.join(self.root, "cache")
         self._known_place: tuple[str | None, bool] | None = None
 
-    def told(self, state: str) -> RunPath:
+    def end_mark_path(self, state: str) -> RunPath:
         """Return the path of the file that marks that the notice of this final state was sent."""
         return self.record.below("told-%s" % state)
 

@@ -139,7 +139,7 @@ class ClientSession:
                 lease.give_back(run)
             # Hold the folder until it is moved: a client may then make a new run of this id.
             with contextlib.suppress(OSError):
-                remove_folder(garbage.put_away(run))
+                remove_folder(garbage.move_aside(run))
             folder.release()
         for run_id in list(self.cards):
             self.release_cards(run_id)

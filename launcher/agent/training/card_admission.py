@@ -27,7 +27,7 @@ class CardUsers(NamedTuple):
     holders: str
 
 
-def look(run: Run) -> CardUsers | None:
+def card_users(run: Run) -> CardUsers | None:
     """Return the users of the cards that a run may have.
 
     None if they cannot be seen from here, or if the driver does not answer.
@@ -36,7 +36,7 @@ def look(run: Run) -> CardUsers | None:
         return None
     with contextlib.suppress(OSError):  # the sweep of the next launch ends the rest
         leftovers.end_leftovers(run.root)
-    report = nvidia.look(run.root)
+    report = nvidia.read_cards(run.root)
     if report["gpu_error"] or report.get("holders_error") or not report["gpus"]:
         return None
     current = run.cards()
@@ -78,7 +78,7 @@ def _owner(holder: nvidia.CardHolder) -> str:
 
 def others(run: Run, taken: lease.Taken) -> str | None:
     """Return the other processes that use a run's cards, in words; None if no other process does."""
-    seen = look(run)
+    seen = card_users(run)
     if seen is None:
         return "the users of the card cannot be seen from here: run nvidia-smi on the host"
     return seen.holders if set(taken.gpus) - set(seen.admitting) else None
@@ -93,7 +93,7 @@ class AdmittedCards(NamedTuple):
 
 def acquire_cards(run: Run, taken: lease.Taken) -> AdmittedCards | None:
     """Replace those cards of a run that do not accept it; None if users of the cards cannot be seen."""
-    seen = look(run)
+    seen = card_users(run)
     if seen is None:
         return None
     words = [seen.holders] if seen.holders else []

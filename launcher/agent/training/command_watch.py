@@ -198,7 +198,7 @@ class RunningCommand:
     def _react(self, news: ProgressChange) -> None:
         """Act on a report."""
         if news.has_new_state:
-            self._account.say_again()
+            self._account.rewrite_state()
         if news.failure is not None:
             self._give_up(news.failure, news.grace_s)
         if news.has_proof:
@@ -208,7 +208,7 @@ class RunningCommand:
         """Fail the attempt, and kill its command after a grace."""
         if self._progress.fail(failure):
             self._stopping.give_up(grace_s)
-            self._account.say_again()  # at once: if this agent dies now, its successor handles the failure
+            self._account.rewrite_state()  # at once: if this agent dies now, its successor handles the failure
             self._proofs.keep_failure()
 
     def _beat(self) -> None:

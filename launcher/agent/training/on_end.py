@@ -139,13 +139,13 @@ def send_once(
     return {"on_end": problem} if problem else {}
 
 
-def told(run: Run, begun: int) -> EndMark:
+def end_mark(run: Run, begun: int) -> EndMark:
     """Return the end that was announced but not recorded; {} for none.
 
     `begun` is the number of attempts that have begun: a mark counts only with the same number.
     """
     for state in TERMINAL:
-        mark = cast("EndMark", read_json(run.told(state)))
+        mark = cast("EndMark", read_json(run.end_mark_path(state)))
         if mark.get("state") == state and mark.get("begun") == begun:
             return mark
     return {}
@@ -161,7 +161,9 @@ def _is_first(run: Run, ending: EndNotice, begun: int) -> bool:
         "loss": ending.values.get("loss"),
     }
     try:
-        descriptor = open_regular(run.told(ending.state), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = open_regular(
+            run.end_mark_path(ending.state), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600
+        )
     except FileExistsError:
         return False
     except OSError:  # a full disk: a second notice is better than none
@@ -180,11 +182,11 @@ def _send(notice: Notice, ending: EndNotice, beat: Callable[[], None], limit_s: 
     body = ending.body()
     hidden = Redaction(Redactor(notice.secrets.values()))
     if not notice.is_webhook:
-        told = {"STATE": ending.state, "REASON": ending.reason, "TEXT": ending.text}
+        facts = {"STATE": ending.state, "REASON": ending.reason, "TEXT": ending.text}
         variables: Dict[str, Union[str, bytes]] = {
             **notice.variables,
             **{name: as_bytes(value) for name, value in notice.secrets.items()},
-            **{"LAUNCH_" + name: value for name, value in told.items()},
+            **{"LAUNCH_" + name: value for name, value in facts.items()},
         }
         return _run(notice.words, notice.folder, variables, strict_json.encode(body), hidden, beat, limit_s)
     address, missing = _filled_in(notice.words[0], notice.secrets)

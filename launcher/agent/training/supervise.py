@@ -432,7 +432,7 @@ class Supervisor:
         elif outcome.was_asked_to_end and not outcome.is_completed(self.plan.get("steps")):
             self.progress.fail(remedy.preempted(signal.SIGTERM))  # not by launcher; the script has saved
         if self.progress.failure is not None:
-            self.account.say_again()  # at once: if this agent dies now, its successor handles the failure
+            self.account.rewrite_state()  # at once: if this agent dies now, its successor handles the failure
             self.proofs.keep_failure()
         return self.progress.failure
 
@@ -631,7 +631,7 @@ class Supervisor:
             return None
         from . import on_end
 
-        mark = on_end.told(self.run, self.history.begun)
+        mark = on_end.end_mark(self.run, self.history.begun)
         if not mark:
             return None
         self.progress.step, self.progress.loss = mark.get("step"), mark.get("loss")

@@ -86,7 +86,7 @@ class TrialSupervisor(Supervisor):
         assert self.trial is not None  # noqa: S101 - without a trial no command was started
         failure = self._failure_of(outcome) or self._missing(outcome)
         if failure is not None and self.progress.fail(failure):
-            self.account.say_again()
+            self.account.rewrite_state()
         state, reason, evidence = judge(outcome, failure, None, self.run.read_wish(), None)
         if state in ("stopped", "stop-incomplete"):
             return self._end(state, reason, evidence)

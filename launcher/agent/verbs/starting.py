@@ -254,7 +254,7 @@ def _answer_failure(run: Run, waited_for: str) -> JsonObject:
         return {}
     checkpoint = checkpoints.newest(run.checkpoints)
     is_job = run_state.runtime_now(run).get("kind") == SLURM
-    return {"remedy": remedy.went_on(failure, waited_for, checkpoint, is_job=is_job).record()}
+    return {"remedy": remedy.client_remedy(failure, waited_for, checkpoint, is_job=is_job).record()}
 
 
 def _lease_again(session: ClientSession, run: Run) -> List[lease.Busy]:

@@ -175,7 +175,7 @@ class Lease:
         """The message on how to end the rental from another machine."""
         return f"in case this computer goes down: a line for crontab -e on another computer that has the API key; it removes itself once the rental has ended:   {cron_line(self.rental)}"
 
-    def take_in(self, run: str, runs: str) -> None:
+    def assign_to(self, run: str, runs: str) -> None:
         """Use the machine for another run, which is not on it yet. `runs` is the folder of its local copy.
 
         Raises RefusedError if that cannot be recorded; the machine then stays with its old run.

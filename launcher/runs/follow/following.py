@@ -22,7 +22,7 @@ from launcher.metrics.tensorboard import TensorBoard
 from launcher.rental import records
 from launcher.runs.follow import read_position
 from launcher.runs.follow.picture_title import title_of
-from launcher.runs.follow.refreshing import goes_on
+from launcher.runs.follow.refreshing import continues_by_itself
 from launcher.runs.follow.view import Result, View
 from launcher.runs.pull.checkpoint_pulling import CheckpointKeeper
 from launcher.runs.pull.local_copies import LocalCopies
@@ -95,7 +95,7 @@ def follow(
                 with client or open_client(host, local_copy, opening) as link:
                     client = None
                     known = local_copy.state()
-                    has_more = known is None or goes_on(known)  # an ended run sends no more
+                    has_more = known is None or continues_by_itself(known)  # an ended run sends no more
                     wait_s = None if tries else WAIT_S if has_more else 0.0
                     state = _until_end(link, local_copy, view, board, keeper, watch, answered, wait_s)
                     has_ended = pulls and is_terminal(state.state)
@@ -188,7 +188,7 @@ def _until_end(
         news = local_copy.sync.apply(client.runs.read(local_copy.run, local_copy.sync.request(), wait_s))
         answered()
         is_shown = is_shown or _tell_parent(local_copy, view)
-        wait_s = WAIT_S if goes_on(news.state) else 0.0
+        wait_s = WAIT_S if continues_by_itself(news.state) else 0.0
         board.add(news.events)
         view.news(news._replace(state=news.state.on(client.host)))
         if local_copy.record.plan().checkpoints == "pull" and any(
@@ -197,7 +197,7 @@ def _until_end(
             keeper.wake()
         keeper.tell(view)
         _tell_problem(board, view)
-        if news.is_all and not goes_on(news.state):
+        if news.is_all and not continues_by_itself(news.state):
             return news.state
 
 

@@ -26,10 +26,10 @@ def refresh(client: HostClient, local_copy: LocalCopy, most: float = math.inf) -
         news = local_copy.sync.apply(client.runs.read(local_copy.run, local_copy.sync.request()))
         size += news.size
         rounds += not news.is_full
-        if news.is_all or (goes_on(news.state) and not news.is_full):
+        if news.is_all or (continues_by_itself(news.state) and not news.is_full):
             return
 
 
-def goes_on(state: RunState) -> bool:
+def continues_by_itself(state: RunState) -> bool:
     """Return whether a run in this state continues to write without user action."""
     return not is_terminal(state.state) and state.state not in (State.WAITING, State.INTERRUPTED)

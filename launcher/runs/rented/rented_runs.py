@@ -86,7 +86,7 @@ def pass_on(lease: Lease, run: str) -> None:
         raise RefusedError(
             f"{runs_folder()}: {error.strerror}\n  no run was begun; make room, then try again"
         ) from error
-    lease.take_in(run, str(runs_folder()))
+    lease.assign_to(run, str(runs_folder()))
 
 
 def leave(lease: Lease, view: View) -> None:

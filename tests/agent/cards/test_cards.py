@@ -173,7 +173,7 @@ def test_gpus_of_other_makers_are_named(tmp_path, made, told):
     card.mkdir(parents=True)
     (card / "device").symlink_to(tmp_path / "sys/devices/0000:83:00.0")
     (tmp_path / "sys/class/drm/card1-DP-1").mkdir()
-    assert other_vendors.look(str(tmp_path)) == told
+    assert other_vendors.list_gpus(str(tmp_path)) == told
 
 
 @mostly_long(

@@ -9,10 +9,10 @@ from launcher.agent.diagnosis.remedy import (
     CurrentChanges,
     FailedAttempt,
     Remedy,
+    client_remedy,
     decide,
     in_force,
     tries,
-    went_on,
 )
 from launcher.agent.training.retry import back_off_s
 from launcher.values.record import Reason
@@ -103,7 +103,7 @@ def test_what_a_client_alone_can_mend_is_waited_for(name, more, waits_for):
 @pytest.mark.parametrize(("is_job", "where"), [(False, "in a new container"), (True, "in a new job")])
 def test_a_run_goes_on_where_its_place_makes_it_anew(is_job, where):
     """A cluster has no containers of ours."""
-    remedy = went_on(AttemptFailure("preempted"), "client", 6, is_job=is_job)
+    remedy = client_remedy(AttemptFailure("preempted"), "client", 6, is_job=is_job)
     assert remedy.text == f"{where}; resuming from step 6"
 
 

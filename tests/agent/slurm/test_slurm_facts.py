@@ -139,7 +139,7 @@ def programs(tmp_path, monkeypatch):
 
 def test_a_machine_without_slurms_programs_says_which_is_missing(programs, tmp_path, monkeypatch):
     monkeypatch.setattr(slurm_programs, "_FOLDERS", ())
-    assert "scontrol was not found on" in slurm_facts.look(str(tmp_path), "ada")["error"]
+    assert "scontrol was not found on" in slurm_facts.read_cluster_facts(str(tmp_path), "ada")["error"]
 
 
 def test_a_controller_that_is_silent_costs_no_more_than_its_deadline(programs, tmp_path, monkeypatch):
@@ -148,7 +148,7 @@ def test_a_controller_that_is_silent_costs_no_more_than_its_deadline(programs, t
     for name in ("scontrol", "sinfo", "squeue", "sacctmgr"):
         programs(name, "exec sleep 60")
     began = time.monotonic()
-    read = slurm_facts.look(str(tmp_path), "ada")
+    read = slurm_facts.read_cluster_facts(str(tmp_path), "ada")
     assert time.monotonic() - began < 10
     assert "scontrol show config did not answer" in read["error"]
     assert (Cluster.model_validate(read).queued, Cluster.model_validate(read).accounts) == (None, None)
@@ -157,7 +157,7 @@ def test_a_controller_that_is_silent_costs_no_more_than_its_deadline(programs, t
 def test_what_a_program_says_before_it_fails_is_the_error(programs, tmp_path):
     programs("scontrol", "echo 'slurm_load_ctl_conf error: Unable to contact slurm controller' >&2; exit 1")
     programs("sinfo", "exit 0")
-    error = slurm_facts.look(str(tmp_path), "ada")["error"]
+    error = slurm_facts.read_cluster_facts(str(tmp_path), "ada")["error"]
     assert error == "scontrol show config: slurm_load_ctl_conf error: Unable to contact slurm controller"
 
 

@@ -73,11 +73,11 @@ def test_it_is_sent_once_for_each_end(run):
 
 def test_the_mark_says_how_it_ended_until_another_attempt_begins(run):
     """For the successor of an agent that dies before it has recorded the end."""
-    assert on_end.told(run, 1) == {}
+    assert on_end.end_mark(run, 1) == {}
     send(run, ["true"], begun=2)
     known = {"step": 300, "loss": 0.0034881}
-    assert on_end.told(run, 2) == {"begun": 2, "state": "succeeded", "reason": "completed", **known}
-    assert on_end.told(run, 3) == {}
+    assert on_end.end_mark(run, 2) == {"begun": 2, "state": "succeeded", "reason": "completed", **known}
+    assert on_end.end_mark(run, 3) == {}
 
 
 def test_one_that_hangs_is_ended_with_all_that_it_started(run, monkeypatch):
