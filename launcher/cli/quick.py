@@ -186,7 +186,7 @@ def tell_wrong_words(error: Any) -> None:
 
 
 def _near_options(error: Any) -> list[str]:
-    """Return the known options most like an unknown one, closest first: from the command and from `launch` itself."""
+    """Return the options of the command and of `launch` that are most like an unknown option, closest first."""
     contexts = [error.ctx, *([error.ctx.parent] if error.ctx.parent else [])]
     known = [
         name

@@ -1,4 +1,4 @@
-"""The files of code and data that differ between runs, by the contents that were sent for each."""
+"""The files of code and data that differ between runs. The contents sent for each run are compared."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from launcher.values.software.requirement import distribution
 
 STARS = "***"
 _MODEL_FILES = ("config.json", "adapter_config.json")
-"""The files that mark a model folder for `from_pretrained` of transformers and peft: each has at least one."""
+"""Files of which a model folder has at least one, for `from_pretrained` of transformers and peft."""
 _MODEL_SUFFIXES = (".json", ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf")
 """The suffixes of model files; a user's script may read a model from other files than `_MODEL_FILES`."""
 

@@ -1,4 +1,4 @@
-"""The variables of a job: those of the command line, and the objections to recording them."""
+"""The variables that a command line gives to a job, and the objections to recording a job's variables."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def read_here(task: Task) -> Model | None:
 
 
 def read_teacher(task: Task) -> Model | None:
-    """Return the job's teacher, or that of its setting `teacher`; None if it is missing or not on this machine."""
+    """Return the job's teacher, from its key or its setting `teacher`; None if it is missing or not on this machine."""
     if task.job.teacher is not None:
         return _read(task, "teacher", task.job.teacher)
     named = task.job.settings.get("teacher")

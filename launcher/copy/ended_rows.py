@@ -1,6 +1,6 @@
-"""A cache of the rows of ended runs in `launch ps`, so that listing thousands need not read several files of each.
+"""A cache of the rows of ended runs in `launch ps`, so that a list of thousands need not read several files of each run.
 
-A row is valid while the folder of the local copy, and that of the index entry, are unchanged.
+A row is valid while two folders of the run are unchanged: that of the local copy, and that of the index entry.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ __all__ = ["IndexEntry", "folder", "knows", "place", "runs"]
 class IndexEntry(Record):
     """A run of this user.
 
-    `machine` is the name of the machine that the host `local` meant. `plan` is the SHA-256 of the run's plan,
+    For a run on the host `local`, `machine` is the name of that computer. `plan` is the SHA-256 of the run's plan,
     empty until this client has the plan. `order` is the number of the launch, 0 for a run of another client.
     `copies` are the folders that may hold a local copy, as hints. Times are in seconds since 1970.
     """
@@ -57,12 +57,12 @@ class IndexEntry(Record):
 
     @property
     def elsewhere(self) -> str | None:
-        """The machine that the run is on, if its host `local` is another machine than this one; else None."""
+        """The name of the run's computer, if the run's host is `local` on another computer than this one; else None."""
         return self.machine if self.machine not in (None, this_machine()) else None
 
 
 def this_machine() -> str:
-    """Return this machine's name and the start of its id, if it has one, because names are not unique."""
+    """Return this machine's name with the start of its machine id, if it has one, because names are not unique."""
     with contextlib.suppress(OSError):
         return f"{platform.node()}/{Path('/etc/machine-id').read_text()[:8].strip()}".rstrip("/")
     return platform.node()
@@ -125,7 +125,7 @@ def copies_of(run: str) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def alone(run: str, errand: str) -> Iterator[None]:
-    """Hold the lock of a task, so that only one process of this user does it for a run at a time.
+    """Hold the lock of a task on a run, so that only one process of this user performs the task at a time.
 
     Raises OSError.
     """
@@ -175,7 +175,7 @@ def update(entry: IndexEntry, **news: object) -> IndexEntry:
     if changed != entry:
         write_durably(where / FILE, _written(changed))
     else:
-        sync(where / FILE)  # the command that wrote it may have died before it was synced
+        sync(where / FILE)  # the command that wrote the file may have died before its sync
     _sync_folders(where)
     return changed
 

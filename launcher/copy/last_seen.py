@@ -15,7 +15,7 @@ from launcher.values.record import Summary, is_terminal
 
 
 def last_answer(local_copy: LocalCopy, least_s: float = 0.0) -> str | None:
-    """Say when a run's host last answered; None if unknown, or less than `least_s` seconds ago."""
+    """Return a sentence with the time of the host's last answer; None if unknown, or less than `least_s` seconds ago."""
     reached = local_copy.reached()
     if reached is None or time.time() - reached < least_s:
         return None

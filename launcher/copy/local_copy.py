@@ -104,9 +104,9 @@ class LocalCopy:
 
     @contextlib.contextmanager
     def alone(self, errand: str) -> Iterator[None]:
-        """Hold the lock of a task, so that only one client of this local copy does it at a time.
+        """Hold the lock of a task, so that only one client of this local copy performs the task at a time.
 
-        The lock ends with its process. Raises RunError if the disk refuses.
+        The lock ends with its process. Raises RunError on a disk error.
         """
         path = self.folder / f".{errand}.lock"
         with contextlib.ExitStack() as stack:
@@ -148,9 +148,10 @@ class LocalCopy:
     def bind(self, host: Host, root_id: str, plan: Plan, batch: str | None = None) -> None:
         """Add a new run to the index, with its host, root and plan, and make its folder with the plan.
 
-        All of it is durable on return. The run may begin only then; otherwise its place could be lost.
+        All of it is durable on return. The run may begin only after that: otherwise a crash of this computer could
+        lose the record of its host.
         `batch` is the batch that the run belongs to. The run becomes this user's latest launch, unless it is in
-        the index already. Raises RunError if the disk refuses.
+        the index already. Raises RunError on a disk error.
         """
         content, was_known = plan.to_file(), self.entry is not None
         self._may_have_begun = False
@@ -218,7 +219,7 @@ class LocalCopy:
         )
 
     def _check_copy(self, made: index.IndexEntry) -> None:
-        """Raise OtherRootError if the local copy is of a run in another root, as older versions recorded in client.json."""
+        """Raise OtherRootError if the local copy has a `client.json`, of an older version, that names another root."""
         root = self.files.read_json("client.json").get("root")
         if isinstance(root, str) and root not in ("", made.root):
             raise OtherRootError(self._other_root(made.host.name))
@@ -293,7 +294,7 @@ class LocalCopy:
         return self.place_in_order()[0]
 
     def mark_freed(self) -> None:
-        """Record that the run was removed from its host. Raises RunError if the disk refuses."""
+        """Record that the run was removed from its host. Raises RunError on a disk error."""
         with self.disk_errors(index.place(self.run)):
             if (entry := self.entry) is not None:
                 index.update(entry, freed=time.time())
@@ -349,7 +350,7 @@ class LocalCopy:
     def took_s(self) -> float | None:
         """Return the running time of the run over all its attempts, up to its host's last answer if it still runs.
 
-        Time in a scheduler's queue, between attempts, or in a wait for room or a card does not count. None if
+        Time in a scheduler's queue, between attempts, or in a wait for disk space or a card does not count. None if
         nothing of the run's record is here.
         """
         began, launched, reached = self.record.began(), self.launched(), self.reached()
@@ -357,7 +358,7 @@ class LocalCopy:
 
     @functools.cached_property
     def record(self) -> RunRecord:
-        """The part of the run's record that is here."""
+        """The part of the run's record that is in this local copy."""
         return RunRecord(self.files, self.disk_errors)
 
     @functools.cached_property
@@ -395,7 +396,7 @@ class LocalCopy:
         return build(Plan, record, file=file)
 
     def state(self) -> RunState | None:
-        """Return the last fetched state; `None` before the first.
+        """Return the last fetched state; `None` if no state was fetched.
 
         A run that was removed before its end was recorded (the disk may have been full) counts as stopped, as
         does a removed run without any fetched state.

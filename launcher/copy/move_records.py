@@ -1,7 +1,8 @@
 """The runs that this user has moved to another host: `moved.json` beside a run's entry in the index.
 
-A run whose old host must still be informed has a file with its name in the index's `.abandoned`. The file is
-made before `moved.json` is written, so that no run is missed; without `moved.json` it has no effect.
+While a run's old host must still be informed, the folder `.abandoned` of the index has a file with the run's
+name. The file is made before `moved.json` is written, so that no run is missed; without `moved.json` it has no
+effect.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def _is_unreadable(local_copy: LocalCopy) -> bool:
 
 
 def has_begun(recorded_move: MoveRecord) -> bool:
-    """Return whether the index has the successor: it has begun, or was about to."""
+    """Return whether the index has the successor. If so, the successor has begun or was about to begin."""
     return index.knows(recorded_move.run)
 
 
@@ -151,7 +152,7 @@ def beginning(local_copy: LocalCopy, recorded_move: MoveRecord) -> str:
 def intend(local_copy: LocalCopy, target: MovedTo, given_up: str | None = None) -> MoveRecord:
     """Record the intended successor of a run, before its old host, which is reachable, is informed.
 
-    `given_up` is an earlier successor that never began. Raises RunError if the disk refuses.
+    `given_up` is an earlier successor that never began. Raises RunError on a disk error.
     """
     return _change(local_copy, lambda before: _successor(before, target, given_up))
 
@@ -159,7 +160,7 @@ def intend(local_copy: LocalCopy, target: MovedTo, given_up: str | None = None) 
 def abandon(local_copy: LocalCopy, target: MovedTo, given_up: str | None = None) -> MoveRecord:
     """Record that a run continues elsewhere without its host's knowledge. An earlier such record remains.
 
-    `given_up` is an earlier successor that never began, and is replaced. Raises RunError if the disk refuses.
+    `given_up` is an earlier successor that never began, and is replaced. Raises RunError on a disk error.
     """
 
     def next_record(before: MoveRecord | None) -> MoveRecord:
@@ -172,7 +173,7 @@ def abandon(local_copy: LocalCopy, target: MovedTo, given_up: str | None = None)
 
 
 def _successor(before: MoveRecord | None, target: MovedTo, given_up: str | None) -> MoveRecord:
-    """Return the record of a new successor; it keeps the notes about informing the old host."""
+    """Return the record of a new successor, with the previous record's values about the old host."""
     never_began = (*(before.given_up if before is not None else ()), *([given_up] if given_up else ()))
     heard = {"abandoned": before.abandoned, "told": before.told} if before is not None else {}
     return MoveRecord(**dict(target), **heard, given_up=tuple(dict.fromkeys(never_began)))
@@ -181,7 +182,7 @@ def _successor(before: MoveRecord | None, target: MovedTo, given_up: str | None)
 def note(local_copy: LocalCopy, **news: object) -> MoveRecord:
     """Add new facts to the record of a move.
 
-    Raises RunError if the disk refuses, or if the record is missing.
+    Raises RunError on a disk error, or if the record is missing.
     """
 
     def next_record(before: MoveRecord | None) -> MoveRecord:
@@ -209,7 +210,7 @@ def pending() -> list[str]:
 def forget(local_copy: LocalCopy) -> None:
     """Remove the mark that a host must be informed, unless the record still requires it.
 
-    Raises RunError if the disk refuses.
+    Raises RunError on a disk error.
     """
     if not index.knows(local_copy.run):
         _mark(local_copy).unlink(missing_ok=True)

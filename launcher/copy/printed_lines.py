@@ -74,7 +74,7 @@ class PrintedLines:
         return start.decode("utf-8", "replace")
 
     def skip(self, name: str, data: bytes) -> None:
-        """Skip lines that another client has shown; the last one may continue."""
+        """Skip lines that another client has shown; the last line may be unfinished."""
         self._keep(name, data[-LONGEST_START:].rpartition(b"\n")[2])
 
     def take(self, name: str, data: bytes) -> list[Printed]:

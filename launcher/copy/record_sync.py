@@ -50,7 +50,7 @@ class News(NamedTuple):
 
 
 class _SyncedPiece(Record):
-    """A piece of a file: JSON files arrive whole, the others grow from an offset in bytes."""
+    """A piece of a file: a whole JSON file, or the new bytes of a growing file from an offset."""
 
     path: str
     offset: Annotated[int, Field(ge=0)]
@@ -88,7 +88,7 @@ class RecordSync:
     def load(self, shown: Mapping[str, int] | None = None) -> list[Event]:
         """Set the cursors from the files on the disk; return their events.
 
-        Raises RunError if the disk refuses. With `shown`, bytes of events and logs beyond the given numbers
+        Raises RunError on a disk error. With `shown`, bytes of events and logs beyond the given numbers
         count as not read yet.
         """
         return [
@@ -101,7 +101,7 @@ class RecordSync:
     def load_cursors(self) -> None:
         """Set the cursors from the files on the disk, without reading the events.
 
-        Raises RunError if the disk refuses.
+        Raises RunError on a disk error.
         """
         for name, data in self._load_files(None):
             if name.endswith("events.jsonl"):
@@ -158,7 +158,7 @@ class RecordSync:
         """Return the arguments of a `read`: the cursors, and the first folder that is requested."""
         folders = {name: name.partition("/")[0] for name in self._cursors if "/" in name}
         cursors = {name: self._cursors[name] for name, folder in folders.items() if int(folder) >= self._from}
-        entry = self._local_copy.entry  # a plan here counts only once its host has sent the same one
+        entry = self._local_copy.entry  # a local plan counts only after the host has sent the same plan
         has_plan = (entry is None or bool(entry.plan)) and self._files.is_file(PLAN)
         return {"cursors": cursors, "from": self._from, "state": self._seen_state, "plan": has_plan}
 
@@ -166,7 +166,7 @@ class RecordSync:
         """Write the parts of an answer to the disk; return their contents.
 
         Raises ConnectionLostError for an answer that does not fit the request, such as an unknown path or a
-        gap, and RunError if the disk refuses.
+        gap, and RunError on a disk error.
         """
         try:
             update = _Update.model_validate(answer.values, strict=True)

@@ -20,7 +20,7 @@ _NOT_AGAIN = {"wait_s": 0.0, "is_sure": False, "most_cents": None}
 
 
 class Request(NamedTuple):
-    """The options of a command line; None for those not given.
+    """The options of a command line; None for an option that was not given.
 
     `most_cents` is the cost limit of a batch for one rented machine.
     """

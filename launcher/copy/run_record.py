@@ -36,7 +36,7 @@ class Reached(NamedTuple):
 class RunRecord:
     """The record of one run in its local copy: plan, states, events and logs.
 
-    It is another machine's data.
+    It is untrusted data from another machine.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class RunRecord:
                         yield event
 
     def marked_events(self, folder: str, *marks: bytes) -> Iterator[Event]:
-        """Yield an attempt's events whose lines have one of these marks: only a few of millions are parsed."""
+        """Yield the events of an attempt whose lines contain one of these marks. Other lines, often millions, are not parsed."""
         try:
             lines = self._files.read(f"{folder}/events.jsonl", MAX_GROWTH).splitlines()
         except OSError:

@@ -37,12 +37,12 @@ class TrainingStart(NamedTuple):
 
     @property
     def steps(self) -> list[LedgerLine]:
-        """The lines of the steps that it began."""
+        """The lines of the steps that began after this start."""
         return [line for line in self.lines if line.step is not None]
 
     @property
     def last(self) -> int:
-        """The number of the last step that it began."""
+        """The number of the last step that began after this start."""
         return max((line.step or 0 for line in self.steps), default=self.begin)
 
 

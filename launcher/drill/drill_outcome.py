@@ -49,7 +49,7 @@ FAULTS = (
     Fault("checkpoint-torn", "the newest checkpoint is cut short", By.HOST, intervals=2, first=INTERVAL + 2),
     Fault("job-requeued", "Slurm ends the job and starts it again", By.HOST, ("slurm",), seconds=40),
 )
-"""All faults, one row of a drill each."""
+"""All faults. Each is one row of a drill."""
 
 
 class Planned(NamedTuple):

@@ -252,7 +252,7 @@ def _followed_to_its_end(started: Started, view: NullView, problems: list[str]) 
 class _Following(NullView):
     """Counts lost connections.
 
-    Raises the error of one that is lost after `until`, a time of the monotonic clock.
+    After `until`, a time of the monotonic clock, it raises the error of a lost connection.
     """
 
     def __init__(self, until: float) -> None:

@@ -44,7 +44,7 @@ def points(event: Event) -> list[Point]:
 
 
 LOG_BYTES = "log_bytes"
-"""The size of the attempt's log, which an agent's `host` event holds. It is not one of the host's figures."""
+"""The size of the attempt's log. It is in an agent's `host` events, but is not a figure of the host."""
 
 
 def host_points(event: Event) -> list[Point]:

@@ -48,7 +48,7 @@ def summarize(figures: Iterable[Point]) -> dict[str, FigureSummary]:
 
 
 def thinned(figures: Iterable[Point], most: int) -> dict[str, list[Point]]:
-    """Return points by name, fewer than twice `most` per name: neighbours are replaced by their mean as needed."""
+    """Return points by name, fewer than twice `most` per name: if needed, neighbouring points are replaced by their mean."""
     series: dict[str, list[Point]] = {}
     sizes: dict[str, int] = {}  # per name, the number of figures behind each kept point
     groups: dict[str, list[Point]] = {}

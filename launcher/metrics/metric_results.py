@@ -51,7 +51,7 @@ class MetricResult(NamedTuple):
 
 
 def goal_of(name: str) -> Goal | None:
-    """Return whether less or more of a metric is better, by its name; None if the name does not show it.
+    """Return the better direction of a metric, judged by its name; None if the name does not show it.
 
     Example: `eval_loss` is "min", `val/accuracy` is "max", `grad_norm` and `tokens_per_s` are None.
     """

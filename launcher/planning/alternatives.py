@@ -51,8 +51,8 @@ class Change(NamedTuple):
 def what_fits(plan: Plan, cards: Iterable[Profile]) -> Iterator[str]:
     """Yield alternatives to a plan that does not fit, `MOST` at most.
 
-    Single changes come first. Then come pairs of changes that do not fit alone. A pair may include a card
-    that is smaller than the one that fits alone.
+    First come single changes that make the plan fit. Then come pairs of changes, neither of which is enough alone;
+    a card in a pair is smaller than the card that would be enough alone.
     """
     proposals = itertools.chain(_smaller_teacher(plan), _changes_that_fit(plan, cards))
     yield from itertools.islice(proposals, MOST)
@@ -108,7 +108,7 @@ def _fits(plan: Plan, *changes: Change) -> bool:
         method=plan.method,
         attention=first.attention,
         compile=first.compile,
-        checkpointing=plan.checkpointing,  # on, because nothing fits, unless it is impossible or set to false
+        checkpointing=plan.checkpointing,  # already on, as nothing fits; off if impossible or set to false
         settings=dict(plan.settings),
     )
     card = plan.profile
@@ -169,7 +169,7 @@ def _checkpointing(plan: Plan) -> Iterator[Change]:
 
 
 def _optimizers(plan: Plan, kind: str) -> Iterator[Change]:
-    """Yield the plan's optimizer, or the smaller ones of transformers' Trainer if the job has no teacher."""
+    """Yield the plan's optimizer, or, if the job has no teacher, optimizers of transformers' Trainer that need less memory."""
     if kind == "optimizer" and plan.settings["optim"] != "auto":
         words = "the plan's optimizer, which can keep weights in bf16"
         yield Change("optimizer", words, "--set settings.optim=auto", settings={"optim": "auto"})

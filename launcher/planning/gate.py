@@ -279,7 +279,7 @@ def _card(plan: Plan, facts: Facts) -> list[Finding]:
 
 
 def _slices(plan: Plan, facts: Facts) -> list[Finding]:
-    """Refuse several slices of cards (MIG): a process sees only one of them, by NVIDIA's MIG user guide."""
+    """Refuse several slices of cards (MIG): according to NVIDIA's MIG user guide, a process sees only one of them."""
     slices = [
         uuid for uuid in choose_gpus(plan.profile, facts, plan.profile.count) if uuid.startswith("MIG-")
     ]
@@ -368,7 +368,7 @@ def _environment_mend(name: str) -> str:
 
 
 def interpreter_findings(name: str, facts: Facts) -> list[Finding]:
-    """Refuse a host, called `name` in messages, whose Python for jobs cannot be used."""
+    """Refuse a host whose Python for jobs cannot be used. `name` is the host's name in messages."""
     interpreter = facts.interpreter
     if interpreter is None or not interpreter.error:
         return []
@@ -482,7 +482,10 @@ def _runtime_findings(plan: Plan, facts: Facts, host: Host, own: HostChecks) -> 
 
 
 def engine_findings(name: str, facts: Facts, host: Host) -> list[Finding]:
-    """Refuse a container on a host, called `name` in messages, without a usable engine; note one that runs as root."""
+    """Refuse a container on a host without a usable engine; note a container that runs as root.
+
+    `name` is the host's name in messages.
+    """
     if engine(host, facts) is not None:
         message = f"the container runs as root, because you are root on {name}: its files will belong to root"
         return [Finding(level="note", code="container-root", message=message)] if facts.user == "root" else []

@@ -24,7 +24,7 @@ class StepMemory(Part):
 class LadderShown(Shape):
     """`launch explain`: the precisions of a job on a card, the excluded ones, and the findings of a launch.
 
-    `memory` has one entry for each rung; it is empty if the model is unknown. `checkpointing`: with activation checkpointing.
+    `memory` has one entry for each rung; it is empty if the model is unknown. `checkpointing`: activation checkpointing is on.
     """
 
     kind: Literal["ladder"] = "ladder"

@@ -47,9 +47,9 @@ class Entered(Shape):
 class BatchItem(Shape):
     """`launch batch`, a line for each change, and `launch batch status`, a line for each item.
 
-    `state` is the state of the item's run if known here, `begun` if it is not known yet, and the item's state in the queue if it has
-    no run. `seen` is the time of its host's last answer. `hours` and `gpu_hours` are totals over its runs; `cost` is the
-    cost of the machines rented for them, in dollars. `values` are its values of the matrix.
+    `state` is the state of the item's run if known here, `begun` if it is not known yet, and the item's state in the queue
+    if it has no run. `seen` is the time of its host's last answer. `hours` and `gpu_hours` are totals over its runs; `cost`
+    is the cost of the machines rented for them, in dollars. `values` are its values of the matrix.
     """
 
     kind: Literal["item"] = "item"

@@ -305,7 +305,7 @@ def _notes(rung: RungReport, report: VerificationReport) -> str:
 
 
 def _why_not_compared(rung: RungReport, report: VerificationReport) -> str:
-    """Return why a rung's gradient was not compared with that of fp32; empty for the fp32 rung itself."""
+    """Return the reason why a rung's gradient was not compared with fp32's; empty for the fp32 rung itself."""
     plain = next(
         (one for one in report.rungs if one.precision.mode == "fp32" and not one.precision.tf32), None
     )
