@@ -16,8 +16,7 @@ from testbed.cards import DRIVER, uuid_of
 from testbed.client import is_gone, missing, until
 from testbed.tables import mostly_long
 
-from launcher.agent.cards import nvidia as looking
-from launcher.agent.cards import other_vendors
+from launcher.agent.cards import nvidia, other_vendors
 from launcher.agent.diagnosis import diagnose
 from launcher.agent.liveness.ownership import Owner
 from launcher.agent.system import process
@@ -26,7 +25,7 @@ from launcher.values.facts import Gpu
 
 def look(root="/nowhere"):
     """One look, as the client reads it."""
-    told = looking.look(str(root))
+    told = nvidia.read_cards(str(root))
     return [Gpu.model_validate(gpu, strict=False) for gpu in told.pop("gpus")], told
 
 
@@ -142,7 +141,7 @@ def test_a_card_in_slices_is_its_slices_each_with_its_own_memory(cards, library)
     )  # fmt: skip
     assert (small.name, small.memory_mib, small.index) == ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 4864, 1)
     assert [holder.pid for holder in (*large.holders, *small.holders)] == [held.pid] * 2
-    assert {large.uuid, small.uuid} < looking.listed()
+    assert {large.uuid, small.uuid} < nvidia.listed()
     cards.change(1, mig_mode_current="Disabled")
     assert [gpu.uuid for gpu in look()[0]] == [uuid_of(0), uuid_of(1)]
 
@@ -209,15 +208,15 @@ def test_a_lost_card_is_told_beside_those_that_are_there(cards):
     assert gpu.uuid == uuid_of(1)
     assert "GPU is lost" in more["gpu_error"]
     row = "1, [GPU is lost], [GPU is lost], [GPU is lost]"
-    found = looking.read_answer(("index", "uuid", "name", "compute_cap"), 0, row, "")
-    assert looking.read_card(found.rows[0], {}) is None
+    found = nvidia.read_answer(("index", "uuid", "name", "compute_cap"), 0, row, "")
+    assert nvidia.read_card(found.rows[0], {}) is None
     assert found.error == f"nvidia-smi: GPU {row.replace(',', '')}"
 
 
 def test_no_nvidia_smi_is_no_card_and_no_error(monkeypatch, tmp_path):
     """As on most machines."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert looking.look("/nowhere") == {"gpus": [], "gpu_error": None}
+    assert nvidia.read_cards("/nowhere") == {"gpus": [], "gpu_error": None}
 
 
 CELLS = st.text(max_size=12) | st.sampled_from(["0", "7", "[N/A]", "Enabled", "00000000:3B:00.0", uuid_of(0)])
@@ -226,9 +225,9 @@ CELLS = st.text(max_size=12) | st.sampled_from(["0", "7", "[N/A]", "Enabled", "0
 @given(st.text() | st.lists(CELLS, min_size=2, max_size=12).map(",".join), st.integers(0, 9))
 def test_any_line_of_nvidia_smi_is_data(line, code):
     """A line is a card or none; it is never an error of ours, and what is a number is one."""
-    answer = looking.read_answer(looking._FIELDS, code, line, "")
+    answer = nvidia.read_answer(nvidia._FIELDS, code, line, "")
     for row in answer.rows:
-        found = looking.read_card(row, {})
+        found = nvidia.read_card(row, {})
         assert found is None or Gpu.model_validate(found).index >= 0
 
 
@@ -248,22 +247,22 @@ def test_the_drivers_errors_are_those_of_the_card_in_that_place(cards, tmp_path,
 
 def test_a_kernel_log_that_may_not_be_read_is_no_error(monkeypatch):
     """It is root's alone on most hosts; this machine's own is read where it may be."""
-    looking._kernel_log()
+    nvidia._kernel_log()
     monkeypatch.setattr(looking, "KERNEL_LOG", "/nowhere")
-    assert looking._xids() == {}
+    assert nvidia._xids() == {}
 
 
 def test_the_mps_daemon_is_known_by_its_name_and_by_its_folder(tmp_path, monkeypatch):
     """Either: processes may be hidden, and the folder may be another one."""
     monkeypatch.setattr(looking, "MPS_FOLDER", str(tmp_path / "missing"))
-    assert not looking.has_mps()
+    assert not nvidia.has_mps()
     shutil.copy("/bin/sleep", tmp_path / "nvidia-cuda-mps-control")
     with running([tmp_path / "nvidia-cuda-mps-control", "1000"]):
-        until(looking.has_mps, "the daemon")
-    assert not looking.has_mps()
+        until(nvidia.has_mps, "the daemon")
+    assert not nvidia.has_mps()
     (tmp_path / "control").touch()
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
-    assert looking.has_mps()
+    assert nvidia.has_mps()
 
 
 # who holds them
@@ -332,7 +331,7 @@ def test_a_dead_holder_that_nobody_collects_holds_nothing(cards):
     assert process.find(held.pid).letter == "Z"
     assert holders() == {}
     row = {"gpu_uuid": uuid_of(0), "pid": str(held.pid), "used_memory": "9", "process_name": "python"}
-    ((_, told),) = looking._holders("/nowhere", [row])
+    ((_, told),) = nvidia._holders("/nowhere", [row])
     assert (told["state"], told["command"]) == ("Z", "python")
     assert "its parent has to collect it" in told["means"]
     assert not Gpu(index=0, uuid="u", name="n", holders=(told,)).is_held
@@ -362,7 +361,7 @@ def test_a_process_that_waits_for_a_driver_hides_no_other(cards, monkeypatch):
     """The memory of such a process cannot be read before the driver answers: what lies there is not waited for."""
     cards.put("l40s")
     stuck, other = cards.hold(0), cards.hold(0)
-    gone, real, command = threading.Event(), process.find, looking._command
+    gone, real, command = threading.Event(), process.find, nvidia._command
 
     def find(pid):
         found = real(pid)
@@ -379,7 +378,7 @@ def test_a_process_that_waits_for_a_driver_hides_no_other(cards, monkeypatch):
 
     monkeypatch.setattr(process, "find", find)
     monkeypatch.setattr(looking, "_command", hang)
-    monkeypatch.setattr(looking.ownership, "owners_of", owners_of)
+    monkeypatch.setattr(nvidia.ownership, "owners_of", owners_of)
     found = holders()
     gone.set()
     assert (found[stuck.pid].state, found[stuck.pid].ownership) == ("D", "stranger")
@@ -393,7 +392,7 @@ def test_a_holder_of_another_pid_namespace_is_told_as_far_as_nvidia_smi_does():
     with subprocess.Popen(["true"]) as past:
         pass
     row = {"gpu_uuid": "u", "pid": str(past.pid), "used_memory": "70", "process_name": "py\x1b[31mthon"}
-    ((uuid, told),) = looking._holders("/nowhere", [row])
+    ((uuid, told),) = nvidia._holders("/nowhere", [row])
     assert (uuid, told["state"], told["user"], told["start"]) == ("u", None, None, None)
     assert (told["command"], told["memory_mib"], told["ownership"]) == ("py [31mthon", 70, "stranger")
     assert "another pid namespace" in told["means"]
@@ -402,9 +401,9 @@ def test_a_holder_of_another_pid_namespace_is_told_as_far_as_nvidia_smi_does():
 def test_a_command_line_is_bounded_and_steers_no_terminal():
     """It is a stranger's text."""
     with running(["sleep", "1000"]) as plain:
-        until(lambda: looking._command(plain.pid) == "sleep 1000", "its words")
-    text = looking.printable("\x1b]0;title\x07" + "x" * 900 + "\u202e")
-    assert len(text) <= looking.MAX_CHARS
+        until(lambda: nvidia._command(plain.pid) == "sleep 1000", "its words")
+    text = nvidia.printable("\x1b]0;title\x07" + "x" * 900 + "\u202e")
+    assert len(text) <= nvidia.MAX_CHARS
     assert text.isprintable()
 
 
@@ -424,7 +423,7 @@ HEX = "0123456789abcdef" * 4
 )
 def test_a_container_is_known_by_its_cgroup(text, short):
     """Docker's, containerd's and podman's names, in both versions of cgroups."""
-    found = looking._CONTAINER.search(text)
+    found = nvidia._CONTAINER.search(text)
     assert (found[1][:12] if found else None) == short
 
 
