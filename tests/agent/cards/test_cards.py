@@ -187,7 +187,7 @@ def test_gpus_of_other_makers_are_named(tmp_path, made, told):
 )
 def test_a_query_that_fails_costs_its_own_answer(cards, monkeypatch, fault, error):
     """Cards without holders say that the holders are not known; no card says why there is none."""
-    monkeypatch.setattr(looking, "SMI_TIMEOUT_S", 2)
+    monkeypatch.setattr(nvidia, "SMI_TIMEOUT_S", 2)
     cards.put("l40s")
     cards.hold(0)
     cards.fail("compute-apps", fault)
@@ -240,7 +240,7 @@ def test_the_drivers_errors_are_those_of_the_card_in_that_place(cards, tmp_path,
     lines = ["6,1,0,-;NVRM: Xid (PCI:0000:03:00): 13, pid=77, name=python, Graphics Exception"] * 9
     lines += ["4,2,0,-;NVRM: Xid (PCI:0000:03:00): 79, GPU has fallen off the bus.", "4,3,0,-;usb 1-1: Xid 5"]
     (tmp_path / "kmsg").write_text("\n".join(lines))
-    monkeypatch.setattr(looking, "KERNEL_LOG", str(tmp_path / "kmsg"))
+    monkeypatch.setattr(nvidia, "KERNEL_LOG", str(tmp_path / "kmsg"))
     first, second = look()[0]
     assert (first.xids, second.xids) == ((), (13,) * 7 + (79,))
 
@@ -248,13 +248,13 @@ def test_the_drivers_errors_are_those_of_the_card_in_that_place(cards, tmp_path,
 def test_a_kernel_log_that_may_not_be_read_is_no_error(monkeypatch):
     """It is root's alone on most hosts; this machine's own is read where it may be."""
     nvidia._kernel_log()
-    monkeypatch.setattr(looking, "KERNEL_LOG", "/nowhere")
+    monkeypatch.setattr(nvidia, "KERNEL_LOG", "/nowhere")
     assert nvidia._xids() == {}
 
 
 def test_the_mps_daemon_is_known_by_its_name_and_by_its_folder(tmp_path, monkeypatch):
     """Either: processes may be hidden, and the folder may be another one."""
-    monkeypatch.setattr(looking, "MPS_FOLDER", str(tmp_path / "missing"))
+    monkeypatch.setattr(nvidia, "MPS_FOLDER", str(tmp_path / "missing"))
     assert not nvidia.has_mps()
     shutil.copy("/bin/sleep", tmp_path / "nvidia-cuda-mps-control")
     with running([tmp_path / "nvidia-cuda-mps-control", "1000"]):
@@ -377,7 +377,7 @@ def test_a_process_that_waits_for_a_driver_hides_no_other(cards, monkeypatch):
         return {pid: Owner("ours-live", "r") for pid in pids}
 
     monkeypatch.setattr(process, "find", find)
-    monkeypatch.setattr(looking, "_command", hang)
+    monkeypatch.setattr(nvidia, "_command", hang)
     monkeypatch.setattr(nvidia.ownership, "owners_of", owners_of)
     found = holders()
     gone.set()
