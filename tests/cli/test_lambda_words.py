@@ -452,7 +452,7 @@ def test_a_stranger_is_never_proposed_to_be_ended(person, service):
     (account,) = service.state.accounts
     stranger = service.state.stranger(account, "someone-elses")
     text = person.ok("ps", "--host", "r")
-    assert f"{stranger.id}, gpu_1x_a10, us-east-1, booting, not of a launcher" in text
+    assert f"{stranger.id}, gpu_1x_a10, us-east-1, booting, not rented by launcher" in text
     assert "launch reconcile --adopt INSTANCE" in text
     assert f"--adopt {stranger.id}" not in text
     for nonce in ("abcdefgh2345", "bcdefghi3456"):
@@ -468,8 +468,8 @@ def test_a_computer_without_runs_there_hears_what_the_account_has(person, servic
         account, "launch-261122-sft-k3f9w2-abcdefgh2345", {"launch:nonce": "abcdefgh2345"}
     )
     text = person.ok("ps", "--host", "r")
-    assert "runs of another computer are visible only there" in text
-    assert f"{one.id}, gpu_1x_a10, us-east-1, booting, of a launcher" in text
+    assert "runs of another computer are visible only on that computer" in text
+    assert f"{one.id}, gpu_1x_a10, us-east-1, booting, rented by launcher" in text
     assert f"launch reconcile --adopt {one.id}" in text
     assert json.loads(person.ok("ps", "--host", "r", "--json"))["runs"] == []
     del person.variables["LAMBDA_API_KEY"]

@@ -38,7 +38,7 @@ class Backend:
         return connecting.connect(host)
 
     def open_shared_connection(self, host: Host) -> SharedConnection:
-        """Return a shared connection to a host. It opens for the first client. Raises what `connect` raises."""
+        """Return a shared connection to a host, which opens for the first client. Raises the errors of `connect`."""
         from launcher.transport import connecting
 
         return connecting.open_shared_connection(host)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 def account_words(host: Host, settings: RentalSettings) -> list[str]:
     """Return lines that list an account's rented machines and say where their runs are visible."""
-    first = f"{host.name}: no run of this computer; runs of another computer are visible only there"
+    first = (
+        f"{host.name}: no run of this computer; runs of another computer are visible only on that computer"
+    )
     try:
         with contextlib.closing(open_account(settings)) as account:
             found = [one for one in account.provider.instances() if one.is_billed]
@@ -38,13 +40,15 @@ def account_words(host: Host, settings: RentalSettings) -> list[str]:
 
 
 def _proposed(found: list[Instance]) -> str:
-    """Return the id of the only machine that a launcher rented, else the placeholder INSTANCE."""
+    """Return the id of the machine that launcher rented if it is the only one, else the placeholder INSTANCE."""
     own = [one.id for one in found if one.is_launchers]
     return own[0] if len(own) == 1 else "INSTANCE"
 
 
 def _words(one: Instance) -> str:
     maker = (
-        f"of a launcher, {one.name}" if one.is_launchers else f"not of a launcher, {one.name or 'no name'}"
+        f"rented by launcher, {one.name}"
+        if one.is_launchers
+        else f"not rented by launcher, {one.name or 'no name'}"
     )
     return ", ".join(filter(None, (one.id, one.type, one.region, one.word, maker)))

@@ -24,7 +24,7 @@ def alone(client: HostClient, lock: str, title: str, say: Say) -> Iterator[HeldL
     A lost connection releases the lock too.
     """
     while not (answer := client.making.hold(lock)).held:
-        say(f"{title}: another launch makes it")
+        say(f"{title}: another launch is making it")
         time.sleep(POLL_S)
     try:
         yield answer

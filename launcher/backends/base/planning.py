@@ -65,10 +65,10 @@ class Planning:
         return job.image
 
     def profile(self, profile: Profile, request: Resolved, facts: Facts | None) -> Profile:
-        """Return the profile with the number of cards of --gpus.
+        """Return the profile with the number of cards in --gpus.
 
-        A CPU or Apple GPU counts as one card and keeps its profile; the checks of --gpus report another
-        number.
+        A CPU or Apple GPU counts as one card and keeps its profile. If --gpus asks for more, its checks report
+        that.
         """
         count, _ = requested_gpus(request.gpus, profile.count)
         return profile if profile.kind != "cuda" or count == profile.count else profile.of_cards(count)
@@ -78,10 +78,7 @@ class Planning:
         return MACHINE
 
     def limits(self, host: str, wanted: Resources, facts: Facts) -> Sequence[Finding]:
-        """Return the findings about resources that the host can never give.
-
-        The rest of the plan does not matter.
-        """
+        """Return the findings about resources that the host can never give, whatever the rest of the plan is."""
         return ()
 
     def complete(self, plan: Plan, request: Resolved, facts: Facts | None, plan_for: PlanFor) -> Plan:
@@ -96,7 +93,7 @@ class Planning:
         return None
 
     def changed(self, plan: Plan, job: Job) -> Plan:
-        """Return the plan of a resumed run with the changed settings of this kind of host."""
+        """Apply the changed settings of this kind of host to the plan of a resumed run; return the plan."""
         return plan
 
     def check(
@@ -113,7 +110,7 @@ class Planning:
         return check(plan, facts, host, wheels, cards, self.own_checks(plan, facts, host))
 
     def gpus_refusals(self, asked: str, plan: Plan) -> Sequence[Finding]:
-        """Return a refusal if this kind of host does not let the user choose such cards with --gpus."""
+        """Return a refusal if this kind of host does not let the user choose the cards `asked` with --gpus."""
         return ()
 
     def rows(self, plan: Plan) -> Sequence[tuple[str, str]]:
@@ -142,9 +139,9 @@ class Planning:
 
 
 def cannot_go_on(host: str, limit: str, mend: str) -> Finding:
-    """Return the note that a run longer than `limit` ends there, because its script cannot continue.
+    """Return the note that a run longer than `limit` ends at the limit, because its script cannot continue.
 
-    The caller has found from the job's script that it does not resume through the worker.
+    The caller has checked that the job's script does not resume through the worker.
     """
     message = f"{host}: a run longer than {limit} ends as not-restartable: the script never calls worker.resume_from()"
     return Finding(level="note", code="cannot-go-on", message=message, mend=mend)

@@ -34,7 +34,7 @@ NO_JOB = Job(name="none", command=("true",))
 
 
 class CardRequest(NamedTuple):
-    """The cards that a request asks for: one of `profiles`, or any card if that is empty.
+    """The cards that a request asks for: those of one of `profiles`, or any cards if there are no profiles.
 
     `name` is the name that selected the profiles, `gpus` the value of --gpus. `rehearses`: the cards are only
     simulated. `allows_substitute`: other cards are acceptable.
@@ -48,7 +48,7 @@ class CardRequest(NamedTuple):
 
 
 class HostCards(NamedTuple):
-    """The facts of a host for a plan, the profile of the job's cards, and the reason if there was a choice.
+    """A host's facts for a plan, the profile of the job's cards, and the reason for it if there was a choice.
 
     For a cluster, the facts are those of its login node with the cards expected on a compute node.
     """
@@ -90,7 +90,7 @@ class Probing:
     is_expected_only: ClassVar[bool] = False
     """Whether a host cannot be probed before a run, so that its facts are expectations."""
     whose: ClassVar[str] = ""
-    """The owner of the probed facts if the job runs on another machine, e.g. `the login node's`."""
+    """The machine with the probed facts if the job runs on another one, as a genitive: `the login node's`."""
 
     def choose(self, host: Host, asked: CardRequest, lookup: Lookup) -> MachineChoice | None:
         """Return the machine to request; None if the probe decides.
@@ -243,7 +243,7 @@ def choose_profile(
 ) -> tuple[Profile, str]:
     """Return the profile that fits a probe, and the reason if there was a choice between cards.
 
-    The profile is one of `profiles`, or of all `known` ones if that is empty. If the host has none of the
+    The profile is one of `profiles`; without any, one of all `known` profiles. If the host has none of the
     named cards, it is the first of `profiles`, and the gate then refuses it. Raises UnknownNameError for
     cards without a profile.
     """

@@ -59,8 +59,8 @@ def offers(host: Host) -> tuple[InstanceOffer, ...]:
 def offering_host(name: str | None) -> Host:
     """Return the renting host of this name, else the project's default, else the first one.
 
-    Without a renting host, return a provider's account that needs no table to list its offers. Raises
-    UsageError if the named host rents nothing.
+    If no host rents machines, return the account of a provider whose offers can be listed without a table.
+    Raises UsageError if the named host rents nothing.
     """
     accounts = {one.name: one for kind in PACKAGES if (one := host_kind(kind).offering) is not None}
     if name is not None and name not in accounts:
@@ -79,7 +79,7 @@ def offering_host(name: str | None) -> Host:
 def choose(
     host: Host, profiles: Sequence[Profile], gpus: str | None, job: Job, offered: Iterable[InstanceOffer]
 ) -> RentalChoice:
-    """Return the offers that fit a job: one of the named profiles, the host's table, and `--gpus`.
+    """Return the offers that fit a job's named profiles, the host's table and `--gpus`.
 
     Raises UnknownNameError, UsageError or RefusedError.
     """

@@ -1,6 +1,6 @@
 """Shared parts of backends that rent a machine for each run.
 
-Only this user's index knows the runs, and no files remain there.
+Only this user's index lists the runs, and no files remain on a machine.
 """
 
 from __future__ import annotations

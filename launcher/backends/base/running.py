@@ -17,17 +17,14 @@ class Running:
     """The running part for a machine that exists already; its agent stores the runs."""
 
     stop_loses: ClassVar[str | None] = None
-    """A description of the loss if an active run is stopped, for the confirmation.
-
-    It is None if the run can save first.
-    """
+    """The loss if an active run is stopped, in words, for the confirmation; None if the run can save first."""
 
     def rental(self, host: Host) -> RentalSettings | None:
-        """Return how to rent a machine for each run of a host; None if runs are on the host itself."""
+        """Return the settings for renting a machine for each run; None if runs are on the host itself."""
         return None
 
     def known_runs(self, host: Host) -> list[LocalCopy] | None:
-        """Return a host's runs from this user's index if the host cannot list them; None if it can."""
+        """Return a host's runs from this user's index; None if the host can list them itself."""
         return None
 
     def service_diagnosis(
@@ -43,6 +40,6 @@ class Running:
     def first_note(self) -> str | None:
         """Return a note for the user before the first run at such a host.
 
-        Return None if there is none, or if a run was made there.
+        Return None if there is no note, or if this user has had a run there.
         """
         return None

@@ -38,7 +38,7 @@ class ResumeInputs(NamedTuple):
     plan: Callable[[], Plan]
     build: Callable[[], BuildOptions]
     secrets: Callable[[Sequence[str]], Mapping[str, str]]
-    """Returns the values of the run's secrets with these names, which the host lacks.
+    """Returns the values of secrets that the host lacks, by the given names.
 
     Raises UsageError or RefusedError.
     """
@@ -64,8 +64,8 @@ class RunResource(NamedTuple):
 class SharedResource(NamedTuple):
     """An object that a runtime keeps for many runs, e.g. an image.
 
-    `created` is in seconds since 1970, `users` the number of runs' resources that use it. An object without a
-    name, left by an interrupted build, has an `id` and the name of the `lock` that the build held.
+    `created` is in seconds since 1970, `users` the number of runs' objects that use it. An object that an
+    interrupted build left has no name, but an `id` and the name of the `lock` that the build held.
     """
 
     kind: str
@@ -177,11 +177,11 @@ class Runtime(ABC):
         """
 
     def start_words(self, job_id: str | None) -> str:
-        """Return the status of a run that `start` has started, in words; `job_id` is the result of `start`."""
+        """Return the status of a run after `start`, in words; `job_id` is the result of `start`."""
         return "attempt 1"
 
     def after_refusal(self, error: AgentError) -> str | None:
-        """Return where to look if the host's scheduler refused the run in `start`; None for any other error."""
+        """Return the command to type if the host's scheduler refused the run; None for another error of `start`."""
         return None
 
     # a recorded run
@@ -227,9 +227,9 @@ class Runtime(ABC):
         return self.client.open_port(port)
 
     def remove(self, run: str) -> str | None:
-        """Remove the runtime's objects of a run that has ended.
+        """Remove the objects that the runtime keeps for an ended run.
 
-        Return a message about those left, with the next step, or None.
+        If some are left, return a message with the next step, else None.
         """
         return None
 
@@ -244,5 +244,5 @@ class Runtime(ABC):
         return []
 
     def discard(self, thing: RunResource | SharedResource) -> bool:
-        """Remove a shared resource, or end and remove a run's resource. Return whether it is gone."""
+        """Remove a shared object, or end and remove a run's object. Return whether it is gone."""
         raise NotImplementedError(f"{self.name} keeps nothing: {thing}")

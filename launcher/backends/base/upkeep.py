@@ -1,4 +1,4 @@
-"""A backend's part outside single runs: when a batch waits, what remains after runs, what launches need."""
+"""A backend's part outside single runs: the waits of a batch, leftovers of runs, the needs of launches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Upkeep:
     """The upkeep part of a machine: its runs share it, and their files stay there."""
 
     preparing_looks: ClassVar[int] = 10
-    """The number of checks after which a batch counts a run in preparation as begun."""
+    """The number of checks after which a batch counts a run that is still in preparation as begun."""
     is_shared: ClassVar[bool] = True
     """Whether a host's runs share one machine; False if each gets its own."""
     keeps_files: ClassVar[bool] = True

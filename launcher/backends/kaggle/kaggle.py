@@ -66,7 +66,7 @@ STATUSES: dict[str, SegmentStatus] = {
 }
 """The segment status for each session status.
 
-Any other counts as running: an unknown word does not prove an end.
+Any other session status counts as running: an unknown word does not prove an end.
 """
 WORDS = {"COMPLETE": "its session has ended", "ERROR": "its session ended in an error"}
 OUTPUT_ROOT = "launch/runs"
@@ -87,7 +87,7 @@ MISSING = (Reason.NOT_FOUND, Reason.FORBIDDEN)
 def open_account(host: Host, settings: KaggleSettings) -> SpooledClient:
     """Return the client of an account: its spool, and the service, which is not contacted yet.
 
-    Raises ServiceAuthError without credentials, HostError.
+    Raises ServiceAuthError without credentials, or HostError.
     """
     return _account(settings).client(host)
 
@@ -95,7 +95,7 @@ def open_account(host: Host, settings: KaggleSettings) -> SpooledClient:
 def open_account_connection(host: Host, settings: KaggleSettings) -> SharedConnection:
     """Return a shared connection to an account. Its clients share the spool's agents, login and segments.
 
-    The first client raises ServiceAuthError without credentials, HostError.
+    The first client raises ServiceAuthError without credentials, or HostError.
     """
     account = functools.cache(lambda: _account(settings))
     return SharedConnection(
@@ -275,7 +275,7 @@ class Account:
         return Packed(text, machine, session_s, () if tree is None else (tree.dataset,))
 
     def _script(self, run: Run, work: Iterable[Member], *, session_s: float, **told: Any) -> str:
-        """Return a segment's script; `told` are more of its settings."""
+        """Return a segment's script; `told` has its other settings."""
         plan, internet = self._plan_of(run), self._settings.internet
         settings = segment_settings(
             plan, run=run.id, place=self.place, internet=internet, session_s=session_s, **told
@@ -417,7 +417,7 @@ class Account:
             carried = payload_of(kernel.blob.source or "")
             settings = SegmentSettings.model_validate_json(unpacked(carried)[SETTINGS])
             if not RUN_ID.fullmatch(settings.run) or self.reference(settings.run, settings.segment) != ref:
-                return None  # perhaps a copy of one
+                return None  # perhaps a copy of a kernel of launcher
             extract_run(carried, folder)
         except (BadFileError, KeyError, ValidationError):
             return None

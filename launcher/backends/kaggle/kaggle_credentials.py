@@ -97,7 +97,7 @@ def has_credentials() -> bool:
 
 
 def _tokens(variables: Mapping[str, str], home: Path) -> Iterator[KaggleLogin]:
-    """Yield the first access token: KAGGLE_API_TOKEN, a token or a file's path, else a file in the home."""
+    """Yield the first access token: from KAGGLE_API_TOKEN (a token or a file's path), else from a file in the home."""
     value = variables.get("KAGGLE_API_TOKEN", "").strip()
     if value:
         file = _file(value)

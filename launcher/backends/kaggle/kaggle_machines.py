@@ -26,8 +26,9 @@ DEFAULT = "NvidiaTeslaT4"
 class Machine(NamedTuple):
     """The cards of a `machineShape`: their number, and their names as nvidia-smi reports them.
 
-    `profiles` are launcher's for all its cards, the smallest first: more than one if the size of its memory
-    is unknown. Memory is that of one card in GB, None if unknown. `open_to` says which accounts get it.
+    `profiles` names launcher's profiles for all the cards, the smallest first: several if the size of the
+    memory is unknown. `memory_gb` is that of one card, None if unknown. `open_to` says which accounts get the
+    machine.
     """
 
     shape: str
@@ -56,8 +57,8 @@ MACHINES = (
     # offered.
     Machine("NvidiaTeslaT4", ("t4x2",), ("Tesla T4",), 2, 16, "7.5", "everyone"),
     # The same list, "only available to participants of specific competitions, and some only to Kaggle
-    # admins". It does not give the number of cards. That L4 come as four is remembered from competitions; for
-    # the others, one is assumed.
+    # admins". It does not give the number of cards. Four L4 is the number known from competitions; for the
+    # others, one is assumed.
     Machine("NvidiaL4", ("l4_24gb",), ("NVIDIA L4",), 4, 24, "8.9", "some"),
     Machine("NvidiaL4X1", ("l4_24gb",), ("NVIDIA L4",), 1, 24, "8.9", "some"),
     Machine("NvidiaTeslaA100", ("a100_40gb", "a100_80gb"), ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB"), 1, None, "8.0", "some"),
@@ -115,11 +116,11 @@ def choose_machine(
 ) -> MachineChoice:
     """Return the machine for an account's settings and the named profiles, if any.
 
-    With `allow_substitute`, the run may get other cards than the named ones. The plan is then for the
-    replacement of retired cards, and the choice also has the profiles of all cards that the service gives, or
-    gave, to everyone. A rehearsal gets a session without an accelerator, whose hours are not counted. Raises
-    RefusedError with the next command for a machine that the service does not offer, and UnknownNameError for
-    an unknown accelerator.
+    With `allow_substitute`, the run may get other cards than the named ones. The plan for retired cards is
+    then one for their replacement, and the choice also has the profiles of all cards that the service gives,
+    or gave, to everyone. A rehearsal gets a session without an accelerator, whose hours are not counted.
+    Raises RefusedError with the next command for a machine that the service does not offer, and
+    UnknownNameError for an unknown accelerator.
     """
     if rehearses:
         return MachineChoice(NO_ACCELERATOR, (*named, known["cpu"])[:1])
@@ -179,8 +180,8 @@ def expected_facts(
 ) -> Facts:
     """Return the facts expected in a session, for a plan and its checks. The kernel checks them again.
 
-    `place` is the id of the account's runs. The cards are those of the profile. `evidence` has the results of
-    earlier runs there about precisions.
+    `place` is the id of the account's runs. The cards are those of the profile. `evidence` has the precision
+    results of earlier runs in the account.
     """
     machine = _machine(shape)
     gpus: list[Gpu] = []

@@ -45,7 +45,7 @@ class KagglePlanning(Planning):
     """The planning for an account."""
 
     def refusals(self, job: Job, host: Host) -> tuple[Finding, ...]:
-        """Return the refusal of secrets."""
+        """Return the refusal of a job's secrets, if it has any."""
         return no_secrets(host.name, job.secrets)
 
     def task_findings(self, task: Task, host: Host) -> Iterator[Finding]:
@@ -65,7 +65,7 @@ class KagglePlanning(Planning):
         return SESSION
 
     def complete(self, plan: Plan, request: Resolved, facts: Facts | None, plan_for: PlanFor) -> Plan:
-        """Return the plan with its sessions, and with plans for the other possible cards."""
+        """Add to a plan its sessions, with the plans for the other possible cards."""
         chosen = request.machine
         if chosen is None or facts is None:
             return plan

@@ -1,4 +1,4 @@
-"""The cards of a Kaggle account: a session has the requested machine, and nothing can be probed before."""
+"""The cards of a Kaggle account: a session has the requested machine, which cannot be probed before it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class KaggleProbing(Probing):
             return True
 
     def note(self) -> str:
-        """Return that this backend was never tested against the real service."""
+        """Return the warning that this backend was never tested against the real service."""
         return UNTRIED
 
     def quota(self, host: Host) -> str:
@@ -96,8 +96,8 @@ class KaggleProbing(Probing):
         return quota_or_why(settings_of(host).api)
 
     def titles(self, facts: Facts) -> tuple[str, str]:
-        """Return that the host is an account, and the id of its spool."""
-        return "(an account of Kaggle's)", f"place {facts.host_id}"
+        """Return the words for an account in place of a machine's name, and the id of its spool."""
+        return "(a Kaggle account)", f"place {facts.host_id}"
 
     def rows(self, facts: Facts, quota: str | None) -> Iterator[tuple[str, str]]:
         """Yield the rows of the expected machine, and of the account's hours."""

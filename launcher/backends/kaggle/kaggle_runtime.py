@@ -18,7 +18,7 @@ from launcher.values.reported.answers import ResumedRun
 
 LAST_WORDS_S = 5.0
 FIRST_S = 60.0
-"""The maximum seconds that a client waits for the client that pushed the last segment to push the next one."""
+"""The longest wait, in seconds, for the client that pushed the last segment to push the next one."""
 LOOK_S = 3.0
 
 
@@ -89,7 +89,7 @@ class KaggleRuntime(Runtime):
     def _is_continued(self, run: str, needs: ResumeInputs) -> bool:
         """Whether another client has pushed the next kernel.
 
-        The client that pushed the last one gets time to do so.
+        Wait a while if another client pushed the last one, because that client goes first.
         """
         segments = self._spool.segments
         record = segments.advance(run)

@@ -28,11 +28,11 @@ from launcher.errors import BadFileError
 MAX_BYTES = SOURCE_BYTES
 """The largest text of a script."""
 MAX_RAW_BYTES = 32 * MAX_BYTES
-"""The largest folder of a run that is tried: code compresses to a tenth, models hardly at all."""
+"""The largest size of a run's folder that may fit: code compresses to a tenth, models hardly at all."""
 AGENT, SETTINGS, RUN = "agent.pyz", "segment.json", "run/"
 LINE = 120
 MAX_UNPACKED_BYTES = 4 * MAX_RAW_BYTES
-"""The largest unpacked payload of a script that the service returns: a few bytes may expand to very many."""
+"""The largest payload that is unpacked from a script that the service returns: a few bytes may expand to very many."""
 _PIECE = 1 << 20
 
 _STUB = '''\

@@ -5,7 +5,7 @@ the tests. Nothing was tested against the real service. No call is repeated here
 twice, and for the other calls the caller knows how long it may wait.
 
 A push takes two calls, because an answer may be lost: `push`, and if that raises UnknownOutcomeError, `find`. The
-caller has to record its intent before, and to use a different slug for each session.
+caller must record its intent before the push, and use a different slug for each session.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class KaggleService:
 
     @property
     def is_out_of_date(self) -> bool:
-        """Whether its login expires soon: `log_in` gives another one."""
+        """Whether the login expires soon; `log_in` then returns a service with a new one."""
         return self._login.is_out_of_date
 
     def now(self) -> float:
@@ -152,8 +152,8 @@ class KaggleService:
     def push(self, kernel: NewKernel) -> Pushed:
         """Push a script, which starts its session at once.
 
-        Call it only once for a kernel, whatever the result. Raises UnknownOutcomeError if it may have been
-        accepted: `find` shows that. Any other error means that it was not.
+        Call it only once for a kernel, whatever the result. Raises UnknownOutcomeError if the push may have been
+        accepted: `find` shows whether it was. After any other error it was not.
         """
         try:
             reply = self._post("kernels.KernelsApiService/SaveKernel", kernel.body)
@@ -178,9 +178,9 @@ class KaggleService:
     def find(self, ref: KernelRef) -> Kernel | None:
         """Return a kernel of this account; None if it does not exist.
 
-        After a push without an answer, a single None proves nothing: the call may still be in progress.
-        Repeat it for a while. According to Kaggle's own client, a wrong slug is answered with 403, like a
-        kernel of another user. So the credentials are checked with another call before a 403 counts as None.
+        After a push without an answer, a single None proves nothing: the push may still be in progress. Repeat
+        the call for a while. According to Kaggle's own client, a wrong slug is answered with 403, like a kernel
+        of another user. So the credentials are checked with another call before a 403 counts as None.
         """
         try:
             return self._ask(Kernel, "kernels.KernelsApiService/GetKernel", _of(ref), f"looking for {ref}")
@@ -210,7 +210,7 @@ class KaggleService:
     def outputs(self, ref: KernelRef) -> Iterator[OutputFile]:
         """Yield the output files of a session, with links that expire.
 
-        Whether a failed one has any is unknown.
+        Whether a failed session has any files is unknown.
         """
         token, seen = "", set[str]()
         while True:
@@ -222,7 +222,7 @@ class KaggleService:
             if not token:
                 return
             if token in seen:
-                raise self._error(Reason.MALFORMED, f"{what}: their pages go in a circle")
+                raise self._error(Reason.MALFORMED, f"{what}: the service returns the same page again")
             seen.add(token)
 
     def download(self, file: OutputFile) -> Iterator[bytes]:

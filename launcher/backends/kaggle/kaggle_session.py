@@ -19,7 +19,7 @@ from launcher.values.profile import Profile
 def session(
     choice: MachineChoice, others: Sequence[Plan], requirements: Sequence[str], wheels: WheelTable
 ) -> Session:
-    """Return the sessions of a run. `others` are its plans for the choice's profiles after the first."""
+    """Return the sessions of a run. `others` are the plans for all profiles of the choice but the first."""
     cards = choice.profiles if choice.machine != NO_ACCELERATOR else ()
     torch = (_wheel(profile, requirements, wheels) for profile in cards)
     return Session(
@@ -32,7 +32,7 @@ def session(
 
 
 def _wheel(profile: Profile, requirements: Sequence[str], wheels: WheelTable) -> TorchWheel | None:
-    """Return the table's torch for a card and the image's Python; None if the job's pinned version has none."""
+    """Return the torch build for a card and the image's Python; None if the table has none for the job's version."""
     major, minor = numbers(IMAGE.python)[:2]
     try:
         chosen = torch_for(requirements, UNKNOWN.with_card(profile, (major, minor)), wheels)
@@ -66,7 +66,10 @@ def segment_settings(
     tree: SegmentTree | None = None,
     has_earlier: bool = False,
 ) -> SegmentSettings:
-    """Return the settings of a plan's segment; `has_earlier`: it continues from an earlier one's outputs."""
+    """Return the settings of a plan's segment.
+
+    `has_earlier`: the segment continues from the outputs of an earlier one.
+    """
     return SegmentSettings(
         run=run,
         segment=segment,

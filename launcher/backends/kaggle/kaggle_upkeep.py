@@ -1,4 +1,4 @@
-"""Batches on Kaggle: each run gets its own machine, one after the other. The account's rows of `launch doctor`."""
+"""Batches on Kaggle, where a launch waits until the last run has its machine; the rows of `launch doctor`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class KaggleUpkeep(Upkeep):
     is_shared = False
 
     def wait_reason(self, host: str, unbegun: str | None, *, is_launching: bool) -> str | None:
-        """Return that another item is being launched, or has no machine yet."""
+        """Return the reason to wait: another item is being launched, or has no machine yet."""
         if unbegun is not None and not is_launching:
             return f"waits for {unbegun}, which has no machine of {host} yet"
         return super().wait_reason(host, unbegun, is_launching=is_launching)

@@ -11,7 +11,7 @@ from launcher.rental.rental_settings import CONFIRM_ABOVE, PROPOSED_HOURS
 from launcher.values.host import Host, HostKind, MachineKeys
 
 NAME = "lambda"
-"""The default name of an account. Without a table it is no host, because spending needs a limit."""
+"""The default name of an account. An account without a table is not a host, because spending needs a limit."""
 
 
 class _Table(LambdaSettings, MachineKeys):
@@ -72,11 +72,11 @@ class LambdaCloudKind(HostKind):
         return None
 
     def without_table(self, name: str, user_folder: str) -> str | None:
-        """Return a message with the table to write. Its spending limit has no default."""
+        """Return a message with the table to write, because the spending limit has no default."""
         if name != NAME:
             return None
         return (
-            f"{NAME} has no table here, and no alias of ~/.ssh/config is called so\n"
+            f"{NAME} has no table here, and is no alias in ~/.ssh/config\n"
             f"  to rent machines at Lambda Cloud, write into {user_folder}/hosts.toml\n"
             f"    [hosts.{NAME}]\n"
             '    kind = "lambda-cloud"\n'

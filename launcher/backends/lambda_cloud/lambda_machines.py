@@ -22,7 +22,7 @@ DATE = "2026-11-20"
 
 
 class MachineImage(NamedTuple):
-    """The assumed facts about the image that machines boot, Lambda Stack on Ubuntu. None was observed there."""
+    """The assumed facts about Lambda Stack on Ubuntu, the image that machines boot. None was observed on a machine."""
 
     system: str
     driver: str
@@ -32,10 +32,10 @@ class MachineImage(NamedTuple):
 
 IMAGE = MachineImage(
     system="Ubuntu",
-    driver="570.148.08",  # one notebook, on gpu_1x_a100_sxm4; the image's version moves
+    driver="570.148.08",  # from one notebook, on gpu_1x_a100_sxm4; the image's version changes
     driver_date="2026-09-20",
-    # Docker is known only from dstack's code, which uses it without installing it. Its version is in no
-    # source; this one stands for any that gives cards to containers.
+    # That the image has Docker is known only from dstack's code, which uses it without installing it. No source
+    # gives its version; this one stands for any that gives cards to containers.
     docker="24.0",
 )
 

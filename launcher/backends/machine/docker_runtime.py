@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from launcher.backends.machine.docker.engine import DockerEngine
 
 AWAIT_S = 30.0
-"""The maximum seconds for an agent to appear in its container, e.g. with a cold Python on a slow disk."""
+"""The longest wait, in seconds, for the agent in a container: a first start of Python from a slow disk is slow."""
 LOOK_S = 1.0
 CHECK_S = 60.0
 """Seconds that a container for checking an image may wait for its start.
 
-After that, its client must have died.
+If it has not started by then, its client must have died.
 """
 READY = b"+"
 """The reply of agent/verbs/relay.py once a port has accepted the connection."""

@@ -74,10 +74,7 @@ def slurm_findings(plan: Plan, facts: Facts | None, host: Host) -> list[Finding]
 
 
 def limit_findings(host: str, asked: Submission, cluster: Cluster | None) -> list[Finding]:
-    """Return the findings about requested resources that a cluster's limits exclude.
-
-    The rest of the plan does not matter.
-    """
+    """Return the findings about requested resources that a cluster's limits exclude, whatever else is planned."""
     return settings_findings(host, SlurmSettings.from_flags(asked.flags), cluster)
 
 
@@ -105,9 +102,9 @@ def settings_findings(host: str, settings: SlurmSettings, cluster: Cluster | Non
 
 
 def short_time(host: str, grace_s: float, time: str | None, time_s: int) -> Iterable[Finding]:
-    """Yield a note about a short time limit.
+    """Yield a note about a time limit that is too short.
 
-    With it, a start of the job may train for less than a minute, or have less time to save than its grace.
+    Within it, a start of the job may train for less than a minute, or have less time to save than its grace.
     """
     left_s = told_s(grace_s, time_s)
     is_cut = left_s >= time_s * MAX_TOLD
@@ -115,7 +112,7 @@ def short_time(host: str, grace_s: float, time: str | None, time_s: int) -> Iter
         return
     message = (
         f'{host}: time = "{time}" is short: each start is asked to save {left_s} s before its end, '
-        f"and Slurm may say so up to {_EARLY_S} s sooner"
+        f"and Slurm's signal may come up to {_EARLY_S} s sooner"
     )
     mend = "a longer time   --set slurm.time=30     or less to save in   --set stop_grace_s=10"
     yield Finding(level="note", code="short-time", message=message, mend=mend)
@@ -134,10 +131,10 @@ def _refusal(code: str, message: str, mend: str) -> Finding:
 
 
 def _root(plan: Plan, facts: Facts, written: str) -> list[Finding]:
-    """Refuse a root that `sbatch` or no compute node can use.
+    """Refuse a root that `sbatch` cannot use, or that no compute node can see.
 
-    Note one on a disk that may be the login node's only. A root that is `written` below the home gets no
-    advice to use the home.
+    Note a root on a disk that perhaps only the login node sees. If the root is `written` as a path below the
+    home, do not advise to use the home.
     """
     disk, root = facts.file_system, facts.root
     if "\\" in root:
@@ -180,7 +177,7 @@ def _pythons(plan: Plan, host: Host) -> Iterable[Finding]:
 def _image(plan: Plan, asked: Submission) -> list[Finding]:
     """Refuse settings that have no effect in an image: required packages, and a Python of the host.
 
-    Note that the image's content is unknown.
+    Add a note that the image's content is unknown.
     """
     if not asked.container:
         return []
@@ -326,7 +323,8 @@ def _too_large(settings: SlurmSettings, partitions: Sequence[Partition], host: s
 def _for_nodes(count: int, nodes: Iterable[NodeSet], *, is_memory: bool) -> float:
     """Return the most CPUs, or MiB of memory, that `count` of the nodes have each.
 
-    It is infinite if it is unknown, and with too few nodes, which are refused elsewhere.
+    The result is infinite if the sizes are unknown. It is also infinite if there are too few nodes, because
+    another check refuses those.
     """
     sizes = [(alike.memory_mib if is_memory else alike.cpus, alike.count) for alike in nodes]
     found = 0
@@ -352,7 +350,7 @@ def _has(there: Sequence[Gres], wanted: Gres) -> bool:
 def _types(
     plan: Plan, asked: Submission, settings: SlurmSettings, partitions: Sequence[Partition]
 ) -> list[Finding]:
-    """Refuse partitions whose cards are all of other types than the plan's. Note a type that may be theirs.
+    """Refuse partitions that have only cards of other types than the plan's. Note a type that may be the plan's.
 
     A type that the user names in `gres` is accepted: the job checks its cards when it starts.
     """

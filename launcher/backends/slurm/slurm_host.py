@@ -19,7 +19,7 @@ _PROCESSES = "a Slurm job runs as processes of its node, without a container of 
 class _Table(SlurmSettings, MachineKeys):
     """A table as written in the file: the Slurm settings beside the keys of the login node.
 
-    Its `build` is Slurm's.
+    Its key `build` is the one of the Slurm settings.
     """
 
     kind: Literal["slurm"]

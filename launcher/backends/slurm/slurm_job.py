@@ -29,8 +29,7 @@ from launcher.values.slurm_settings import SlurmSettings
 GPU = "gpu"
 _COUNT = re.compile(r"([0-9]{1,15})([KMGT]?)")
 _SAME_MODEL = r"(?![^a-z0-9]?(?:ti|super|ada|laptop)(?![a-z]))"
-"""Suffixes that make a name another card: an RTX 4080 Super is no RTX 4080, and an RTX 6000 Ada no RTX 6000.
-"""
+"""Suffixes that turn a card's name into another card's: an RTX 4080 Super is no RTX 4080."""
 _MEMORY = re.compile(r"(?<![a-z0-9])([0-9]{1,3})gb?(?![a-z0-9])")
 
 
@@ -56,11 +55,11 @@ def possible_profiles(
     cluster: Cluster | None,
     known: Mapping[str, Profile],
 ) -> tuple[Profile, ...]:
-    """Return the profiles of the cards possible on each node. The first one is planned.
+    """Return the profiles of the cards possible on each node. The plan is for the first one.
 
-    They are the `named` ones; without any, those of the card types in the job's partitions, or the CPU's in a
-    partition without cards. `asked` is the value of --gpus. Raises RefusedError for cards without a profile,
-    and UsageError if `gres` and --gpus ask for different numbers of cards.
+    They are the `named` profiles. If none is named, they are those of the card types in the job's partitions,
+    or the CPU's in a partition without cards. `asked` is the value of --gpus. Raises RefusedError for cards
+    without a profile, and UsageError if `gres` and --gpus ask for different numbers of cards.
     """
     count = _count(settings, asked)
     found = _fitting(named, _types(settings, cluster)) or _by_type(host, settings, cluster, known)
@@ -75,9 +74,9 @@ def submission(
     is_rehearsed: bool,
     paths: Sequence[str] = (),
 ) -> Submission:
-    """Return the request to Slurm for a plan of the first of these profiles of possible cards.
+    """Return the request to Slurm for a plan whose profile is the first of `cards`, the possible cards.
 
-    `paths` on the cluster are those that the job names, to be visible in its image.
+    `paths` are the paths on the cluster that the job names; its image must make them visible.
     """
     first = cards[0]
     has_cards = first.kind == "cuda" and not is_rehearsed
@@ -95,9 +94,9 @@ def submission(
 
 
 def with_others(plan: Plan, others: Sequence[Plan]) -> Plan:
-    """Return a plan with those for the other possible cards.
+    """Add the plans for the other possible cards to a plan, and return it.
 
-    Cards that the requested precision does not fit are left out.
+    Cards are left out if their memory is too small for the requested precision.
     """
     if plan.slurm is None or not plan.slurm.cards:
         return plan
@@ -188,7 +187,7 @@ def _of_count(profile: Profile, count: int | None) -> Profile:
 
 
 def _types(settings: SlurmSettings, cluster: Cluster | None) -> list[str | None]:
-    """Return the possible card types by the cluster's names; empty if they are unknown, or without cards."""
+    """Return the possible card types by the cluster's names; empty if they are unknown or there are no cards."""
     typed = [one.type for one in gpus_of(settings) if one.type is not None]
     if typed:
         return [*dict.fromkeys(typed)]

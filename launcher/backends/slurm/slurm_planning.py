@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 class SlurmPlanning(Planning):
     """The planning for a cluster. Its login node is probed, but the job runs on another node."""
 
-    needs_probe = True  # for the cluster's name of the card
+    needs_probe = True  # because the plan needs the cluster's name of the card
     kept: ClassVar = {
         "slurm.nodes": "the nodes that its batch is divided among",
         "slurm.gres": "the cards that its batch is divided among",
@@ -100,7 +100,7 @@ class SlurmPlanning(Planning):
         return limit_findings(host, asked, facts.slurm) if asked is not None else ()
 
     def complete(self, plan: Plan, request: Resolved, facts: Facts | None, plan_for: PlanFor) -> Plan:
-        """Return the plan with those for the other cards that Slurm may assign."""
+        """Add the plans for the other cards that Slurm may assign."""
         if plan.slurm is None or not plan.slurm.cards or facts is None:
             return plan
         others = [
@@ -111,7 +111,7 @@ class SlurmPlanning(Planning):
         return with_others(plan, [other for other in others if other is not None])
 
     def changed(self, plan: Plan, job: Job) -> Plan:
-        """Return the plan with the changed flags of sbatch, and the parent's others."""
+        """Return the plan with the changed flags of sbatch; the other flags are the parent's."""
         return plan.model_copy(update={"slurm": resubmission(plan.slurm, job.slurm)})
 
     def gpus_refusals(self, asked: str, plan: Plan) -> Sequence[Finding]:
@@ -124,7 +124,7 @@ class SlurmPlanning(Planning):
         return [Finding(level="refuse", code="no-such-card", message=message, mend=mend)]
 
     def rows(self, plan: Plan) -> Sequence[tuple[str, str]]:
-        """Return rows for the sbatch command, and for the command prefix in an image."""
+        """Return rows for the sbatch command, and for the command prefix of a job in an image."""
         asked = plan.slurm
         if asked is None:
             return ()
@@ -139,7 +139,7 @@ class SlurmPlanning(Planning):
         return super().environment(plan)
 
     def makes_environment(self, plan: Plan) -> str:
-        """Return the machine on which a plan's environment is built, in words."""
+        """Return the place where a plan's environment is built, in words."""
         is_made_in_job = plan.slurm is not None and plan.slurm.build == "job"
         return "in the first job that needs it" if is_made_in_job else "on the login node"
 

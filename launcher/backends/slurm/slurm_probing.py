@@ -38,7 +38,7 @@ class SlurmProbing(Probing):
     whose = "the login node's"
 
     def choose(self, host: Host, asked: CardRequest, lookup: Lookup) -> MachineChoice | None:
-        """Return None, because Slurm chooses. Raises UsageError for --allow-substitute."""
+        """Return None, because Slurm chooses the machine. Raises UsageError for --allow-substitute."""
         if asked.allows_substitute:
             raise UsageError(
                 f"--allow-substitute: {host.name}: a plan for each card that may be assigned is made automatically\n"
@@ -75,7 +75,7 @@ class SlurmProbing(Probing):
         return HostCards(with_expected_cards(facts, None if asked.rehearses else profile), profile, why)
 
     def best_cards(self, host: Host, job: Job, facts: Facts, lookup: Lookup) -> HostCards:
-        """Return the cards of a job by the host's table."""
+        """Return the cards of a job, from the profiles that the host's table names."""
         return self.cards(host, job, CardRequest(profiles_named(host, lookup)), facts, lookup)
 
     def is_unused_login(self, facts: Facts) -> bool:
@@ -87,7 +87,7 @@ class SlurmProbing(Probing):
         return f"{_title(_cluster(facts))}, {facts.cards or 'no card'} expected, {of_software(facts)}"
 
     def row(self, host: Host, ask: Callable[[], Facts], lookup: Lookup) -> Probed:
-        """Return a cluster's row. It has the cards of a job if the host's table settles them."""
+        """Return a cluster's row, with the cards of a job if the host's table determines them."""
         facts = ask()
         words = _words(_cluster(facts))
         try:
@@ -134,9 +134,10 @@ class SlurmProbing(Probing):
 
 
 def _imports(host: Host, job: Job) -> tuple[str, ...]:
-    """Return the packages to look for because a script may import them: its job would fail after the queue.
+    """Return packages to look for because a script may import them. If one is missing, the job fails after the queue.
 
-    A module or an image may have them, and the packages of a job that names some are looked for anyway.
+    Return none with modules or an image, which may have the package, or with `requirements`, which are looked
+    for anyway.
     """
     settings = settings_of(host, job) or SlurmSettings()
     return () if job.requirements or settings.modules or settings.image else ("torch",)

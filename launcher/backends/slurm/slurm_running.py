@@ -1,4 +1,4 @@
-"""Runs on a cluster: the effects of Slurm on their jobs."""
+"""Runs on a cluster: diagnoses of jobs that Slurm ended, cancelled or could not start."""
 
 from __future__ import annotations
 

@@ -30,14 +30,17 @@ _OF_OPTION = re.compile(r"\boption ['`]|\bInvalid --")
 """sbatch's messages for an unknown flag, or a flag with an invalid value."""
 LOOK_S = 0.2
 ENDING_S = 15.0
-"""Seconds beyond its grace in which a run may stop: its agent ends processes that ignore the signal."""
+"""Seconds that a run may take to stop, beyond its grace: its agent ends processes that ignore the signal."""
 AGAIN_S = 3.0
 _QUEUED = ("reserved", "resuming")
 """States of a run whose job may be queued, so that a stop request must take it out of the queue."""
 SILENT_S = 5.0
 """Seconds without an answer from Slurm after which a stop reports that."""
 _FREED = ("-u", "SLURM_JOB_ID", "-u", "SLURM_JOBID", "-u", "SLURM_TIMELIMIT", "-u", "SLURM_DEBUG")
-"""Makes `srun` submit a new job even in an `salloc` shell, with the time limit and verbosity of its flags."""
+"""Arguments of `env` that make `srun` submit a new job even in an `salloc` shell.
+
+The job's time limit and verbosity are then those of the flags of `srun`.
+"""
 _HAVE = MAGIC + b"have\n"
 _READY = b"+"
 """The reply of the agent's relay once the port has accepted the connection."""
@@ -114,11 +117,11 @@ class SlurmRuntime(Native):
                 yield client
 
     def start_words(self, job_id: str | None) -> str:
-        """Return that the job is in Slurm's queue."""
+        """Return the words for a job in Slurm's queue."""
         return f"its job {job_id} is in Slurm's queue"
 
     def after_refusal(self, error: AgentError) -> str | None:
-        """Return the command that lists the cluster's resources, or sbatch's options."""
+        """Return the command that shows the cluster's resources, or sbatch's options, for a job that Slurm refused."""
         if error.code != NOT_SUBMITTED:
             return None
         if _OF_OPTION.search(str(error)):
@@ -150,7 +153,7 @@ class SlurmRuntime(Native):
     def _unanswered(self, summary: Summary) -> HostError:
         host = self.client.host
         said = (summary.evidence or {}).get("service")
-        words = f"{host}: Slurm does not answer: {said}; {summary.run} ends as soon as its job hears of the wish, or begins"
+        words = f"{host}: Slurm does not answer: {said}; {summary.run} ends as soon as its job reads the stop request, or begins"
         return HostError(host, f"{words}\n  look again   launch ps --host {host}")
 
     @contextlib.contextmanager

@@ -20,7 +20,7 @@ class SlurmUpkeep(Upkeep):
     """The upkeep of a cluster."""
 
     def prerequisites(self, probed: Probed, lookup: Lookup) -> Iterator[Prerequisite]:
-        """Yield the rows of the login node, and of a job by the settings of the host's table."""
+        """Yield the rows of the login node, and the row of a job with the settings of the host's table."""
         from launcher.backends.base.host_prerequisites import connection_rows
         from launcher.planning.host_readiness import disk_row, software_rows
 

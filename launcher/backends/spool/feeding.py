@@ -19,7 +19,7 @@ from launcher.errors import ServiceError, ServiceUnreachableError
 POLL_S = (1.0, 2.0, 4.0, 8.0, 15.0)
 """Seconds between requests for a segment that is queued, or whose log cannot be followed."""
 QUIET_S = 1.0
-"""Seconds without new log output after which the log counts as read up to now."""
+"""After this many seconds without new output, the log counts as completely read so far."""
 CATCH_UP_S = 20.0
 ASK_S = 300.0
 """Seconds between requests while a lost push may still appear."""
@@ -46,7 +46,7 @@ class Feeder:
         return self._thread.is_alive()
 
     def check(self) -> None:
-        """Raise the exception that ended the thread, once."""
+        """Raise the exception that ended the thread, if any. A second call raises nothing."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -118,7 +118,7 @@ class Feeder:
                 is_to_ask = is_due or (record.lost and time.monotonic() > ask_at)
                 if is_to_ask or self._is_closed.is_set():
                     break
-        except ServiceError as error:  # no live view: its record arrives with its outputs
+        except ServiceError as error:  # no live view: the segment's record arrives with its outputs
             if isinstance(error, ServiceUnreachableError):
                 self._segments.look(self._run)  # raises if the whole service is unreachable, not only the log
             if error.reason not in GONE:

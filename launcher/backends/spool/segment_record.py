@@ -18,8 +18,8 @@ SegmentStatus = Literal[
 
 `unsettled`: the push may have been accepted or not. `waiting`: the service had no room, and the segment will
 be pushed again. `ended`: the service reports its end, and its record is being downloaded. `over`: its record
-is here, its other files are not. `home`: they are too. `gone`: they are lost. `deleted`: they are lost
-because another client or a person deleted the segment.
+is downloaded, its other files are not. `home`: all its files are downloaded. `gone`: its other files are lost.
+`deleted`: they are lost because another client or a person deleted the segment.
 """
 _OVER = ("over", "home", "gone", "deleted")
 
@@ -27,17 +27,17 @@ _OVER = ("over", "home", "gone", "deleted")
 class SegmentRecord(Record):
     """The latest segment of a run, stored in its `control/service.json`, where its LivenessProbe reads it.
 
-    `ref` is the service's name of it, `words` the service's message. Times are in seconds since 1970: `time`
-    is the last request to the service, `began` the moment when it was first seen running, by the service's
-    clock. `session_s` is its time limit in seconds.
+    `ref` is the service's name of the segment, `words` the service's message. Times are in seconds since 1970:
+    `time` is the last request to the service, `began` the moment when the segment was first seen running, by
+    the service's clock. `session_s` is its time limit in seconds.
 
     `refused` are output paths that cannot be stored here, each with the reason. `other_client`: another
     client of the account pushed the latest segment, or only an earlier one. Such a client may need the last
-    segment to learn of the run's end. `source` is an earlier segment whose outputs the next one needs.
+    segment to learn of the run's end. `source` is the segment whose outputs the next segment needs.
     `pushed` are all segments that this client pushed and that may still exist. `lost` are those whose push
-    never arrived: one that appears later is deleted. `retry_at` is the time when a `waiting` one is pushed
-    again, for the `tries`th time. `checkpoint` is the step of the newest downloaded checkpoint. `fruitless`
-    counts the latest segments in a row that brought no new checkpoint.
+    never arrived: if one appears later, it is deleted. `retry_at` is the time when a `waiting` segment is
+    pushed again, for the `tries`th time. `checkpoint` is the step of the newest downloaded checkpoint.
+    `fruitless` is the number of segments, up to this one, that brought no new checkpoint.
     """
 
     version: Literal[1] = 1
@@ -62,7 +62,7 @@ class SegmentRecord(Record):
     @model_validator(mode="before")
     @classmethod
     def _without_flags(cls, values: Any) -> Any:
-        """Convert a record from before 2026-11-29: four flags stood for the statuses `home` and `gone` and for `other_client`."""
+        """Convert a record from before 2026-11-29, whose flags replace `other_client` and the statuses `home` and `gone`."""
         if not isinstance(values, dict) or "is_home" not in values:
             return values
         found = dict(values)
@@ -74,7 +74,7 @@ class SegmentRecord(Record):
 
     @property
     def is_live(self) -> bool:
-        """Whether the service may still run it, or will."""
+        """Whether the service may run the segment, now or later."""
         return self.status not in _OVER
 
     @property

@@ -26,11 +26,11 @@ class SegmentTree(StrictModel):
 
 
 class SegmentSettings(StrictModel):
-    """A segment's settings. It must end within `session_s` seconds of its script's start.
+    """A segment's settings. The segment must end within `session_s` seconds of its script's start.
 
-    Without `cards` it uses none. `earlier`: the outputs of an earlier segment must be among the inputs.
-    `requirements` are installed if the session's Python lacks them, `torch` if its torch has no code for the
-    card.
+    Without `cards` it uses no card. `earlier`: the outputs of an earlier segment must be among the inputs.
+    `requirements` are installed if the session's Python lacks them, `torch` if the session's torch has no code
+    for the card.
     """
 
     version: Literal[1] = 1

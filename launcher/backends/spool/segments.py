@@ -1,7 +1,7 @@
 """The segments of the runs in a spool: push each once, watch it until it is over, download it and delete it.
 
 A segment is one session of a run in a cloud service that runs a script to its end. The record of the latest
-one (`SegmentRecord`) lies in the run's folder, where every client of the spool and the run's LivenessProbe
+segment (`SegmentRecord`) is in the run's folder, where every client of the spool and the run's LivenessProbe
 find it. Two locks guard a run: `service.lock` for each call that changes something at the service, and
 `feed.lock` for the one process that writes the service's output into the run's folder.
 """
@@ -38,18 +38,18 @@ SETTLE_S = 60.0
 """Seconds for a push without an answer to appear at the service. A guess: no figure was found."""
 SETTLE_EVERY_S = 3.0
 PUSHES = 3
-"""Pushes in a row that may be lost before the launch gives up."""
+"""The number of pushes in a row that may be lost before the launch gives up."""
 BACK_OFF_S = (30.0, 60.0, 120.0, 300.0)
-"""Seconds before a push that the service had no room for is repeated."""
+"""The waits in seconds before a push is repeated, if the service had no room."""
 OVERDUE_S = 900.0
-"""Seconds beyond its limit after which a session still reported as running is deleted.
+"""The most seconds beyond its limit that a session may be reported as running before it is ended; see `is_overdue`.
 
-Such sessions have been reported by others (APIS of Kaggle, unsloth's tests, 2026-08).
+Others have reported sessions that never end (APIS of Kaggle, unsloth's tests, 2026-08).
 """
 MAX_REFUSED = 20
 LOCK_S = 90.0
 ASKED = ("unsettled", "sent", "queued", "running")
-"""The statuses that may have changed at the service."""
+"""The statuses for which the service is asked, because they may have changed."""
 NO_LIVE_VIEW = "no live view"
 """The beginning of a segment's `words` while the log of its session cannot be followed."""
 RECORD, LOCK, FEED_LOCK = "service.json", "service.lock", "feed.lock"
@@ -192,8 +192,8 @@ class Segments:
     def push(self, run: str) -> SegmentRecord:
         """Push a run's next segment, unless another client has.
 
-        Return its record, which may be `waiting`: see `is_full`. Raises ServiceError if it is refused; its
-        record says then that it has ended.
+        Return its record, whose status may be `waiting`: see `is_full`. Raises ServiceError if the push is
+        refused; the record then says that the segment has ended.
         """
         for _ in range(PUSHES):
             record = self._push(run)
@@ -219,7 +219,7 @@ class Segments:
             return self._write(run, self._pushed(run, record, packed))
 
     def _next(self, run: str, before: SegmentRecord | None) -> SegmentRecord:
-        """Return the record of the next segment. One that was refused for lack of room keeps its name."""
+        """Return the record of the next segment. A segment that was refused for lack of room keeps its name."""
         was_refused = before is not None and before.status == "waiting" and before.ref not in before.lost
         segment = 1 if before is None else before.segment + (not was_refused)
         ref = self.service.reference(run, segment)
@@ -236,7 +236,7 @@ class Segments:
             return record
         kept: dict[str, object] = {name: getattr(before, name) for name in _KEPT}
         if before.source is not None and not self.service.exists(before.source):
-            kept["source"] = None  # it was deleted; its outputs are here
+            kept["source"] = None  # the source was deleted; its outputs are downloaded
         others = None if before.other_client is None else "earlier"
         return _with(record, **kept, pushed=(*before.pushed, ref), other_client=others)
 
@@ -281,8 +281,9 @@ class Segments:
         """Update a run from the service. Return the record of its latest segment, `None` before the first.
 
         The record of an ended segment is downloaded; with `heard`, which gets the number of bytes so far, its
-        other files are too. `feeds`: the caller holds the feed lock; if another process holds it, that
-        process downloads the record. With neither, a later segment that another client pushed is taken over.
+        other files are too. `feeds`: the caller holds the feed lock. If another process holds the lock, that
+        process downloads the record. Without `heard` and `feeds`, a later segment that another client pushed
+        is taken over.
         """
         while (record := self.look(run)) is not None:
             if record.status == "ended" or (record.status == "over" and heard is not None):
@@ -405,7 +406,7 @@ class Segments:
     def _check_gone(self, error: ServiceError, ref: str) -> None:
         """Raise the error unless it means that a segment is gone.
 
-        A segment that still exists is asked again later.
+        If the segment still exists, raise ServiceUnreachableError, so that the caller asks again later.
         """
         if error.reason not in GONE:
             raise error
@@ -414,7 +415,7 @@ class Segments:
             raise ServiceUnreachableError(self.service.name, error.reason, words) from error
 
     def _with_all_files(self, record: SegmentRecord) -> SegmentRecord:
-        """Return the record of a segment whose outputs were downloaded, with the source for the next segment."""
+        """Return the record of a segment after the download of its outputs, with the next segment's source."""
         newest = checkpoints.newest(self.run(record.run).checkpoints)
         has_ended = self.has_ended(record.run)
         is_fruitful = newest is not None and newest != record.checkpoint
@@ -427,7 +428,7 @@ class Segments:
     def _delete_unneeded(self, run: str, record: SegmentRecord) -> None:
         """Delete the segments that are not needed any more, unless kernels are kept.
 
-        A segment without a new checkpoint does not replace the ones before it.
+        If a segment brought no new checkpoint, the segments before it are still needed.
         """
         needed = {record.source, *record.lost}
         if record.refused or (record.other_client is not None and self.has_ended(run)):
@@ -444,8 +445,8 @@ class Segments:
     def adopt(self, words: str = "") -> list[str]:
         """Take into the spool the runs that other clients of the account began. Return their ids.
 
-        `words` are part of an id. The printed output of such a run is missing until its segment sends it
-        again.
+        `words` are a part of the ids to look for. The printed output of such a run is missing until it is
+        downloaded from its segment.
         """
         runs = self._root / "runs"
         runs.mkdir(exist_ok=True, mode=0o700)
@@ -473,7 +474,7 @@ class Segments:
             return record.run
 
     def _catch_up(self, run: str) -> bool:
-        """Whether another client has pushed a later segment of a run. It is then taken over."""
+        """Take over a later segment of a run that another client has pushed; return whether one exists."""
         with self._locked(run):
             before = self._known(run)
             return not before.is_live and self._take_over(run, before) is not None
@@ -499,8 +500,7 @@ class Segments:
     def _take_over(self, run: str, before: SegmentRecord) -> SegmentRecord | None:
         """Take over a later segment of a run that another client has pushed; `None` without one.
 
-        Its payload has the state that it starts from. Output printed between the two segments is missing
-        here.
+        Its payload has the state at its start. Output printed in the segments between is missing here.
         """
         following = self.service.reference(run, before.segment + 1)
         names = [name for name in self.service.names(run) if _stem(name) == _stem(following)]
@@ -508,7 +508,7 @@ class Segments:
         if _number(later) <= before.segment or not (later in names or self.service.exists(later)):
             return None
         if later in before.lost:
-            return None  # our own late push
+            return None  # a late push of this client
         with self._unpacked(later) as (folder, found):
             if found is None or found.run != run or not Run(str(folder)).numbers():
                 return None
@@ -519,7 +519,7 @@ class Segments:
                     os.rename(Run(str(folder)).folder(number).path, ours.folder(number).path)
             for number in ours.numbers():
                 if number > theirs[-1] and ours.folder(number).read_attempt().get("kind") == "contact":
-                    shutil.rmtree(ours.folder(number).path)  # our later contact folders are superseded
+                    shutil.rmtree(ours.folder(number).path)  # superseded: this client's later contact folders
             Spool(Path(ours.path), found.segment, after=theirs[-1])
         return self._write(run, _with(found, pushed=before.pushed, lost=before.lost))
 
@@ -537,7 +537,7 @@ class Segments:
     def end(self, run: str) -> None:
         """End a run's segment by deleting it. Data that it has not printed is lost.
 
-        An ended segment is left alone.
+        An ended segment is not deleted.
         """
         record = self.look(run)
         if record is None or not record.is_live:
@@ -555,8 +555,8 @@ class Segments:
     def retire(self, run: str) -> None:
         """Delete the segments of a stopped run, so that no client continues it.
 
-        The last segment is over and its outputs were downloaded. Those of an earlier one that another client
-        pushed are downloaded first if they are missing.
+        The last segment must be over, with its outputs downloaded. If the outputs of an earlier segment that
+        another client pushed are missing, they are downloaded first.
         """
         record = self.record(run)
         if record is None or record.is_live or record.status == "over" or self._keeps:
@@ -567,7 +567,7 @@ class Segments:
                 self._download_source(record)
             everything = (record.ref, *filter(None, (record.source,)), *record.pushed)
             for ref in dict.fromkeys(everything):
-                if ref not in record.lost:  # a lost push that appears later is deleted then
+                if ref not in record.lost:  # a lost push is deleted if it appears later
                     self.service.delete(ref)
                     record = self._write(run, _without(record, ref))
             self._write(run, _with(record, source=None))
@@ -587,7 +587,7 @@ class Segments:
 
     @contextlib.contextmanager
     def removal(self, run: str) -> Iterator[None]:
-        """Keep the names of a run's segments outside its folder while it is removed; see `clear_away`."""
+        """Keep the names of a run's segments outside its folder while the run is removed; see `clear_away`."""
         record = self.record(run)
         if record is None:
             yield
@@ -723,10 +723,10 @@ class _DownloadedPaths:
 
 
 def _differing(settled: OutputChanges) -> str:
-    """Say which files differ from their copies in the live view.
+    """Return a message about files that differ from their copies in the live view.
 
-    A file that had only begun is not reported. Nor is a file that is always replaced as a whole: it may have
-    changed after it was last printed.
+    A file whose copy is only its beginning is not reported. Nor is a file that is always replaced as a whole:
+    it may have changed after it was last printed.
     """
     of_record = {path: read_path(path) for path in settled.replaced}
     changed = [path for path, known in of_record.items() if known is None or known.is_growing]

@@ -50,7 +50,7 @@ NOTHING = ContainerView()
 USUAL = (None, "/var/run/docker.sock", "/run/docker.sock")
 """The sockets that a docker program tries by default."""
 
-logging.getLogger("urllib3").addHandler(logging.NullHandler())  # EngineError reports a lost connection
+logging.getLogger("urllib3").addHandler(logging.NullHandler())  # EngineError reports lost connections
 
 
 class DockerEngine:
@@ -69,7 +69,7 @@ class DockerEngine:
         with self._errors():
             version = _Version.model_validate(self.api.version(api_version=False))
         if any("podman" in one.name.lower() for one in version.components):
-            why = "is Podman, whose dialect launch does not speak"
+            why = "is Podman, which launch does not support"
         elif (version.numbers or (0, 0)) < OLDEST_API:
             oldest = ".".join(map(str, OLDEST_API))
             why = f"speaks API {version.api_version}; launch needs {oldest} (engine 19.03) or newer"
@@ -85,8 +85,7 @@ class DockerEngine:
         self.api.close()
 
     def _chosen_dial(self) -> Callable[[], Socket]:
-        """Return a function that opens a stream to the engine: through its socket if possible, else its
-        program.
+        """Return a function that opens a stream to the engine: by its socket if possible, else by its program.
 
         A socket costs 1.5 ms and no session of sshd; `docker system dial-stdio` costs 100 ms and one session.
         """
