@@ -115,7 +115,7 @@ class Docker(Runtime):
         any_of: Sequence[str] = (),
         queues: bool = False,
     ) -> tuple[str, ...]:
-        """Make the run's folder on the host and lease its cards. A container keeps its cards.
+        """Make the run's folder on the host and lease its cards. A container always has the same cards.
 
         Raises RefusedError, with nothing made, for cards that the engine cannot pass on, and for an image
         whose build would store a credential in it.
@@ -136,7 +136,7 @@ class Docker(Runtime):
         return "image"
 
     def provide(self, plan: Plan, say: Say) -> str:
-        """Provide the plan's image on the engine: it exists, is pulled, or is built on the host."""
+        """Provide the plan's image on the engine: find, pull or build it."""
         return self._provide(plan, self.build, say)
 
     def _provide(self, plan: Plan, build: BuildOptions, say: Say) -> str:
@@ -240,8 +240,8 @@ class Docker(Runtime):
     def holdings(self) -> list[RunResource]:
         """Return the containers of runs, of this root and others, and stale containers for checking an image.
 
-        A container that another user made from our image inherits its label with the root, but belongs to
-        that user.
+        They have the label LABEL_RUN or LABEL_CHECK, which no image has. Another user's container that was made
+        from launcher's image therefore has neither.
         """
         found = []
         for listed in self.engine.containers():
@@ -303,7 +303,7 @@ class Docker(Runtime):
         """Wait for the agent in a container. Return whether it has appeared."""
         deadline = time.monotonic() + AWAIT_S
         while time.monotonic() < deadline:
-            # This order matters: the agent may have appeared before its container stopped.
+            # Look at the container first: its agent may have appeared before it stopped.
             is_down = _is_down(self.engine.find(run, place.root))
             if self.client.runs.await_agent(run, 0.0 if is_down else LOOK_S):
                 return True

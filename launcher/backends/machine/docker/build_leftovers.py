@@ -1,10 +1,10 @@
 """Leftovers of builds: images without a name.
 
-They are the steps of interrupted builds, and images whose name moved to a newer one. The classic builder
-commits an image for each step. From the first step on, each has a label with the image's name and the root
-that builds it. BuildKit leaves nothing of a failed build. If another user builds an image from ours, that
-image inherits our labels. Therefore a finished image has an empty step label, and is ours only if launch made
-its last step.
+They are the steps of interrupted builds, and images whose name moved to a newer image. The classic builder
+commits an image for each step. From the first step on, each step's image has a label with the name of the
+image and the root that builds it. BuildKit leaves nothing of a failed build. If another user builds an image
+from one of launcher's, the new image inherits launcher's labels. Therefore a finished image has an empty step
+label, and is launcher's only if launcher made its last step.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def lock_of(name: str) -> str:
 def remains(client: HostClient, engine: DockerEngine, root: str | None = None) -> list[SharedResource]:
     """Return the leftovers of builds of one root, or of all.
 
-    Those of an image that this root is building count as used.
+    Leftovers of an image that this root is building count as used.
     """
     own_root = client.upkeep.root_label()
     users = Counter(container.image for container in engine.containers())
@@ -84,7 +84,7 @@ def discard_remains(client: HostClient, engine: DockerEngine, supply: SharedReso
 def clear_remains(client: HostClient, engine: DockerEngine, name: str, root: str) -> None:
     """Remove the leftovers of a root's builds.
 
-    The build of `name` has ended or was cancelled, and its lock is held by this client. Raises HostError.
+    The build of `name` must have ended or been cancelled, and this client must hold its lock. Raises HostError.
     """
     deadline = time.monotonic() + SETTLING_S
     while time.monotonic() < deadline and _has_containers(engine, step_label(name, root)):
@@ -100,9 +100,9 @@ def clear_remains(client: HostClient, engine: DockerEngine, name: str, root: str
 
 
 def _remnants(engine: DockerEngine, root: str | None) -> Iterator[LeftoverImage]:
-    """Yield the images without a name that are ours.
+    """Yield launcher's images without a name.
 
-    Of an interrupted build, only the last step: removing it removes all.
+    For an interrupted build, that is only the last step: its removal removes all steps.
     """
     for image in engine.images(LABEL_STEP):
         found = _STEP.fullmatch((image.labels or {}).get(LABEL_STEP, ""))

@@ -16,12 +16,11 @@ LABEL_ROOT = "launcher.root"
 LABEL_PLAN = "launcher.plan"
 LABEL_ATTEMPT = "launcher.attempt"
 LABEL_CHECK = "launcher.check"
-"""The label of a container that checks an image or compiles the agent: the root that uses it. No image has this label.
-"""
+"""The label of a container that checks an image or compiles the agent. Its value is the root. No image has it."""
 CODE = "LAUNCH_CODE"
 """The variable with the folder of the agent's compiled code, as in agent/compiled_code.py."""
 STOP_SLACK_S = 15
-"""Seconds beyond the job's grace before the engine kills, so that the agent can record the end."""
+"""Seconds beyond the job's grace before the engine kills the container, so that the agent can record the end."""
 SHM_SHARE = 0.5
 MIN_SHM_BYTES = 1 << 30
 LOG_SIZE = "1m"
@@ -38,7 +37,7 @@ class Container(NamedTuple):
 
 
 class ContainerView(NamedTuple):
-    """The parts of the host that are visible in a container which runs one program: user, variables, mounts."""
+    """The host as seen in a container that runs one program: user, variables, mounts."""
 
     user: str = ""
     variables: tuple[str, ...] = ()
@@ -126,7 +125,7 @@ def container(
 
 
 def compiling(code: AgentCode, engine: EngineFacts) -> ContainerView:
-    """Return the view of a container that compiles the agent: the agent, and the folder for its code."""
+    """Return the view of a container that compiles the agent; it mounts the agent and the folder for the result."""
     mounts = _mounts([code.folder], [posixpath.dirname(code.agent)])
     return ContainerView(user_of(code, engine), (f"{CODE}={code.folder}",), tuple(mounts))
 

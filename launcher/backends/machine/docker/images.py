@@ -105,7 +105,7 @@ def _check(
         say(f"{plan.image.name if plan.image else image_id}: compiling the agent")
         words = ["python3", "-I", known.code.agent, "compile"]
         labels = {LABEL_CHECK: client.upkeep.root_label()}
-        with contextlib.suppress(EngineError):  # without it, each start compiles the agent
+        with contextlib.suppress(EngineError):  # if this fails, each start compiles the agent
             engine.ask(image_id, words, labels, compiling(known.code, engine.facts()))
     return known.code.folder
 
@@ -121,8 +121,8 @@ def _check_packages(
 ) -> None:
     """Check that an image's packages run on the card and fit together.
 
-    The packages are read once per image and recorded. An image of ours that fails is removed. Raises
-    RefusedError, EngineError.
+    The packages are read once per image and recorded. If an image that launcher built fails, it is removed.
+    Raises RefusedError, EngineError.
     """
     image = plan.image
     assert image is not None  # noqa: S101 - the caller has made or found it
@@ -179,9 +179,9 @@ def check_image(client: HostClient, engine: DockerEngine, plan: Plan, build: Bui
 
 
 def image_supplies(engine: DockerEngine, root: str | None = None) -> list[SharedResource]:
-    """Return the images that launch built on an engine, or those of a root, the latest first.
+    """Return the images that launcher built on an engine, or those of a root, the latest first.
 
-    An image is ours if its label repeats the digest in its name: an image that another user built from ours
+    An image is launcher's if its label repeats the digest in its name: an image that another user built from it
     inherits the label, but not the name.
     """
     users = Counter(container.image for container in engine.containers())
