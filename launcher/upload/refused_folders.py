@@ -40,7 +40,7 @@ def refusal(folder: Path, what: str, mend: str = _MEND) -> Finding | None:
             return _finding(f"{what} is your home{inside}", _MEND_OF_HOME)
     for spelling in (path, os.path.abspath(folder)):  # a refused folder may be a link, or its target
         if spelling in _SYSTEM or is_below(spelling, _SYSTEM_TREES):
-            return _finding(f"{what} is {spelling}, which is the system's", mend)
+            return _finding(f"{what} is {spelling}, which belongs to the system", mend)
         if name := credentials_folder(spelling if os.path.isdir(spelling) else os.path.dirname(spelling)):
             return _finding(f"{what} is {spelling}: {name} is for credentials", mend)
     if any(is_below(home, (path,)) for home in homes()):

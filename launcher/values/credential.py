@@ -28,7 +28,10 @@ _KEY = re.compile(
 
 
 def credential_in(value: str, key: str = "") -> str | None:
-    """Return the kind of credential in a value (of this key), in words that do not repeat it; None without one."""
+    """Return the kind of credential in a value, in words that do not repeat it; None if there is none.
+
+    A value also counts if its `key` has a name such as `password`.
+    """
     if _IN_A_URL.search(value):
         return "a user or password in a URL"
     if _IN_A_QUERY.search(value):

@@ -118,7 +118,7 @@ class Host(MachineKeys):
     """
 
     why_own_runtime: ClassVar[str] = ""
-    """The reason why hosts of this kind have a runtime that only they use; empty if they do not."""
+    """The reason why hosts of this kind have a special runtime; empty if they use the general ones."""
     has_queue: ClassVar[bool] = False
     """Whether a scheduler starts the runs of this kind, so that they may wait in a queue."""
     has_login: ClassVar[bool] = True
@@ -266,5 +266,5 @@ class HostKind:
         return None
 
     def without_table(self, name: str, user_folder: str) -> str | None:
-        """Return advice about the table to write for a name without one; None if the name has no special meaning."""
+        """Return advice for a name without a table: the table to write; None if the name has no special meaning."""
         return None

@@ -17,7 +17,7 @@ Mlp = Literal["gated", "plain", "gelu_new"]
 
 
 OptionalSize = Annotated[Size | None, Field(exclude_if=lambda value: value is None)]
-"""A size that is left out of JSON if it is None, so that plans of other models keep their bytes."""
+"""A size that is left out of JSON if it is None, so that plans of models without it are unchanged."""
 QUANT_METHOD = r"^[a-z0-9_-]{1,32}$"
 
 
@@ -218,7 +218,7 @@ Only a dequantized base can be trained.
 
 
 def _quant_method(quantization: JsonObject | None) -> str | None:
-    """Return the quantization method of a saved base, as transformers names it; `unknown` if its settings do not name one."""
+    """Return the quantization method of a saved base, by transformers' name; `unknown` if the settings name none."""
     if quantization is None:
         return None
     if quantization.get("load_in_4bit") or quantization.get("load_in_8bit"):

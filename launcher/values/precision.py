@@ -1,4 +1,4 @@
-"""A precision, which is one consistent choice of dtypes, autocast and scaler, and its dependencies other than the card."""
+"""Precisions, each a consistent choice of dtypes, autocast and scaler, and their dependencies except the card."""
 
 from __future__ import annotations
 

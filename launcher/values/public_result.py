@@ -50,7 +50,7 @@ class _NameIfNotFinite:
 
 
 Number = Annotated[float, _NameIfNotFinite()]
-"""A number that is printed as its name if it is not finite."""
+"""A number; one that is not finite is printed as its name, e.g. `nan`."""
 
 
 def as_json(value: float | str) -> float | str:

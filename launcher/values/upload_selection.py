@@ -117,8 +117,8 @@ class UploadSelection(NamedTuple):
     """The upload of a launch.
 
     `files` counts files and links, of code and of data; `bytes` counts each file once. `included` are the
-    credentials among them, which a `.launchignore` names. `paths` are the code paths, relative to `folder`,
-    empty folders included. `findings` are refusals.
+    credentials that are sent because a `.launchignore` names them. `paths` are the code paths, relative to
+    `folder`, empty folders included. `findings` are refusals.
     """
 
     folder: Path

@@ -26,7 +26,7 @@ from launcher.values.reported.used_precision import PrecisionSeen
 
 OUT_OF_MEMORY = "cuda-oom"
 LINES_SHOWN = 5
-"""The number of log lines kept of a failed trial: its log is removed with the run."""
+"""The number of lines kept of a failed trial's log, which is removed with the run."""
 _TAIL_BYTES = 1 << 14
 _ADAPTS = "adapt=true"
 
@@ -34,8 +34,8 @@ _ADAPTS = "adapt=true"
 class RungReport(NamedTuple):
     """A rung of the ladder, counted from 1, and the result of its trial.
 
-    `measured` is None unless it was good. `differs` names the observed dtypes, autocast and scaler that
-    differ from the plan; None if nothing was observed. `printed` are the last lines of a failed trial.
+    `measured` is None unless the trial was good. `differs` names the observed dtypes, autocast and scaler
+    that differ from the plan; None if nothing was observed. `printed` are the last lines of a failed trial.
     """
 
     rung: int
@@ -220,7 +220,7 @@ def _of_rung(
 
 
 def _batch(trials: list[TrialEnded]) -> LargestMicroBatch | None:
-    """Return the largest micro-batch of the rung that was tried with several; None if no rung was."""
+    """Return the largest micro-batch of the rung that was tried with several micro-batches; None without such a rung."""
     tried = next((trial for trial in trials if trial.trial == "batch"), None)
     if tried is None:
         return None

@@ -46,7 +46,8 @@ def finish(started: Started, view: View) -> Verified:
 def remove(host: Host, local_copy: LocalCopy, view: View) -> str | None:
     """Stop a verification if it still runs, and remove its run from the host and from this computer.
 
-    Return the problem, if any. Ctrl-C and SIGTERM are held until it is done, because the run holds a card.
+    Return the problem, if any. Ctrl-C and SIGTERM are delayed until the run is removed, because it holds a
+    card.
     """
     held = HeldInterrupts()
     try:

@@ -9,10 +9,10 @@ from launcher.values.precision import Precision
 class PrecisionSeen(Record):
     """The observations at one step: dtypes have torch's names, such as `bfloat16`, and counts are of tensors.
 
-    `steps` is the number of optimizer steps begun by then; 0 if a training failed before its first.
-    `computed` counts the matrix products by the dtype of their result; it is empty if none were visible, as
-    in a compiled model. `eps` is the smallest of any Adam optimizer; `stochastic_rounding` is torchao's
-    rounding of bf16 weights. A value that was not seen is `None` or empty.
+    `steps` is the number of optimizer steps begun before the observation; 0 if a training failed before its
+    first step. `computed` counts the matrix products by the dtype of their result; it is empty if none were
+    visible, as in a compiled model. `eps` is the smallest of any Adam optimizer; `stochastic_rounding` is
+    torchao's rounding of bf16 weights. A value that was not observed is `None` or empty.
     """
 
     device: str | None = None

@@ -28,7 +28,7 @@ class EnvironmentBuilder(NamedTuple):
 
     `python` is the minor version of the environment. `interpreter` is the environment's Python: a path, or a
     version that uv installs. `uv` is the path of uv if uv makes and fills the environment; None if pip fills
-    it, because uv is missing, too old, or without one of pip's settings.
+    it, because uv is missing, too old, or lacks one of pip's settings.
     """
 
     kind: Literal["venv", "uv"]

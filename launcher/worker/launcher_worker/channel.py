@@ -25,7 +25,8 @@ _encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 def rank() -> int:
     """Return the rank of this process; 0 is the main process.
 
-    A RANK without WORLD_SIZE belongs to the script, for example the rank of a LoRA: rank launchers set both.
+    A RANK without WORLD_SIZE belongs to the script, for example the rank of a LoRA: programs that start ranks
+    set both variables.
     """
     written = os.environ.get("RANK", "") if "WORLD_SIZE" in os.environ else ""
     return int(written) if written.isdecimal() else 0
@@ -94,7 +95,7 @@ class EventChannel:
                     self._socket = self._connect(address)
                 self._socket.sendall(line)
             except OSError:
-                # The training matters more than its curve. Half a line may have been sent, so do not try again.
+                # Do not try again, because half a line may have been sent. The training matters more than its curve.
                 self._is_silent = True
                 self.close()
 

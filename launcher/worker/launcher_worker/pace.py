@@ -65,7 +65,7 @@ class SaveSchedule:
         self._evaluation = (step, loss)
 
     def eval_loss(self, step: int) -> Optional[float]:
-        """Return the loss of an evaluation at exactly this step; None without one, or if it is not finite."""
+        """Return the finite loss of an evaluation at exactly this step; None if there is none."""
         evaluated_step, loss = self._evaluation
         return float(loss) if evaluated_step == step and isinstance(loss, (int, float)) else None
 

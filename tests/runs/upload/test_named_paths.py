@@ -141,7 +141,7 @@ def test_a_file_of_the_system_is_refused(folder, name):
     """Also where the one who launches may read it, and by a link."""
     (folder / "mine").symlink_to(name)
     for written in (name, "./mine"):
-        assert "which is the system's" in refused(f"data.train={written}").message
+        assert "which belongs to the system" in refused(f"data.train={written}").message
 
 
 def test_a_file_that_a_host_or_a_command_line_names_for_itself_is_refused(folder):

@@ -1,4 +1,4 @@
-"""The plan's gradient scaler: the plan turns a script's scaler on or off, and a loop without one gets one.
+"""The plan's gradient scaler: the plan turns a script's scaler on or off; a loop without a scaler gets the plan's.
 
 In such a loop, `loss.backward()` scales the loss, gradient clipping and `optimizer.step()` unscale first, and
 a step with overflowed gradients changes no weights.

@@ -40,7 +40,7 @@ def proof(model: Any, judge: Judge) -> Dict[str, object]:
 
 
 def _digest_of_config(config: Any) -> Optional[str]:
-    """Return the digest of a model's config; None without one, or if it has no canonical form."""
+    """Return the digest of a model's config; None without a config, or if the config has no canonical form."""
     plain: Any = getattr(config, "to_dict", lambda: config)()
     if isinstance(plain, dict):  # private fields name the model's folder, which differs between hosts
         plain = {str(name): value for name, value in plain.items() if not str(name).startswith("_")}

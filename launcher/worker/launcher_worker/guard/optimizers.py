@@ -1,4 +1,4 @@
-"""Optimizers: the one whose steps the guard counts, its learning rates, and a check of its eps."""
+"""The optimizer whose steps the guard counts, its learning rates, and a check of its eps."""
 
 from __future__ import annotations
 
@@ -98,12 +98,12 @@ def check_eps(optimizer: Any) -> None:
         if isinstance(eps, float) and eps < 2**-14 and has_half:
             raise RuntimeError(
                 f"eps {eps:g} vanishes in float16, and the update divides by it: "
-                "train float32 weights, for no eps is right for float16 ones"
+                "train float32 weights, because no eps is right for float16 weights"
             )
 
 
 def _rate(group: Mapping[str, Any]) -> float:
-    """Return a group's learning rate; NaN if it is on a device, because reading it would wait for the device."""
+    """Return a group's learning rate; NaN if the rate is on a device, because to read it would wait for the device."""
     rate = group.get("lr")
     if rate is None or getattr(getattr(rate, "device", None), "type", "cpu") != "cpu":
         return math.nan

@@ -81,7 +81,7 @@ class Figures(NamedTuple):
 
 
 class Trip(NamedTuple):
-    """The reason to end an attempt: `since` is the first bad step, `step` the one after which it was noticed."""
+    """The reason to end an attempt: `since` is the first bad step, `step` the step after which the guard noticed it."""
 
     rule: str
     kind: str

@@ -39,7 +39,7 @@ class WatchedModels:
         names = [(name, part) for name, part in model.named_parameters() if name.startswith(tuple(moving))]
         unknown = [begin for begin in moving if not any(name.startswith(begin) for name, _ in names)]
         if unknown:
-            raise ValueError(f"no parameter's name begins with {unknown[0]!r}, which moving names")
+            raise ValueError(f"moving: no parameter's name begins with {unknown[0]!r}")
         self._models.add(model)
         self._moving = [*self._moving, *(part for _, part in names)]
         self.forget()

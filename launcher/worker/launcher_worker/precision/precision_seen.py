@@ -89,7 +89,10 @@ def frozen_of(models: Iterable[Any]) -> List[Any]:
 
 
 def smallest_eps(groups: Iterable[Mapping[str, Any]]) -> Optional[float]:
-    """Return the smallest eps of an optimizer's groups; None without one. In float16, eps below 6e-5 vanishes."""
+    """Return the smallest eps of an optimizer's groups; None if no group has an eps.
+
+    In float16, an eps below 6e-5 vanishes.
+    """
     return min((group["eps"] for group in groups if isinstance(group.get("eps"), float)), default=None)
 
 

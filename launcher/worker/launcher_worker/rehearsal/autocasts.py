@@ -1,7 +1,7 @@
 """Autocast and distributed training on an imitated card: autocast runs on the CPU, gloo replaces NCCL.
 
-The CPU's autocast covers fewer operations than CUDA's; it covers the same matrix products, which decide
-whether numbers stay in range.
+The CPU's autocast covers fewer operations than CUDA's, but the same matrix products. These decide whether
+numbers stay in range.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _wrap_autocast(torch: Any) -> None:
 
 
 def _wrap_questions(torch: Any) -> None:
-    """Answer queries about CUDA's autocast with the state of the CPU's, which replaces it."""
+    """Answer queries about CUDA's autocast with the state of the CPU's autocast, which replaces it."""
 
     def of_cpu(name: str) -> None:
         function = getattr(torch, name, None)
