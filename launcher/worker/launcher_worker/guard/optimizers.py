@@ -89,7 +89,7 @@ class LearningRates:
 
 
 def check_eps(optimizer: Any) -> None:
-    """Raise RuntimeError if an optimizer divides float16 values by an eps that is zero in float16: NaN."""
+    """Raise RuntimeError if an optimizer of float16 values has an eps below float16's smallest normal number."""
     import torch
 
     for group in optimizer.param_groups:

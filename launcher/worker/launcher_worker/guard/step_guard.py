@@ -138,7 +138,7 @@ class StepGuard:
 
         With a closure the gradients are computed inside the step. Raises RuntimeError if a trainable's dtype
         has changed, because the optimizer would fail with a less clear message. Raises it also for an eps
-        that is zero in float16.
+        that is too small for float16.
         """
         if not self._models:
             return

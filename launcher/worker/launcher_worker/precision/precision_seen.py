@@ -91,7 +91,7 @@ def frozen_of(models: Iterable[Any]) -> List[Any]:
 def smallest_eps(groups: Iterable[Mapping[str, Any]]) -> Optional[float]:
     """Return the smallest eps of an optimizer's groups; None if no group has an eps.
 
-    In float16, an eps below 6e-5 vanishes.
+    In float16, an eps below 6e-5 loses digits; below 6e-8 it is zero.
     """
     return min((group["eps"] for group in groups if isinstance(group.get("eps"), float)), default=None)
 
