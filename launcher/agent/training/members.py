@@ -221,7 +221,7 @@ class _NodeReader(NamedTuple):
 
     @classmethod
     def of(cls, node: RecordFolder) -> _NodeReader:
-        """Begin with a node's folder."""
+        """Return readers of the files in a node's folder, at their beginning."""
         return cls(_Tail(node.reports), _Tail(node.output))
 
 

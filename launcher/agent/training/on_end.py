@@ -51,7 +51,7 @@ _SECRET = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 
 
 class EndValues(TypedDict):
-    """The values of a notice for programs, besides the run's state."""
+    """The values that a notice has for programs, in addition to the run's state."""
 
     run: str
     job: Optional[str]

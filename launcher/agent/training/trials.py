@@ -128,7 +128,7 @@ def order(ladder: Sequence[PrecisionRecord]) -> List[int]:
 
 
 def is_reference(precision: PrecisionRecord) -> bool:
-    """Whether this is the precision with whose gradients those of the others are compared."""
+    """Whether this precision is the reference for the gradients of the others."""
     return precision.get("mode") == "fp32" and not precision.get("tf32")
 
 

@@ -59,9 +59,9 @@ class Rendezvous(NamedTuple):
     def variables(self) -> dict[str, str]:
         """The variables that let this node's torchrun join the torchruns of the other nodes.
 
-        Options on its command line would show in `ps`. The number of nodes is fixed, and torchrun restarts
-        nothing: the agent does. The backend is the static one, because the agents of `c10d` unpickle a value
-        that anyone with access to their store can write.
+        Options on the command line of torchrun would show in `ps`. The number of nodes is fixed. torchrun
+        restarts nothing, because the agent does. The backend is the static one, because the agents of `c10d`
+        unpickle a value that anyone with access to their store can write.
         """
         master = {"MASTER_ADDR": self.host, "MASTER_PORT": str(self.port)}
         options = {

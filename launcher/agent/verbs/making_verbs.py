@@ -180,7 +180,7 @@ def make_environment(session: ClientSession, request: MakeEnvironment, payload: 
 
 
 def seal_environment(session: ClientSession, request: EnvironmentRequest, _payload: bytes) -> VerbReply:
-    """Seal an environment that was made on this connection, which makes it valid."""
+    """Seal an environment that was made on this connection. It is then valid."""
     lock_name = environment_build.lock_of(request.name)
     unsealed = session.unsealed.get(lock_name)
     if unsealed is None or not unsealed.packages:

@@ -128,7 +128,7 @@ def _look(asked: List[_PendingQuestion], now: float) -> List[RunAnswer]:
     answers: List[RunAnswer] = []
     share, left = cursors.MAX_ANSWER_BYTES // max(1, len(asked)), cursors.MAX_ANSWER_BYTES
     for question in asked:
-        if left <= 0:  # the next request starts with the others
+        if left <= 0:  # a later request has the news of the other runs
             break
         answer = question.look(share, now)
         if answer is not None:

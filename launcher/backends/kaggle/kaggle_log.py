@@ -1,8 +1,8 @@
 """A kernel's log, as one stream that continues after a cut.
 
-According to its own client, Kaggle replays a stream from its beginning at each connection, so pieces already
-seen are skipped by their count. After a session the log is JSON. Whether it then has the same pieces is
-unknown: a reader that must not lose or repeat anything has to compare the pieces' contents.
+According to Kaggle's own client, the service replays a stream from its beginning at each connection, so pieces
+already seen are skipped by their count. After a session the log is JSON. Whether the JSON has the same pieces
+is unknown: a reader that must not lose or repeat anything has to compare the pieces' contents.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ _FOR_EVERYONE = (
 
 
 class SessionImage(NamedTuple):
-    """The known facts about the image of sessions, with their dates. None is unknown."""
+    """The facts about the image of sessions, with their dates. A fact that is None is unknown."""
 
     date: str
     python: str

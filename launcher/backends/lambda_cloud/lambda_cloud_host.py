@@ -23,7 +23,7 @@ class _Table(LambdaSettings, MachineKeys):
 class LambdaCloudHost(Host):
     """A Lambda Cloud account.
 
-    The keys of a machine apply to each rented one, whose address is known only then.
+    The table's keys for a machine apply to each rented machine. Its address is known only after the rental.
     """
 
     has_login = False

@@ -222,11 +222,11 @@ def _partition_refusals(settings: SlurmSettings, cluster: Cluster, host: str) ->
 
 
 def _closed(partitions: Sequence[Partition], host: str) -> list[Finding]:
-    """Note that no requested partition starts jobs at present."""
+    """Return a note if no requested partition starts jobs at present."""
     if any(one.state == "up" for one in partitions):
         return []
     names = ", ".join(f"{one.name} is {one.state}" for one in partitions)
-    message = f"{host}: partition {names}: it starts no jobs at present, and this one waits"
+    message = f"{host}: partition {names}: it starts no jobs at present, and this job waits"
     return [Finding(level="note", code="partition-down", message=message)]
 
 
@@ -378,7 +378,7 @@ def _may_be(profiles: Sequence[Profile], kind: str | None) -> bool:
 
 
 def _unclear(plan: Plan, profiles: Sequence[Profile], kinds: Sequence[str | None]) -> list[Finding]:
-    """Note that the job may get other cards than the planned ones."""
+    """Return a note if the job may get other cards than the planned ones."""
     others = [kind for kind in kinds if kind is None or not any(is_of_type(one, kind) for one in profiles)]
     if kinds and not others:
         return []

@@ -129,7 +129,7 @@ class SlurmRuntime(Native):
         return f"the cluster's facts   launch probe --host {error.host}"
 
     def stop(self, run: str, grace_s: float) -> bool:
-        """Wait for the end of a run that was asked to stop. With a grace, cancel its job if it lasts longer.
+        """Wait for the end of a run that was asked to stop. If it has a grace and exceeds it, cancel its job.
 
         Raises HostError if Slurm does not answer, because the run's end is unknown then.
         """

@@ -150,7 +150,7 @@ class Service(Protocol):
         """Return the names of all segments whose names contain some words."""
 
     def unpack(self, ref: str, folder: Path) -> SegmentRecord | None:
-        """Unpack the run in a segment's payload into a folder; `None` if the segment is not ours."""
+        """Unpack the run in a segment's payload into a folder; `None` if the segment is not launcher's."""
 
 
 class Segments:
@@ -250,7 +250,7 @@ class Segments:
             words = str(error).splitlines()[0]
             if self.service.is_full(error):
                 return _waiting(_without(record, record.ref), words, error.retry_s or 0.0)
-            is_undone = error.reason in UNDONE  # it existed for a moment, and may still
+            is_undone = error.reason in UNDONE  # the segment existed for a moment, and may still exist
             self._write(run, _over(record if is_undone else _without(record, record.ref), words, "home"))
             raise
         return _sent(record)
@@ -446,7 +446,7 @@ class Segments:
         """Take into the spool the runs that other clients of the account began. Return their ids.
 
         `words` are a part of the ids to look for. The printed output of such a run is missing until it is
-        downloaded from its segment.
+        read again from its segment.
         """
         runs = self._root / "runs"
         runs.mkdir(exist_ok=True, mode=0o700)

@@ -263,8 +263,8 @@ class DockerEngine:
             "Cmd": [],
             "WorkingDir": "/",
             "User": seen.user,
-            # An engine whose default runtime is NVIDIA's would pass on its cards, and refuse with an old
-            # driver.
+            # An engine whose default runtime is NVIDIA's would give the container its cards, or refuse to start
+            # it if the driver is old.
             "Env": ["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_DISABLE_REQUIRE=1", *seen.variables],
             "NetworkDisabled": True,
             "HostConfig": {
