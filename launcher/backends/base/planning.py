@@ -67,8 +67,7 @@ class Planning:
     def profile(self, profile: Profile, request: Resolved, facts: Facts | None) -> Profile:
         """Return the profile with the number of cards in --gpus.
 
-        A CPU or Apple GPU counts as one card and keeps its profile. If --gpus asks for more, its checks report
-        that.
+        The profile of a CPU or Apple GPU is unchanged; `runs/launch/cards.py` refuses --gpus for it.
         """
         count, _ = requested_gpus(request.gpus, profile.count)
         return profile if profile.kind != "cuda" or count == profile.count else profile.of_cards(count)
@@ -105,7 +104,7 @@ class Planning:
         cards: Iterable[Profile] = (),
     ) -> tuple[Finding, ...]:
         """Return the findings of the gate, including those of this kind of host."""
-        from launcher.planning.gate import check  # a launch loads it while it waits for its host
+        from launcher.planning.gate import check  # a launch imports this while it waits for its host
 
         return check(plan, facts, host, wheels, cards, self.own_checks(plan, facts, host))
 

@@ -115,7 +115,7 @@ class Probing:
 
     def probe_again(self, client: HostClient, host: Host, plan: Plan) -> Facts:
         """Return the facts for resuming a run from its recorded plan. Raises HostError."""
-        from launcher.planning.assembly import job_of  # a launch loads it while it waits for its host
+        from launcher.planning.assembly import job_of  # a launch imports this while it waits for its host
 
         return self.probe(client, host, job_of(plan))
 
@@ -151,7 +151,7 @@ class Probing:
     def is_unused_login(self, facts: Facts) -> bool:
         """Whether a host is a login node of a Slurm cluster but is not configured as one.
 
-        A run would train on it.
+        A run would then train on the login node.
         """
         return facts.has_slurm
 

@@ -64,7 +64,7 @@ class KaggleRuntime(Runtime):
     def resume(self, run: str, needs: ResumeInputs) -> ResumedRun:
         """Push a run's next kernel, unless another client has.
 
-        The last one must be over and its outputs downloaded. The service has no lock: two pushes at once
+        The last session must be over and its outputs downloaded. The service has no lock: two pushes at once
         would both begin. So the client that pushed the last kernel goes first.
         """
         needs.wait(f"until its last session's files are here; {self._spool.about}")

@@ -4,7 +4,7 @@ Routes and bodies are those of kaggle 2.2.4 (kagglesdk 0.1.38), which also works
 the tests. Nothing was tested against the real service. No call is repeated here: a push must not be made
 twice, and for the other calls the caller knows how long it may wait.
 
-A push takes two calls, because an answer may be lost: `push`, and if that raises UnknownOutcomeError, `find`. The
+An answer to a push may be lost, so a push can take two calls: `push`, and `find` after an UnknownOutcomeError. The
 caller must record its intent before the push, and use a different slug for each session.
 """
 
