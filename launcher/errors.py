@@ -62,7 +62,7 @@ class UnknownNameError(UsageError):
 
 
 class Lack(NamedTuple):
-    """Why a backend cannot do something, and what to type instead.
+    """The reason why a backend cannot do something, and the command to type instead.
 
     `{host}` and `{run}` in `mend` are filled in.
     """
@@ -105,7 +105,7 @@ class UnequalSharesError(RefusedError):
 
 
 class CardBusyError(RefusedError):
-    """Raised when others hold the cards that a plan needs. `holders` names them in one line."""
+    """Raised when others hold the cards that a plan needs. `holders` names these holders in one line."""
 
     def __init__(self, message: str, holders: str) -> None:
         super().__init__(message)
@@ -131,7 +131,7 @@ class ConnectionLostError(UnreachableError):
 
 
 class MachineGoneError(UnreachableError):
-    """Raised when the rental of a run's machine has ended, so that it will never answer again."""
+    """Raised when the rental of a run's machine has ended, so that the machine will never answer again."""
 
 
 class AuthRefusedError(HostError):
@@ -189,7 +189,7 @@ class ServiceError(HostError):
 
 
 class ServiceUnreachableError(ServiceError, UnreachableError):
-    """Raised when a cloud service does not answer, or only its gateway does."""
+    """Raised when a cloud service does not answer, or only its gateway answers."""
 
 
 class ServiceAuthError(ServiceError, AuthRefusedError):

@@ -73,7 +73,7 @@ def _parse(parser: RawConfigParser, path: str, key: str) -> None:
         raise BadFileError(f'{key} = "{path}": is not UTF-8 text (byte {error.start})') from None
     except (DuplicateOptionError, DuplicateSectionError) as error:
         raise BadFileError(f'{key} = "{path}": line {error.lineno} repeats an earlier setting') from None
-    except ParsingError as error:  # its message would repeat the line
+    except ParsingError as error:  # the message of configparser would repeat the line
         line = error.lineno if isinstance(error, MissingSectionHeaderError) else error.errors[0][0]
         raise BadFileError(
             f'{key} = "{path}": line {line}: expected [section], or key = value below a section'

@@ -55,7 +55,7 @@ def undeclared(
 
 
 def on_end_findings(words: Sequence[str]) -> Iterator[Finding]:
-    """Yield a refusal if the command or address contains a secret, because it would be recorded."""
+    """Yield a refusal if `on_end`, a command or an address, contains a secret: a job's values are recorded."""
     if kind := next(filter(None, map(credential_in, words)), None):
         message = f"on_end: it contains {kind}, and a job's values are recorded"
         mend = 'export NOTIFY_URL=…     then   on_end = "$NOTIFY_URL"'

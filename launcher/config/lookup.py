@@ -179,7 +179,7 @@ class Lookup:
 
     @functools.cached_property
     def profiles(self) -> dict[str, Profile]:
-        """All profiles by name; the user's replace the installed ones."""
+        """All profiles by name; a profile of the user replaces the installed one of the same name."""
         found: dict[str, Profile] = {}
         for name, path in files("profiles").items():
             data, text = read_toml(path)
@@ -256,7 +256,7 @@ def _cards_called(word: str, known: Mapping[str, Profile]) -> list[str]:
 
 
 def check_runtime(name: str, where: str) -> None:
-    """Raise BadFileError for an unknown runtime; `where` names the place of its name."""
+    """Raise BadFileError for an unknown runtime; `where` is the text before its name in the message."""
     known = ["auto", *sorted(RUNTIMES)]
     if name not in known:
         given = "" if name in where else f" {name}"
@@ -324,7 +324,7 @@ def _read_file(path: Path, allowed: set[str]) -> Toml:
 
 
 def _in_a_folder_above() -> str:
-    """Return the `cd` command to a folder above that contains launch.toml; empty if it is here, or in no folder above."""
+    """Return the `cd` command to the folder above that has a launch.toml; empty if this folder has one, or none above has."""
     if PROJECT_FILE.is_file():
         return ""
     folder = next((one for one in Path.cwd().parents if (one / PROJECT_FILE).is_file()), None)

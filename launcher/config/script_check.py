@@ -43,7 +43,7 @@ def findings(job: Job, selection: UploadSelection) -> tuple[Finding, ...]:
 
 
 def without_effect(plan: Plan, asked: PrecisionRequest, job: Job, *, rehearses: bool) -> Iterator[Finding]:
-    """Yield a note for each option without effect, because the script does not take that value from the plan."""
+    """Yield a note for each option that has no effect because the script does not take its value from the plan."""
     mend = (
         "--adapt     gives the unchanged script the plan's precision; or import launcher_worker in the script"
     )
@@ -87,7 +87,7 @@ def _assignments(command: Sequence[str]) -> Iterator[Finding]:
 
 def _shell_words(command: Sequence[str]) -> Iterator[Finding]:
     """Refuse a command that needs a shell: it has a word that only a shell understands, or it is a whole line in quotes."""
-    pairs = pairwise(command)  # after an option it is a value: --delimiter ';'
+    pairs = pairwise(command)  # after an option, such a word is a value: --delimiter ';'
     word = next((word for before, word in pairs if word in _OF_A_SHELL and not before.startswith("-")), None)
     if word is not None:
         line = " ".join(one if one in _OF_A_SHELL else shlex.quote(one) for one in command)

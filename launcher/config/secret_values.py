@@ -22,7 +22,7 @@ _OUR_PREFIXES = ("LAUNCH_", "LD_", "DYLD_")
 _RECORDED = ("command", "model", "teacher", "data", "settings", "variables", "requirements", "code", "name")
 NO_VALUES = HiddenValues()
 FROM_A_FILE = "     or a file that has it   --env-file FILE"
-"""The end of the message about a secret that is not set; a batch has no such option."""
+"""The end of the message about a secret that is not set. For a batch it is left out: a batch has no --env-file."""
 
 
 def with_names(job: Job, names: Sequence[str]) -> Job:

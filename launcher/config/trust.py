@@ -71,7 +71,7 @@ def host_values(
     kind = host_kind(written) if isinstance(written, str) and written in PACKAGES else None
     free = {*_FREE, *(kind.free if kind is not None else ())}
     if kind is not None and kind.implicit is not None and kind.implicit.name == name:
-        free.add("kind")  # under another name, the kind decides which machine or service the name means
+        free.add("kind")  # for any other name, the kind decides which machine or service is contacted
     found = {key: value for key, value in table.items() if key not in free}
     is_reached = kind is not None and kind.host.has_login and name != "local"
     if is_reached and "address" not in table and name not in aliases:
@@ -185,9 +185,9 @@ def revoke(place: Path) -> list[str]:
 
 
 def _place(file: Path) -> Path:
-    """Return the real path of a file's folder with the file's name.
+    """Return a file's path, below the real path of its folder.
 
-    If the file is a link, the link's place counts.
+    If the file is a link, this is the path of the link, not of its target.
     """
     return Path(os.path.realpath(file.parent)) / file.name
 

@@ -368,8 +368,8 @@ done
 def _left(client: HostClient, place: DrillPlace, *, is_removed: bool = False) -> list[str]:
     """Return the processes, containers and socket folders that a run left LEAVE_S seconds after its end.
 
-    If the processes cannot be listed, return that as a line. A process belongs to the run by its command
-    line, or by its variables on a host with /proc.
+    If the processes cannot be listed, return a line that says so. A process belongs to the run if its command line
+    names the run or, on a host with /proc, if its variables do.
 
     An ended container stays until its run is removed. After that (`is_removed`), containers and files count
     as left too.

@@ -23,7 +23,7 @@ class Ancestor(NamedTuple):
 def ancestors(local_copy: LocalCopy) -> list[Ancestor]:
     """Return the runs that a run continues, the oldest first.
 
-    The list ends at a run without a local copy.
+    The runs before a run without a local copy are unknown, and missing from the list.
     """
     found: list[Ancestor] = []
     seen = {local_copy.run}

@@ -39,7 +39,7 @@ Measured = tuple[str, Point]
 
 
 def points(event: Event) -> list[Point]:
-    """Return the numbers of a metric event; other events and other values give none."""
+    """Return the numbers of a metric event as points; empty for other events. Other values are left out."""
     return _numbers(event) if event.kind == "metric" else []
 
 

@@ -1,7 +1,7 @@
 """Draw a picture in a separate process.
 
-matplotlib obeys a `matplotlibrc` in the working directory, and a cloned repository may contain one: it names
-programs, and before 3.10.9 it could contain code. So the process runs in `/`.
+matplotlib obeys a file `matplotlibrc` in the working directory, and a cloned repository may contain one. The file
+names programs, and before matplotlib 3.10.9 it could contain code. So the process runs in `/`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LONGEST_S = 120.0
 
 
 def drawn(draw: Callable[..., bytes], *arguments: object) -> bytes:
-    """Return the PNG that a module's function returns. Raises RunError if it fails, or takes longer than 120 s."""
+    """Run a module's function in a separate process and return its PNG. Raises RunError on a failure, or after 120 s."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", __name__],

@@ -1,6 +1,6 @@
 """The host's figures during a run: use of cards, CPUs, memory and disk, about every ten seconds.
 
-A week's run with eight cards has two million figures, so they are read one after the other.
+A week's run with eight cards has two million figures, so they are streamed, not held in memory.
 """
 
 from __future__ import annotations

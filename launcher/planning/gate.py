@@ -59,11 +59,11 @@ SHOWN_PACKAGES = 5
 FREE_GB_NEEDED = 1.0
 FREE_INODES_NEEDED = 1000
 IMAGE_GB = {"cuda": 10.0, "cpu": 3.0, "mps": 0.0}
-"""Space for an image or an environment with torch, and for building it, in GB, rounded up; CUDA takes most of it."""
+"""The disk space in GB for an image or an environment with torch and for its build, rounded up. CUDA takes most of it."""
 VENV_MEND = "sudo apt install python3-venv     there (Debian, Ubuntu; a Python that torch has wheels for), or install uv"
-"""How a host becomes able to make environments."""
+"""Commands after which a host can make environments."""
 FAULTY_XIDS = {48, 62, 63, 64, 74, 79, 92, 94, 95, 110, 119, 120, 140}
-"""The driver's errors that point to the card, its memory or its bus; 13, 31 and 43 point to a program."""
+"""The driver's errors (Xid) that point to the card, its memory or its bus. Errors 13, 31 and 43 point to a program."""
 
 
 def check(
@@ -137,7 +137,7 @@ def _one_process(plan: Plan, why: str, own: HostChecks) -> list[Finding]:
 
 
 def _unpickled(plan: Plan) -> list[Finding]:
-    """Note a torchrun that lets other users of the host run code: its agents unpickle data from an open port."""
+    """Note a torchrun command with which other users of the host can run code: its agents unpickle data from an open port."""
     option = unpickling_option(plan.command)
     if option is None:
         return []
@@ -178,7 +178,7 @@ def _float16_weights(plan: Plan) -> list[Finding]:
 
 
 def _failed_precision(plan: Plan, facts: Facts | None) -> list[Finding]:
-    """Note each precision that would come first, had it not failed on this host before, and the run that failed."""
+    """Note each precision that would come first if it had not failed on this host before. Name the run that failed."""
     records = facts.precision_evidence if facts is not None else ()
     failures = {
         record.precision: record

@@ -70,7 +70,7 @@ def _environment_row(host: Host, facts: Facts) -> Prerequisite:
 
 
 def _runs_containers(host: Host, facts: Facts) -> bool:
-    """Whether a job with requirements runs in a container there, unless its command line names a runtime."""
+    """Whether a job with requirements runs in a container on this host, if its command line names no runtime."""
     return host.runtime == "docker" or (_may_run_containers(host) and engine(host, facts) is not None)
 
 
@@ -79,7 +79,7 @@ def _may_run_containers(host: Host) -> bool:
 
 
 def _container_row(host: Host, facts: Facts) -> Prerequisite:
-    """Return the row of Docker: lacking if every run there needs it, unknown if runs would use it if it answered."""
+    """Return the row of Docker: lacking if every run there needs Docker, unknown if runs could use it but it does not answer."""
     if (usable := engine(host, facts)) is not None:
         return Prerequisite.ok("docker", f"{usable.version}   {usable.socket}")
     present = [one for one in requested_engines(host, facts) if one.name == "docker"]

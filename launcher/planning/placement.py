@@ -52,7 +52,7 @@ def expected_card(profile: Profile, index: int, name: str, driver: str | None = 
 
 
 def is_unavailable(gpu: Gpu, facts: Facts) -> bool:
-    """Whether a card rejects launcher's processes: it is prohibited, or exclusive and held by a foreign process."""
+    """Whether a card rejects launcher's processes: its compute mode is prohibited, or exclusive while a foreign process holds it."""
     return bool(strangers_on(gpu)) if is_exclusive(gpu, facts) else gpu.compute_mode == "prohibited"
 
 
@@ -142,8 +142,8 @@ def _options_of_ranks(command: Sequence[str]) -> str:
 def best_card(facts: Facts, profiles: Iterable[Profile]) -> tuple[Profile, Gpu] | None:
     """Return the host's best card that matches one of the profiles; None if no card does.
 
-    The best card has the most memory, then the higher capability. A profile of one card comes before one of
-    several; ties are in the order of `choose_gpus`.
+    The best card has the most memory, then the higher capability. A profile of one card comes before a profile of
+    several cards; ties are in the order of `choose_gpus`.
     """
     rank = _rank(facts)
     named = [(profile, gpu) for profile in profiles for gpu in sorted(cards_of(profile, facts), key=rank)]
@@ -155,7 +155,7 @@ def best_card(facts: Facts, profiles: Iterable[Profile]) -> tuple[Profile, Gpu] 
 
 
 def match_profile(facts: Facts, profiles: Iterable[Profile]) -> Profile:
-    """Return the profile of the host's best card, derived if no profile names it; without a card `mps` or `cpu`.
+    """Return the profile of the host's best card, derived if no profile names it. Without a card, it is `mps` or `cpu`.
 
     Raises UnknownNameError if the host has cards but only their names are known.
     """
@@ -175,7 +175,7 @@ def match_profile(facts: Facts, profiles: Iterable[Profile]) -> Profile:
 
 
 def as_probed(profile: Profile, facts: Facts, named: Sequence[str] = ()) -> Profile:
-    """Return a profile with the probed memory of the host's cards: the smallest of those that a run may get.
+    """Return a profile with the probed memory of a host's cards: the smallest memory of the cards that a run may get.
 
     `named` are the UUIDs of --gpus. Without probed memory the profile stays unchanged.
     """
