@@ -456,7 +456,7 @@ class Supervisor:
         log = self.account.log_tail(TAIL_BYTES) if outcome.log is None else outcome.log
         failure = cause.crash(log, outcome.code, outcome.signal, kills)
         has_advanced = outcome.step is not None and outcome.step > (self.chosen.step or 0)
-        if failure.name == "checkpoint-corrupt" and not has_advanced:  # the corrupt one is where it resumed
+        if failure.name == "checkpoint-corrupt" and not has_advanced:  # it resumed from that checkpoint
             failure = failure._replace(since=self.chosen.step)
         if failure.name == "gpu-busy-exclusive" and self.cards is not None:
             from . import card_admission

@@ -122,7 +122,7 @@ class Account:
         self.place = f"{HOST}-{name}{_suffix(settings.api)}"
 
     def client(self, host: Host) -> SpooledClient:
-        """Return a client of the account's spool, with an agent for it alone. Raises HostError."""
+        """Return a client of the account's spool, with its own agent. Raises HostError."""
         link = self.connection(host).open_link()
         return SpooledClient(AgentChannel(host.name, link), self.segments)
 

@@ -53,7 +53,7 @@ class KaggleLogin:
 
     @property
     def is_out_of_date(self) -> bool:
-        """Whether it expires soon, so that another login is needed."""
+        """Whether the login expires soon, so that another one is needed."""
         return self.until is not None and datetime.now(UTC) + MARGIN > self.until
 
     def of(self, user: str) -> KaggleLogin:

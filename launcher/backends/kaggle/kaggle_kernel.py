@@ -209,7 +209,7 @@ class OutputFile(_Answer):
 
 
 class OutputPage(_Answer):
-    """One page of a session's files, once it is over."""
+    """One page of a session's files, available after the session."""
 
     files: list[OutputFile] = []
     next_page_token: str | None = None
@@ -282,7 +282,7 @@ class DatasetStatus(_Answer):
 
     @property
     def is_ready(self) -> bool:
-        """Whether a session can mount it."""
+        """Whether a session can mount the dataset."""
         return self.status == "READY"
 
 

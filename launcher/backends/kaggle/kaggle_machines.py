@@ -41,7 +41,7 @@ class Machine(NamedTuple):
 
 
 class Retired(NamedTuple):
-    """A name that the service still accepts, and the machine that it gives instead without a message."""
+    """A retired name that the service still accepts, and the machine that it gives instead, without a message."""
 
     shape: str
     instead: str
@@ -257,7 +257,7 @@ def _substituted(host: str, machine: Machine, retired: Retired | None) -> tuple[
 
 
 def _profiles_of(machine: Machine, known: Iterable[Profile]) -> tuple[Profile, ...]:
-    """Return the profiles of all a machine's cards: launcher's in their order, else the user's."""
+    """Return the profiles that cover all cards of a machine: launcher's in their order, else the user's."""
     fitting = {}
     for profile in known:
         is_one_card = profile.kind == "cuda" and profile.count == 1 and machine.cards

@@ -121,7 +121,7 @@ def _failed(
 ) -> HostError:
     failure = build_failure(lines, client.host, indexes(environment.torch_index, build))
     text = "\n".join(f"  | {line}" for line in failure.lines)
-    # An environment has no base image, and its build no separate network.
+    # An environment has no base image, and its build has no separate network.
     mend = failure.mend.partition(", or base = ")[0].replace('network = "host", ', "")
     if any(map(_NO_ROOM.search, lines)):
         mend = f"launch gc --host {client.host}     makes some room, or set root = … for {client.host}"

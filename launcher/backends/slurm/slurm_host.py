@@ -29,7 +29,7 @@ class _Table(SlurmSettings, MachineKeys):
 
 
 class SlurmHost(Host):
-    """A cluster, as its login node, which submits jobs."""
+    """A cluster, represented by its login node, which submits jobs."""
 
     has_queue = True
     why_own_runtime = "Slurm starts the job on a node of its own"

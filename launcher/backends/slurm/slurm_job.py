@@ -124,7 +124,7 @@ def with_expected_cards(facts: Facts, profile: Profile | None) -> Facts:
 
 
 def gpus_of(settings: SlurmSettings) -> tuple[Gres, ...]:
-    """Return the cards in `gres`; empty if it leaves them to the plan."""
+    """Return the cards in `gres`; empty if `gres` leaves the cards to the plan."""
     return tuple(one for one in parse_gres(settings.gres) if one.name == GPU)
 
 
