@@ -71,7 +71,7 @@ class UploadHistory:
             words,
             *(f"{decimal(size):>9}  {path}" for path, size in new.largest if size >= WORTH_NAMING),
         ]
-        mend = "launch --yes … sends them, as y does at a terminal; a .launchignore leaves files out"
+        mend = "launch --yes … sends them, like the answer y at a terminal; a .launchignore leaves files out"
         return Finding(level="refuse", code="large-cargo", message="\n  ".join(lines), mend=mend)
 
     def _new(self, load: Load) -> _New:

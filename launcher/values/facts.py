@@ -152,8 +152,9 @@ class PrecisionEvidence(Record):
     """The outcome of a precision in an earlier run on this host, with the job's model and the present driver.
 
     On a cluster, runs with other drivers count too. `card` is a profile's name, `precision` a
-    `Precision.digest`. `torch` is `None` if the run ended before it reported its version. `failed` is the
-    class of the failure; `None` means that the first steps were good. `measured` comes from `launch verify`.
+    `Precision.digest`. `torch` is `None` if the run ended before it reported the version of torch. `failed`
+    is the class of the failure; `None` means that the first steps were good. `measured` comes from
+    `launch verify`.
     """
 
     card: str

@@ -151,9 +151,9 @@ class RuntimeRecord(Record):
 class Summary(JudgedState):
     """A run in one line, as its host reports it. `time` is its launch, `ended` the time of its last state.
 
-    `ended` is None if the end is not on record, as on a full disk. `job` is the job's name. `job_id` is the
-    id of the run's job in Slurm; None elsewhere, and until the host knows it. `took_s` is the running time
-    of the run over all its attempts; None if unknown.
+    `ended` is None if the end was not recorded, e.g. because the disk was full. `job` is the job's name.
+    `job_id` is the id of the run's job in Slurm; None elsewhere, and until the host knows it. `took_s` is the
+    running time of the run over all its attempts; None if unknown.
     """
 
     run: str

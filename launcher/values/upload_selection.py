@@ -45,7 +45,7 @@ class ExclusionReason(enum.StrEnum):
 
     @property
     def is_surprising(self) -> bool:
-        """Whether a user may rely on the path, so that each one is named."""
+        """Whether a user may rely on the excluded path, so that a summary must name it."""
         return self in (
             ExclusionReason.LINK_OUT,
             ExclusionReason.LINK_TO_LEFT_OUT,
@@ -75,7 +75,7 @@ class Size(NamedTuple):
 class ExcludedPath(NamedTuple):
     """A path that is not sent, relative to the code folder or to the folder under the job's `key`. A folder ends with `/`.
 
-    `link` is a link's target. `size` is None for a path without a size.
+    `link` is a link's target. `size` is None if the path has no size or it is unknown.
     """
 
     path: str

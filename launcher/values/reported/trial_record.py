@@ -70,7 +70,7 @@ class CardMeasured(Record):
 
 
 class JobMeasured(Record):
-    """The measurements of a job's steps. A loss that is not finite is a text.
+    """The measurements of a job's steps. A loss that is not finite is a string.
 
     `cosine` is the smallest cosine of a step's gradient to that of the same step in fp32, over `compared`
     steps. `peak_gb` is the memory of tensors on a card, or of the whole process on a CPU (`memory_of`).

@@ -24,9 +24,9 @@ def trainer_callback(
     The callback saves when `due` returns True, and ends the training after a step when the run is asked to
     end: see `stopping`. The guard judges each of Trainer's steps, even if the model was not prepared.
 
-    The log line of a training step also has the tokens per second since the previous line, if tokens are
-    counted: by Trainer, which makes the host wait for the device after each micro-batch, or by `tokens`, a
-    function of the step that returns the token count of all its examples.
+    If tokens are counted, the log line of a training step also has the tokens per second since the previous
+    line. Trainer can count them, but then the host waits for the device after each micro-batch. Or `tokens`
+    counts them: a function of the step that returns the token count of all its examples.
 
     A script that keeps its checkpoints outside launcher's folder passes `keep`. `keep` is called for each
     checkpoint with the step, the folder, the epoch, and whether the script itself requested the checkpoint.

@@ -1,4 +1,4 @@
-"""The plan for a script that does not know it: the start-up hook changes the script's library calls.
+"""Apply the plan to a script that does not use the worker: the start-up hook changes the script's library calls.
 
     changes         the report of changes and of unchanged parts: printed once each, and recorded
     adapted_models  from_pretrained, and models before training
