@@ -67,7 +67,7 @@ class Feeder:
         try:
             while not self._is_closed.is_set():
                 lock = self._segments.try_to_feed(self._run)
-                if lock is None:  # another process feeds it
+                if lock is None:  # another process feeds the run
                     self._is_current.set()
                     self._is_closed.wait(1.0)
                     continue

@@ -37,7 +37,7 @@ class Member(NamedTuple):
 
     @property
     def is_in_tree(self) -> bool:
-        """Whether it is in the run's work/, which may be sent in a separate archive."""
+        """Whether the member is in the run's work/, which may be sent in a separate archive."""
         return self.path.startswith(TREE)
 
 

@@ -37,7 +37,7 @@ class SegmentRecord(Record):
     `pushed` are all segments that this client pushed and that may still exist. `lost` are those whose push
     never arrived: if one appears later, it is deleted. `retry_at` is the time when a `waiting` segment is
     pushed again, for the `tries`th time. `checkpoint` is the step of the newest downloaded checkpoint.
-    `fruitless` is the number of segments, up to this one, that brought no new checkpoint.
+    `fruitless` is the number of consecutive segments, up to the latest, that brought no new checkpoint.
     """
 
     version: Literal[1] = 1
@@ -62,7 +62,7 @@ class SegmentRecord(Record):
     @model_validator(mode="before")
     @classmethod
     def _without_flags(cls, values: Any) -> Any:
-        """Convert a record from before 2026-11-29, whose flags replace `other_client` and the statuses `home` and `gone`."""
+        """Convert a record from before 2026-11-29: it has flags instead of `other_client` and some statuses."""
         if not isinstance(values, dict) or "is_home" not in values:
             return values
         found = dict(values)
