@@ -94,7 +94,7 @@ class QuickCommand(TyperCommand):
             )
             if times > 1 and has_one_value:
                 raise UsageError(
-                    f"{param.opts[0]} is given {times} times, and has one value\n  see   {ctx.command_path} --help"
+                    f"{param.opts[0]} is given {times} times, but takes one value\n  see   {ctx.command_path} --help"
                 )
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

@@ -220,7 +220,7 @@ def model_room(plan: Plan, cards: Iterable[Profile]) -> list[Finding]:
     )
     mend = (
         "\n  ".join(what_fits(plan, cards))
-        or "no card that ships holds it, and a model is not split among cards"
+        or "no card with a profile holds it, and a model is not split among cards"
     )
     # The length of examples is known only if the job's settings set it and the script uses the plan's batch.
     is_length_known = plan.hands_out("split") and "max_length" in plan.settings

@@ -113,7 +113,7 @@ def test_a_burst_is_thinned_and_nothing_is_lost_from_the_count(monkeypatch):
         shown += thinned.take([f"{burst}.{number}" for number in range(100)], "launch logs x")
     clock.now += 2
     shown += thinned.take([], "launch logs x")
-    counts = [line for line in shown if line.endswith(" lines more   launch logs x has all")]
+    counts = [line for line in shown if line.endswith(" more lines   launch logs x shows all")]
     left_out = sum(int(line.split()[1].replace(",", "")) for line in counts)
     lines = [line for line in shown if line not in counts]
     assert left_out + len(lines) == 5000

@@ -196,7 +196,7 @@ def test_a_terminal_shows_what_is_printed_and_thins_a_burst_and_a_pipe_shows_all
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said).splitlines()]
     run = next(client.runs.glob("[0-9]*")).name
     everything = ["first", "loading 100%", *(f"line {number}" for number in range(5000)), "the end"]
-    assert any(line.endswith(f" lines more   launch logs {run[-6:]} has all") for line in lines)
+    assert any(line.endswith(f" more lines   launch logs {run[-6:]} shows all") for line in lines)
     shown = [line for line in dict.fromkeys(lines) if line in everything]
     assert shown[:3] == everything[:3]
     assert shown[-2:] == everything[-2:]

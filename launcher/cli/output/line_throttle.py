@@ -42,5 +42,5 @@ class LineThrottle:
 
     def pending(self, more: str) -> list[str]:
         """Return the count of skipped lines and the held lines, and keep both."""
-        count = [f"… {self._skipped:,} lines more   {more} has all"] if self._skipped else []
+        count = [f"… {self._skipped:,} more lines   {more} shows all"] if self._skipped else []
         return [*count, *self._held]

@@ -136,7 +136,7 @@ def _file_rows(comparison: Comparison) -> Iterator[ComparisonRow]:
     for one in comparison.files[:_MAX_FILES]:
         yield ComparisonRow(f"  {one.path}", _sent(one.versions, comparison.runs))
     if (more := len(comparison.files) - _MAX_FILES) > 0:
-        yield ComparisonRow(f"  and {more} files more", tuple("" for _ in comparison.runs))
+        yield ComparisonRow(f"  and {more} more files", tuple("" for _ in comparison.runs))
 
 
 def outcome_rows(runs: Sequence[ComparedRun]) -> Iterator[ComparisonRow]:
