@@ -176,7 +176,10 @@ def _common(
 
 @cache
 def common_options() -> list[Any]:
-    """Return the options of every command; their values are not passed to it. The last option is for commands that contact a host."""
+    """Return the options of every command. Their values are not passed to its function.
+
+    The last option is only for commands that contact a host.
+    """
     app = typer.Typer(add_completion=False)
     app.command()(_common)
     options = typer.main.get_command(app).params

@@ -114,7 +114,7 @@ class QuickCommand(TyperCommand):
 
 
 class LocalCommand(QuickCommand):
-    """A command that asks no host."""
+    """A command that contacts no host."""
 
     asks_hosts = False
 

@@ -69,7 +69,7 @@ def _mark(figure: Figure, points: list[tuple[float, float]], letter: str) -> Non
 
 
 def _limits(values: list[float], places: int) -> tuple[float, float]:
-    """Return the limits of an axis, which differ. A canvas excludes its upper limit, so it is larger than every value."""
+    """Return two different limits for an axis. The upper limit is larger than every value: a canvas excludes it."""
     low, high = min(values), max(values)
     return (low, high + (high - low) / places) if high > low else (low - 0.5, high + 0.5)
 

@@ -34,7 +34,7 @@ def live_region(progress: Progress, plan: PlanSummary, width: int) -> Group:
 def headline(progress: Progress, plan: PlanSummary, room: int) -> str:
     """Return the run, host, card, attempt and elapsed time.
 
-    If room is short, the card is dropped first, then the date and job in the run's id, then the host.
+    In a narrow terminal, the card is dropped first, then the date and job in the run's id, then the host.
     """
     where = f" on {plan.host}" if plan.host else ""
     card = f"{plan.card}, rehearsed" if plan.card and plan.rehearsed else plan.card

@@ -19,7 +19,7 @@ _CLEAR_LINE = "\r\x1b[K"
 def once_it_takes(seconds: float, report: Callable[[threading.Event], None]) -> Iterator[None]:
     """Call `report` from another thread if the block takes longer than `seconds`.
 
-    Its argument is an event that is set when the block ends.
+    `report` gets an event that is set when the block ends.
     """
     is_over = threading.Event()
 

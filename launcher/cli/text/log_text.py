@@ -14,7 +14,7 @@ _PRINTABLE = bytes([*range(32, 127), 10])
 def readable(text: str) -> str:
     """Return the lines of `text` without escape sequences and overwritten text, joined by newlines.
 
-    Printable ASCII takes a short path: a training may print 100,000 lines at once, which take a few milliseconds.
+    Printable ASCII takes a short path: 100,000 lines, which a training may print at once, take a few milliseconds.
     """
     if text.isascii() and not text.encode("ascii").translate(None, _PRINTABLE):
         return text

@@ -19,7 +19,7 @@ _EXTRA = b'\n{"kind": "extra"'
 
 
 def rental_warnings(*, says_all: bool = True) -> list[str]:
-    """Return a line for rentals past their limit and, if `says_all`, a line for those that no process here ends.
+    """Return a line for rentals past their time limit and, if `says_all`, a line for rentals that no process here ends.
 
     One more line names an unreadable ledger file.
     """

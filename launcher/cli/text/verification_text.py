@@ -160,7 +160,7 @@ def show_report(report: VerificationReport) -> None:
 
 
 def conclusions(report: VerificationReport) -> list[str]:
-    """Return the conclusions from a report, and its limits."""
+    """Return the conclusions from a report, and the limits of the report."""
     plan, fastest = report.plan, report.fastest
     first = next((rung for rung in report.rungs if rung.rung == 1), None)
     lines = []
