@@ -1,4 +1,4 @@
-"""Find the run that a word means, and its host."""
+"""Find the run that a word means (an id, the start of one, a name, or `last`), and the run's host."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _latest() -> LocalCopy:
 def _places(runs: Sequence[str]) -> dict[str, tuple[int, float, str]]:
     """Return the sort keys of some runs.
 
-    If there are many, the keys of runs that ended long ago come from the cache of rows.
+    If there are many, the keys of runs that ended long ago come from the cache of `launch ps`.
     """
     cached = EndedRows().rows if len(runs) > MANY else {}
     return {

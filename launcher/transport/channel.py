@@ -33,7 +33,7 @@ MAX_CHUNK = 4 * 1024 * 1024
 MAX_NOISE = 64 * 1024
 MAX_SEEN = 500
 MIN_RATE = 8192
-"""Bytes per second. Time at a lower rate counts against the deadline of the whole answer."""
+"""Bytes per second. Each received byte extends the deadline of the whole answer by 1 / MIN_RATE seconds."""
 MAX_UNASKED = 16
 """The maximum number of unrequested messages. While a program runs, one more is allowed per second."""
 _LOG = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class ForwardingOpener:
     """An opener that forwards its calls to another one. As a context manager it is closed at the end."""
 
     def __init__(self, opener: Opener) -> None:
-        """Forward all calls to this one."""
+        """Forward all calls to `opener`."""
         self._opener = opener
 
     def __enter__(self) -> Self:
@@ -148,7 +148,7 @@ class Link(ByteStream, Opener, Protocol):
 class AnswerDeadline:
     """The time limits of an answer: `wait_s` for the next bytes, and `total_s`, if given, for all of them.
 
-    Received bytes extend `total_s`, by MIN_RATE.
+    Each received byte extends `total_s` by 1 / MIN_RATE seconds.
     """
 
     def __init__(self, wait_s: float, total_s: float | None = None) -> None:

@@ -8,8 +8,8 @@ The connection is made for the first client. The requests of all clients use few
 agent:
 
 - `runs.read` that waits for news: one channel for all clients; one thread asks about all runs at once;
-- a client that prepares a run, holds a lock, or resumes a run: a reserved channel, until its agent holds
-  nothing for it;
+- a client that prepares a run, holds a lock, or resumes a run: a reserved channel, until that channel's agent
+  holds nothing for the client;
 - every other request: one of the shared channels, for one call.
 
 A shared connection is thread-safe, and so are `sever` and `close` of a host client. Otherwise a client is for

@@ -87,7 +87,7 @@ _OF_TORCH = re.compile(
     r"nvidia-(?:cublas|cuda-(?:cupti|nvrtc|runtime)|cudnn|cufft|cufile|curand|cusolver|cusparse|cusparselt|nccl|nvjitlink"
     r"|nvshmem|nvtx)(?:-cu[0-9]+)?|triton|pytorch-triton|cuda-(?:bindings|pathfinder|toolkit)"
 )
-"""Packages that a build of torch brings along. Pins of them belong to another build."""
+"""Packages that are installed with a build of torch. A version pinned in a file belongs to another build."""
 _OF_PYTORCH = re.compile(r"https?://download\.pytorch\.org/")
 _OF_PYPI = re.compile(r"https?://pypi\.(?:org|python\.org)/simple/?")
 _EXPORT = (
@@ -116,8 +116,9 @@ class Packages(NamedTuple):
 def with_packages(task: Task, host: Host, added: Sequence[str]) -> Task:
     """Return a task with the packages of its folder, if its job names none, and those of --with.
 
-    A host with a configured environment keeps that environment's packages: only packages requested by name
-    are checked there. Raises BadFileError for a file that cannot be read as packages, UsageError for --with.
+    A host with a configured environment keeps that environment's packages: of the job's packages, only those
+    requested by name are checked in it. Raises BadFileError for a file that cannot be read as packages,
+    UsageError for --with.
     """
     wanted = [_checked_word(word) for word in added]
     job = task.job

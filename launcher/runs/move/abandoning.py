@@ -1,7 +1,7 @@
 """Move a run whose old host does not answer: the run continues on another host from this client's files.
 
 The decision is recorded here before the new host is contacted, and the old host is informed at the next
-contact; see pending_stops.py. Until then it may still train; its further work does not reach the successor.
+contact; see pending_stops.py. Until then the old host may still train; this work does not reach the successor.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ MAX_NAMED = 3
 def check_without(
     local_copy: LocalCopy, target: Host, request: MoveRequest, why: UnreachableError, view: View
 ) -> None:
-    """Raise `why` unless the move without the old host was requested, and RunError if files for it are missing here."""
+    """Raise `why` unless the user requested a move without the old host. Raise RunError if files for the move are missing here."""
     if not _goes_without(request, why):
         raise _explained(why, local_copy, target)
     if (intention := move_records.intention_of(local_copy)) is not None:
@@ -75,10 +75,10 @@ def go_on_without(
     next_run: Successor,
     view: View,
 ) -> Recovery:
-    """Move a run while its host does not answer, if that was requested, now or in an earlier move.
+    """Move a run while its host does not answer, if the user requested that, now or in an earlier move.
 
-    A rented machine that is gone cannot train, so no request is needed then. Raises `why`, with the flag that
-    allows the move, and the errors of `move`.
+    A rented machine that is gone cannot train, so no request is needed then. If a request is missing, raises
+    `why` with the flag that allows the move. Raises the errors of `move`.
     """
     intention = move_records.intention_of(local_copy)
     if intention is None and not _goes_without(request, why):
@@ -215,7 +215,7 @@ def sent_from_here(local_copy: LocalCopy, target: Host) -> UploadRecord:
     raise _nothing_to_go_on_with(
         local_copy,
         target,
-        f"{local_copy.run}: this client has no record of the code and data that were sent: another one launched it, or an older version",
+        f"{local_copy.run}: this client has no record of the code and data that were sent: another client launched it, or an older version",
     )
 
 

@@ -87,7 +87,7 @@ class Successor(NamedTuple):
 
 
 class MoveTarget(NamedTuple):
-    """A new host for a run: the gate has accepted its plan, and its secrets are available."""
+    """A new host for a run: the gate has accepted the run's plan, and the run's secrets are available."""
 
     local_copy: LocalCopy
     contact: ConnectedHost
@@ -170,7 +170,7 @@ def give_up_elsewhere(local_copy: LocalCopy, moved: MovedTo, view: View) -> str:
 
 
 def check_successor(local_copy: LocalCopy, moved: MovedTo) -> None:
-    """Raise RunError unless a host's record of a successor is a run id, because it becomes a path here."""
+    """Raise RunError unless a host's record of a successor is a run id, because the id becomes a path here."""
     if not RUN_ID.fullmatch(moved.run):
         raise RunError(
             f"{local_copy.run}: its host says that it continues as {moved.run!r}, which is not a run"

@@ -305,7 +305,7 @@ def _send_tree(
 def _manifest(old: HostClient, local_copy: LocalCopy) -> tuple[_Tree, dict[str, int]]:
     """Return the files sent to a run, as its host lists them, and the size of each content by its SHA-256.
 
-    This is another machine's data. The new host checks the paths; here each content is named by its digest.
+    The list comes from another machine. The new host checks the paths; here each content is named by its digest.
     """
     try:
         manifest = _TREE.validate_json(old.runs.tree(local_copy.run))

@@ -51,7 +51,7 @@ def root_of(local_copy: LocalCopy) -> str | None:
 def _settle(client: HostClient, local_copy: LocalCopy, recorded_move: MoveRecord) -> None:
     """End a run, verify that it is dead, and have its host record the successor.
 
-    Its end is awaited only the first time.
+    Wait for the run's end only at the first contact.
     """
     summary = summary_of(client, local_copy.run)
     if summary is not None and not is_terminal(summary.state):

@@ -38,7 +38,7 @@ def copy(
     """Copy a file or folder of a run to a destination here, verified; `may_replace` decides whether existing files are replaced.
 
     If the destination is a folder, or ends with a slash, the file or folder is copied into it. Raises
-    UsageError for a destination that cannot take it, and RunError if the run wrote no file of that name.
+    UsageError if it cannot be written there, and RunError if the run wrote no file of that name.
     """
     listed = client.runs.outputs(local_copy.run, lambda _count: None, every_file=True)
     files = named_by(path, listed.files, local_copy.short)
@@ -59,7 +59,7 @@ def copy_from_here(
 ) -> Copied:
     """Copy downloaded files of a run without asking its host.
 
-    Raises the errors of `copy`, and RunError if they are not here.
+    Raises the errors of `copy`, and RunError if the files are not here.
     """
     files = named_by(path, LocalCopies(local_copy).outputs(), local_copy.short)
     top, places = _free_places(files, local_copy, path, destination, may_replace)

@@ -1,7 +1,7 @@
 """Pull a run's files, verified.
 
-The steps are the list, then the digests of the chosen files, then the missing bytes. Only files with an
-announced digest are accepted. An interrupted transfer continues with the missing bytes. Each file is put
+The host sends the list of files, then the digests of the chosen files, then the missing bytes. Only files with
+an announced digest are accepted. An interrupted transfer continues with the missing bytes. Each file is put
 into its place once it is whole, verified and synced.
 """
 
@@ -147,7 +147,7 @@ class Selection(NamedTuple):
 
 
 def select(listed: Outputs, choice: Choice, short: str) -> Selection:
-    """Choose among the files of a run. Raises RunError for a name that fits none of them."""
+    """Choose among the files of a run. Raises RunError for a name that matches none of them."""
     before = listed.now_ns - choice.settled_s * 1e9
     files = [file for file in listed.files if not choice.settled_s or file.changed_ns <= before]
     files.sort(key=lambda file: (file.size, file.path))
@@ -178,7 +178,7 @@ def named_by(word: str, files: Iterable[RunOutput], short: str) -> list[RunOutpu
 
 
 def shown_path(path: str) -> str:
-    """Return a path of a run for users: as `named_by` accepts it, relative to the working folder if it is inside."""
+    """Return a run's path as users see it and `named_by` accepts it: relative to the working folder if it is inside."""
     top, _, rest = path.partition("/")
     return rest if top == "code" and rest.split("/")[0] not in TOPS else path
 

@@ -46,7 +46,7 @@ REMOVED = "its run was removed there"
 
 
 class RunOnMachine(NamedTuple):
-    """The lease's view of its run: the local copy, the rented machine, and the view that shows the downloads."""
+    """The run of a lease: its local copy, its rented machine, and the view that shows the downloads."""
 
     local_copy: LocalCopy
     machine: Host

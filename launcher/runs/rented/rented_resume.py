@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class _Source(NamedTuple):
-    """The host that sent a run's plan, the run's local checkpoint, and the function that puts its files in place."""
+    """The host that sent a run's plan, the run's local checkpoint, and the function that puts the run's files in place."""
 
     host: str
     home: LocalCheckpoint

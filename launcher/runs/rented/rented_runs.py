@@ -29,7 +29,7 @@ def local_copy_of(record: RentalRecord) -> LocalCopy | None:
 def lease_for(local_copy: LocalCopy, view: View) -> Lease | None:
     """Take the lease of a run's rented machine; None if the run has none, or another process holds the lease.
 
-    Raises BadFileError or ServiceAuthError without a key for its account.
+    Raises BadFileError or ServiceAuthError if its account's key is missing or cannot be used.
     """
     found = _rented_here(local_copy)
     if found is None:
@@ -49,7 +49,7 @@ def lease_for(local_copy: LocalCopy, view: View) -> Lease | None:
 def leave_to_keeper(local_copy: LocalCopy) -> None:
     """Have a background process end the rental of a run's machine, unless one already does, or the machine is not rented.
 
-    Raises BadFileError or ServiceAuthError without a key for its account.
+    Raises BadFileError or ServiceAuthError if its account's key is missing or cannot be used.
     """
     found = _rented_here(local_copy)
     if found is None:
@@ -71,7 +71,7 @@ def end_rent_later(local_copy: LocalCopy, view: View) -> None:
 
 
 def _rented_here(local_copy: LocalCopy) -> RentedMachine | None:
-    """Return the machine that is rented for a run; the local copy may have been moved since."""
+    """Return the machine that is rented for a run, with the present folder of the run's local copy."""
     found = records.open_for(local_copy.run)
     if found is None:
         return None

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 def resume(word: str, host_name: str | None, request: ResumeRequest, view: View) -> Started:
-    """Start a run that continues from the end of the run that a word means.
+    """Start a run that continues from the last checkpoint of the run that a word means.
 
     Raises UsageError for a key that a resumed run cannot have, RunError or InterruptedRunError for a run that
     cannot be resumed, RefusedError if the gate refuses the plan. After an error, no data is left on the host,

@@ -391,7 +391,7 @@ class RunList(_VerbGroup):
         self._channel.receive_stream("send", take, payload, total_s=SENDING_S, run=run)
 
     def remove(self, run: str, held: Mapping[str, str], lose: Loss, heard: Heard) -> Freed:
-        """Remove an ended run, if nothing is lost except what `lose` allows.
+        """Remove an ended run, if no files are lost except those that `lose` allows.
 
         `held` maps the paths of the files with a safe local copy to their SHA-256. Raises AgentError
         `last-copies`, whose values are a LastCopies. With `all`, a run whose engine does not answer is
