@@ -1,4 +1,7 @@
-"""The clock for code that waits. It is passed as an argument, so that a test of five minutes takes no time."""
+"""The clock for code that waits.
+
+It is passed as an argument, so that a test of a five-minute wait takes no time.
+"""
 
 from __future__ import annotations
 

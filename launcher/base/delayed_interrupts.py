@@ -1,6 +1,6 @@
 """Delay Ctrl-C, SIGTERM and SIGHUP while a run starts, until the code that follows the run can handle them.
 
-Signals belong to the main thread: another thread that starts runs delays none.
+Only the main thread receives signals: a start in another thread delays none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Read a JSON object from a file that may be missing, incomplete or of another program."""
+"""Read a JSON object from a file that may be missing, incomplete or written by another program."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Examples are the contents of an event or evidence, arguments and answers of an a
 origin.
 """
 MAX_BYTES = 256 << 20
-"""A larger file counts as no object."""
+"""The maximum size of a file, in bytes. A larger one is read as an empty object."""
 
 
 def read_json(path: Path) -> JsonObject:

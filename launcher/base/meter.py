@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 SHOWN_EVERY_S = 0.1
 RATE_OVER = 50
-"""The rate is measured over this number of displayed figures: over 5 s, if the bytes move steadily."""
+"""The number of latest updates over which the rate is measured: the last 5 s of a steady transfer."""
 
 
 class Moved(NamedTuple):
     """The progress of a transfer in bytes; a `total` of 0 means unknown.
 
-    `name` is the current file. `doing` is the activity if it is not sending.
+    `name` is the current file. `doing` names the activity; empty for sending.
     """
 
     done: int

@@ -16,7 +16,7 @@ _LOG = logging.getLogger(__name__)
 MAX_BYTES = 4 << 20
 MAX_DEPTH = 50
 _MAX_DOTS = 1000
-"""Per line: the time to parse a key of very many parts grows with their square."""
+"""The largest number of dots in a line: the time to parse a dotted key grows with the square of its parts."""
 _WHOLE_NUMBERS = range(-(1 << 63), 1 << 63)
 """The range that TOML guarantees for a whole number."""
 

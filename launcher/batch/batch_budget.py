@@ -42,8 +42,8 @@ def _rental(host: Host) -> RentalSettings | None:
 def spending(items: Sequence[Sequence[str]], max_cost: float | None, command: str) -> Cost | None:
     """Return the maximum cost of a batch's rented machines, or None if it rents none.
 
-    `items` are the hosts of each item; `command` confirms the cost. Raises UsageError for a batch that may
-    rent without a max_cost, and RefusedError for a host without a limit per rental.
+    `items` are the hosts of each item; `command` is the command that confirms the cost. Raises UsageError for
+    a batch that may rent without a max_cost, and RefusedError for a host without a limit per rental.
     """
     rentals = [*_rentals(name for names in items for name in names)]
     if not rentals:

@@ -45,7 +45,7 @@ def folder_of(identity: str) -> Path | None:
 
 
 def forget(identity: str, folder: Path) -> None:
-    """Remove a batch from the index, unless it is entered with another folder (this one is a copy).
+    """Remove a batch from the index, unless the index names another folder for it: this one is then a copy.
 
     Raises OSError.
     """

@@ -222,13 +222,16 @@ def _bind_again(context: ItemContext, item: Item, local_copy: LocalCopy) -> None
 
 
 def _is_rented(host: Host, item: Item, view: ItemView) -> bool:
-    """Whether the run of an item began on a rented machine. A machine without its run is given up."""
+    """Whether an item's run began on a rented machine.
+
+    If its machine does not have the run, give the machine up.
+    """
     found = records.rented_for(run_of(item))
     if found is None:
         return False
     local_copy = local_copy_of(found.record)
     if local_copy is not None and (local_copy.record.began() is not None or not found.rental.is_open):
-        return True  # or may have begun, which can no longer be checked
+        return True  # or the machine is gone, so this cannot be checked
     if not found.rental.is_open:
         return False
     if local_copy is not None:
@@ -265,7 +268,7 @@ def _all_refusals(refusals: Mapping[str, str]) -> str:
 
 
 def _failed(queue: BatchQueue, item: Item, error: LaunchError) -> Attempt:
-    """Handle an interrupted launch.
+    """Put the item back, or leave it unsettled, after an error of its launch.
 
     A run is bound to its host before it starts, so an unbound run has not begun.
     """
@@ -292,7 +295,7 @@ def follow_item(
     found = records.open_for(local_copy.run)
 
     def take_left() -> None:
-        """Manage its rented machine, if the process that did was killed."""
+        """Take over the run's rented machine, if the process that managed it was killed."""
         nonlocal lease
         if lease is None and found is not None and not found.is_held:
             lease = lease_for(local_copy, view)
@@ -368,7 +371,7 @@ def _recovered(
 ) -> HostClient | None:
     """Recover a run if necessary. Return its open connection, or None if its host does not answer.
 
-    In that case, following it keeps retrying.
+    In the latter case, the caller follows the run and keeps retrying.
     """
     try:
         client = open_client(host, local_copy, opening)

@@ -19,7 +19,8 @@ FAILURES = 5
 class HostAvailability(NamedTuple):
     """The availability of a host. `closed` is the reason why no item can start there now, or None.
 
-    `going` is the number of the batch's runs there. `most` is its maximum: one where cards are not allocated.
+    `going` is the number of the batch's runs there. `most` is the maximum of that number: 1 on a host that
+    does not allocate cards.
     """
 
     closed: str | None = None
@@ -37,9 +38,9 @@ class Decision(NamedTuple):
 def decide(
     items: Iterable[Item], places: Mapping[str, HostAvailability], *, going: int, most: int | None
 ) -> Decision:
-    """Choose the items to start: each on its first open host, and one per host.
+    """Choose the items to start: each on its first open host, and at most one per host.
 
-    A start changes the free cards of its host.
+    A second one must wait, because a start changes the free cards of its host.
     """
     begin: list[tuple[Item, str]] = []
     waits: dict[int, str] = {}

@@ -135,7 +135,7 @@ class BatchQueue:
         self.files = _files(folder)
         self._lock = threading.RLock()
         self.refusals: defaultdict[int, dict[str, str]] = defaultdict(dict)
-        """The refusals that this process received: by the item's number, the message of each host."""
+        """The refusals that this process received: each host's message, by the number of the item."""
         self._check_files()
         with self._errors():
             how = "rw"
@@ -361,7 +361,8 @@ class BatchQueue:
         """Restore launches missing in the file. Return the names of their items.
 
         The caller must look for their runs. A file that was cut off, or replaced by an older copy, may have
-        lost its last transitions without a sign. The index of this user's runs has each run before it begins.
+        lost its last transitions without any sign of it. The index of this user's runs lists them: a run is
+        added before it begins.
         """
         from launcher.copy import index  # showing a batch needs neither
         from launcher.copy.local_copy import LocalCopy

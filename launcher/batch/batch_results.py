@@ -46,7 +46,7 @@ _FIRST = (
     "code",
 )
 _GIVEN = "given"
-"""The prefix of a setting named like a column: `given host` is the matrix value, `host` the run's host."""
+"""The prefix for a setting named like a column: `given host` is the matrix value, `host` the run's host."""
 
 
 class BestItem(NamedTuple):

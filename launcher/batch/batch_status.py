@@ -81,7 +81,7 @@ def rows_of(
 def state_of(item: Item, view: ItemView | None = None) -> str:
     """Return an item's state: from its worker's view, else from the local copy of its run.
 
-    If its run exists, the words are those of `ps`.
+    If its run exists, the state is worded as in `launch ps`.
     """
     if view is not None and view.doing is None and view.state is not None:
         return str(view.state.state)

@@ -28,7 +28,7 @@ class Used(NamedTuple):
     tries: int = 0
 
     def plus(self, other: Used) -> Used:
-        """Return the sum of both."""
+        """Return the sum of this usage and another."""
         cents = [one.cents for one in (self, other) if one.cents is not None]
         times = self.run_s + other.run_s, self.gpu_s + other.gpu_s
         return Used(*times, sum(cents) if cents else None, self.tries + other.tries)

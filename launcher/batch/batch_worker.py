@@ -47,7 +47,7 @@ LOOK_S = 0.5
 NOTE_S = 5.0
 """The interval in seconds for recording what items wait for."""
 BACK_OFF_S = (5.0, 10.0, 20.0, 40.0, 60.0)
-"""The seconds for which a busy or silent host is skipped, after each time in a row."""
+"""How long a busy or silent host is skipped, in seconds: after the first time in a row, the second, and so on."""
 SETTLE_S = (0.5, 1.0, 2.0, *BACK_OFF_S)
 """The seconds before a host is asked again for a run that may have begun there."""
 SILENT_TRIES = 3
@@ -89,7 +89,7 @@ class _Host:
     def __init__(self, name: str) -> None:
         self.name = name
         self.unknown: str | None = None
-        """The reason why no settings of this host exist, or None. Its runs are followed anyway."""
+        """Why this host has no settings, or None if it has some. Its runs are followed in both cases."""
         host = None
         try:
             host = Lookup().host(name)
@@ -107,7 +107,7 @@ class _Host:
         self.most: int | None = None
 
     def close(self, why: str, *, is_silent: bool) -> float:
-        """Skip the host for a while, longer after each time in a row. Return the number of seconds."""
+        """Skip the host for a while, longer each time in a row. Return the number of seconds."""
         wait_s = BACK_OFF_S[min(self.times, len(BACK_OFF_S) - 1)]
         self.closed_until = time.monotonic() + wait_s
         self.times += 1
@@ -116,7 +116,7 @@ class _Host:
         return wait_s
 
     def open(self) -> None:
-        """Allow the host at once: a run has begun or ended there."""
+        """Stop skipping the host: a run has begun or ended there."""
         self.closed_until, self.times, self.silent, self.why = 0.0, 0, 0, None
 
     def note_end(self, *, has_failed_early: bool) -> bool:
@@ -471,7 +471,7 @@ class BatchWorker:
         self._queue.note({item.number: why})
         self._changed(self._queue.item(item.number))
         if host is not None and self._items[item.number].state == ItemState.QUEUED:
-            self._hosts[host].close(why.splitlines()[0], is_silent=True)  # do not try it again at once
+            self._hosts[host].close(why.splitlines()[0], is_silent=True)  # do not try the host again at once
 
     def _ended(self, item: Item, state: RunState) -> None:
         view = self._live.pop(item.number)

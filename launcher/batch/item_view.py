@@ -38,8 +38,8 @@ class _ItemStage:
 class ItemView(NullView):
     """A view that keeps the values of a launch and its run for a table. One thread writes, another one reads.
 
-    `doing` is the stage of a launch. `state`, `loss` and `step` are the run's latest; `seen` is the time
-    of its last news. `has_rented`: this process manages its rented machine.
+    `doing` is the stage of a launch. `state`, `loss` and `step` are the run's latest; `seen` is the time of
+    its host's last answer. `has_rented`: this process manages its rented machine.
     """
 
     def __init__(self, log: Callable[[str], None]) -> None:
@@ -82,7 +82,7 @@ class ItemView(NullView):
         self._log(finding.message if finding.mend is None else f"{finding.message}   {finding.mend}")
 
     def begin(self, run: str, plan: PlanSummary, events: list[Event]) -> None:
-        """Take the values of the events that are known already."""
+        """Read the metrics of the run's earlier events."""
         self.steps = plan.steps
         for event in events:
             self._read_metric(event)

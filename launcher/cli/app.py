@@ -286,7 +286,7 @@ def _tell_ended_runs() -> None:
 def _tell_rentals() -> None:
     """Print warnings about rentals. Print nothing during shell completion.
 
-    `hosts` and `reconcile` themselves list the rentals that no process here ends.
+    `hosts` and `reconcile` themselves list the rentals that no process on this computer will end.
     """
     if "_LAUNCH_COMPLETE" in os.environ:
         return

@@ -72,11 +72,11 @@ _OF_SBATCH = {
     "--output": "launch logs RUN",
     "--gpus-per-node": "--gpus NUMBER",
 }
-"""Options of `sbatch`, and the words of launch for them."""
+"""Options of `sbatch`, and the equivalent options of launch."""
 
 
 def of_sbatch(option: str) -> str | None:
-    """Return launch's words for an option of `sbatch`; None for any other option."""
+    """Return launch's equivalent of an option of `sbatch`; None for any other option."""
     return _OF_SBATCH.get(option)
 
 

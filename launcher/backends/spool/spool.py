@@ -1,10 +1,9 @@
-"""The spool: a run's local folder that grows from a segment's printed output, and is completed by its
-outputs.
+"""The spool: a run's local folder, filled from a segment's printed log and completed from its output files.
 
-A segment's output is data of a job, which may have forged it: it may change only the files of its own record
-and work. Frames (agent/record/frame.py) are applied in order. A frame that cannot be applied is dropped. If
-it is part of a growing file, all later frames of that file are dropped too, so that the local copy stays a
-prefix of the segment's. All other printed text goes to `service-N.log`.
+The job may forge the log and the output files, so these may change only the files of its own record and
+work. Frames (agent/record/frame.py) are applied in order. A frame that cannot be applied is dropped. If it is
+part of a growing file, all later frames of that file are dropped too, so that the local copy stays a prefix
+of the segment's. All other printed text goes to `service-N.log`.
 
     with Spool(run_dir, segment=1) as spool:
         for piece in follow(service, ref, spool.position):
@@ -12,7 +11,7 @@ prefix of the segment's. All other printed text goes to `service-N.log`.
         settled = spool.settle(outputs)
 
 The progress is kept in `control/feed-N.json`. After a crash of this process, the pieces from `position` on
-are taken again; that does not change frames already applied.
+are taken again; frames that were already applied are dropped.
 """
 
 from __future__ import annotations
@@ -52,13 +51,13 @@ VERSION = 1
 STDOUT = "stdout"
 SAVE_S = 0.5
 MAX_OTHER_TEXT_BYTES = 1_000_000
-"""Bytes of other text that are kept: the newest."""
+"""The size to which the file of other text is cut, in bytes; the newest text is kept."""
 MAX_FOLDERS = 1000
 """The largest number of numbered folders that one segment may make."""
 MAX_MISSING = 100_000
-"""Frames that may be missing in a row; a larger gap means a forged number."""
+"""The largest number of consecutive frames that may be missing; a larger gap means a forged number."""
 MAX_LIVE_BYTES = 128 << 20
-"""Bytes that a segment may append before its outputs arrive: twice the limit of its agent.
+"""Bytes that a segment may append before its output files arrive: twice its agent's own limit.
 
 A job that forges frames ignores the agent's limit.
 """
@@ -71,10 +70,10 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class OutputChanges(NamedTuple):
-    """The changes by the outputs: paths that were `filled`, `replaced` or `refused`.
+    """The changes made by output files: paths that were `filled`, `replaced` or `refused`.
 
-    `filled` files were missing or incomplete; `replaced` files had other contents. `refused` has the reason
-    for each path that no output may have.
+    `filled` files were missing or incomplete; `replaced` files had other contents. `refused` maps each
+    refused path to the reason.
     """
 
     filled: tuple[str, ...]
@@ -174,7 +173,7 @@ class Spool:
         self._sequence = frame.sequence
 
     def _apply(self, frame: Frame) -> None:
-        """Write a frame's data, if its segment may. Raises OSError."""
+        """Write a frame's data, if its segment may write to that file. Raises OSError."""
         if self._why_foreign(frame.path) is not None:
             return
         path = self._path_of(frame.path)
@@ -200,8 +199,7 @@ class Spool:
     def _why_foreign(self, path: RecordPath) -> str | None:
         """Return why a segment may not write to a file, or make the file's folder if it may. Raises OSError.
 
-        A folder with a lock was made here, by a client that has judged the run in between, and stays as it
-        is.
+        A folder with a lock is not the segment's: a client on this machine made it, and it stays unchanged.
         """
         number = path.number
         if number in self._own:
@@ -222,10 +220,11 @@ class Spool:
     # the outputs
 
     def settle(self, files: Iterable[tuple[str, Iterable[bytes]]]) -> OutputChanges:
-        """Put a session's outputs in place. Each is a path below the run's folder and its bytes.
+        """Put a session's output files in place. Each is a path below the run's folder and its bytes.
 
-        Return the changes. Outputs replace printed data. States come last, so that a reader that sees the
-        run's end finds all its files. Raises OSError if this machine's disk refuses.
+        Return the changes. Output files replace printed data. A `state.json` is placed after the other files
+        of its folder, so that a reader that sees the run's end finds them. Raises OSError if this machine's
+        disk refuses.
         """
         for path in paths_in(self._run.control):
             if os.path.basename(path).startswith(_STAGED):
@@ -287,7 +286,7 @@ class _Settling:
         return name
 
     def put(self, path: str, staged: str) -> None:
-        """Move a staged output to its target, unless the target is the same.
+        """Move a staged output to its target, unless the target has the same contents.
 
         Raises OSError if the disk refuses.
         """
@@ -378,7 +377,10 @@ class _Lines:
     """
 
     def __init__(self, rest: str, *, is_begun: bool = False) -> None:
-        """Begin with the rest of the last line; `is_begun`: its beginning was already passed on."""
+        """Begin with the held part of the last line.
+
+        `is_begun`: the start of that line was already passed on.
+        """
         self._parts = [rest] if rest else []
         self._size = len(rest)
         self.is_begun = is_begun
@@ -390,7 +392,10 @@ class _Lines:
         return "".join(self._parts)
 
     def feed(self, text: str) -> Iterator[tuple[str, bool]]:
-        """Yield the next texts, each with a flag: true for a complete marked line, which is without its line end."""
+        """Yield the next texts, each with a flag.
+
+        The flag is true for a complete marked line, which is yielded without its newline.
+        """
         *lines, last = text.split("\n")
         for line in lines:
             whole = "".join([*self._parts, line]) if self._parts else line
@@ -412,10 +417,13 @@ class _Lines:
 
 
 class _OtherText:
-    """Printed text that is not a frame, in a separate file that keeps the newest end."""
+    """Printed text that is not a frame, in a separate file.
+
+    The oldest text is dropped when the file is too large.
+    """
 
     def __init__(self, run: Run, segment: int, size: object) -> None:
-        """Truncate the file to `size` bytes, the last recorded size. The text after it arrives again."""
+        """Truncate the file to `size` bytes, the last recorded size. Later text is delivered again."""
         self._path = RunPath(run.path, os.path.join(run.path, f"service-{segment}.log"))
         self._waiting: list[str] = []
         self._waiting_characters = 0

@@ -1,7 +1,7 @@
 """The host client for a spool: an agent on this machine over the spool, which is fed from the service.
 
-Runs are prepared in the spool as on any host, and read from it. Two things differ: before a run is read its
-folder is fed, and before its files are read they are downloaded.
+Runs are prepared in the spool and read from it, as on any host, with two differences: a run's folder is fed
+before the run is read, and the run's files are downloaded before they are read.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from launcher.values.reported.checkpoint import SealedCheckpoint
 from launcher.values.reported.output import Loss, Manifest, Outputs
 
 MAX_LOOKS = 20
-"""The number of runs to ask the service about at once: each costs a call."""
+"""The largest number of runs whose status one list requests from the service: each costs a call."""
 HOME_POLL_S = 1.0
 BRIEFLY_S = 3.0
-"""Seconds that a list of runs waits at most for the output of its live runs."""
+"""The longest time that a list of runs waits for the output of its live runs, in seconds."""
 
 
 class SpooledClient(HostClient):
@@ -63,7 +63,7 @@ class SpooledClient(HostClient):
     def feeder(self, run: str) -> Feeder | None:
         """Return the feeder of a run; `None` if it has no session.
 
-        Raises the exception that ended the last one.
+        Raises the exception that ended the run's last feeder.
         """
         feeder = self._feeders.get(run)
         if feeder is not None:
@@ -77,10 +77,10 @@ class SpooledClient(HostClient):
         return self._feeders[run]
 
     def download_files(self, run: str, heard: Heard) -> None:
-        """Download the outputs of a run's sessions that are over into the spool.
+        """Download the outputs of a run's ended sessions into the spool.
 
-        `heard` gets the number of bytes so far. If the run has ended, wait for its session, which may last a
-        moment longer. Otherwise a live session is skipped.
+        `heard` gets the number of bytes so far. If the run has ended, wait for the end of its session, which
+        may last a moment longer. The live session of a run that has not ended is skipped.
         """
         while (record := self.segments.record(run)) is not None:
             if record.status == "over":
@@ -170,9 +170,8 @@ class _SpooledRuns(RunList):
         return super().summaries(*runs) if runs else []
 
     def _has_adopted(self, found: Sequence[Summary], runs: Sequence[str], like: str | None) -> bool:
-        """Take runs that other clients began from the service into the spool. Return whether any were found.
-
-        A list of runs that have all ended does not need the service.
+        """Add runs that other clients began to the spool, from the service. Return whether any were found.
+        If all known runs have ended, a service that does not answer is ignored.
         """
         if not runs and not like:
             try:
@@ -257,7 +256,7 @@ def _live(found: Sequence[Summary]) -> list[str]:
 
 
 def connect_spool(host: Host, root: Path, place: str) -> LocalConnection:
-    """Return the connection to a spool, which is made if missing.
+    """Return a connection to a spool. Make the spool if it is missing.
 
     Its agent uses `place` as its host id, so that the spool's runs and locks count as local.
     """

@@ -71,7 +71,7 @@ class _Checker:
         return tuple(dict.fromkeys(found))
 
     def check(self, draft: Draft) -> None:
-        """Add the mistakes of an item. An item that at least one of its hosts accepts has none."""
+        """Add the mistakes of an item. An item that at least one of its hosts accepts has no mistakes."""
         request = draft.request._replace(name=draft.name)
         if not self._knows(draft, "profile", request.profile or AUTO):
             request = request._replace(profile=None)
@@ -152,7 +152,7 @@ class _Checker:
         return self._loads[place]
 
     def _ask(self, code: Path, loaded: Load, hosts: Iterable[str]) -> None:
-        """Record for each host whether a large part of a load is new to it."""
+        """Record for each host the question to confirm a large upload, or None if none is needed."""
         for host in hosts:
             place = host, code, id(loaded)
             if place not in self._questions:
@@ -169,7 +169,7 @@ class _Checker:
 
 
 def _own_words(words: str, key: str) -> str:
-    """Return an error's words about a key, without the place and option of a launch.
+    """Return an error's words about a key, without the names of a launch's options and places.
 
     The batch's file has other places and options.
     """

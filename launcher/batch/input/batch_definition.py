@@ -39,7 +39,7 @@ HostNames = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
 
 class BatchRun(StrictModel):
-    """The launch options of one run of a batch. None leaves an option to the batch."""
+    """The launch options of one run of a batch. An option that is None takes the batch's value."""
 
     name: Name | None = None
     """The item's name. At the top of the file: the batch's name, by default the file's."""
@@ -77,8 +77,8 @@ class Rules(StrictModel):
     best: Annotated[str, AfterValidator(_checked_best)] | None = None
     """A metric and its direction, e.g. `eval_loss:min`."""
     artifacts: Artifacts = "all"
-    """The runs whose files are downloaded; `best` needs the key `best`. The batch's last lines name
-    the files that stay on hosts.
+    """The runs whose files are downloaded; `best` needs the key `best`. The batch's last
+    lines give the number of runs whose files stay on hosts.
     """
 
 
@@ -92,4 +92,4 @@ class BatchFile(BatchRun, Rules):
     run: tuple[BatchRun, ...] = ()
     """The runs, each with any of the keys of a run; by default one."""
     matrix: TomlTable = {}
-    """Each combination of its lists is an item, for each run."""
+    """For each run, each combination of the matrix's values is an item."""

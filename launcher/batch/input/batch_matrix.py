@@ -24,8 +24,7 @@ Point = dict[str, Any]
 
 
 class Matrix(NamedTuple):
-    """The points of a matrix, and for each of their keys the matrix key that sets it, in `written_as`.
-
+    """The points of a matrix. `written_as` maps each key of a point to the matrix key that sets it.
     `written_as` also has the keys of an invalid list, but no point has them.
     """
 

@@ -15,7 +15,10 @@ class Mistakes:
     """The mistakes of a batch, reported all at once, and its notes."""
 
     def __init__(self, file: str | None, text: str = "", options: Collection[str] = ()) -> None:
-        """Messages name `file`; if it is None, and for the keys in `options`, they name the command line's options."""
+        """Messages name `file` and its keys.
+
+        If `file` is None, and for the keys in `options`, they name options of the command line.
+        """
         self._file, self._text, self._options = file, text, options
         self._said: dict[str, bool] = {}
         self._notes: dict[str, None] = {}
@@ -36,7 +39,7 @@ class Mistakes:
     def tell(self) -> None:
         """Raise BadFileError if there are mistakes.
 
-        If `launch` would refuse for each of them, raise RefusedError.
+        If each mistake is one for which `launch` would raise RefusedError, raise that.
         """
         if self._said:
             text = "\n".join(self._said)

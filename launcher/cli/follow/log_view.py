@@ -19,7 +19,7 @@ from launcher.values.record import Parent, RunState
 _PIECE = 1 << 20
 """Bytes of a log that are read at a time and cut between lines. A log has no size limit."""
 _UNPRINTED = 3
-"""After this many consecutive metrics without printed output, the training is taken to print none."""
+"""After this many consecutive metrics without printed output, the training is assumed to print none."""
 _OF_JOB = "0001/log.txt"
 """The path under which the log of a scheduler's job is shown, if no attempt has one."""
 
@@ -68,7 +68,7 @@ class LogView(PlainView):
     def show(self) -> None:
         """Show the new output of all attempts. An incomplete character waits for its remaining bytes.
 
-        Of a job that could not begin its run, show the end of its own log.
+        If a scheduler's job could not begin its run, show the end of the job's log.
         """
         logs = self._local_copy.record.logs()
         told = self._local_copy.told

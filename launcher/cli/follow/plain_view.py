@@ -146,12 +146,12 @@ class PlainView(View):
         self.write_wrapped(f"  ! {finding.message}")
 
     def started(self, run: str, job_id: str | None, *, is_asked: bool) -> None:
-        """With `is_asked`, print the run's id on standard output, for scripts. After a Ctrl-C, only the note has it."""
+        """With `is_asked` (`--detach`), print the run's id on standard output, for scripts."""
         if is_asked:
             say(run)
 
     def ahead(self, summary: Summary, plan: PlanSummary) -> None:
-        """Store the run's current state. Its history is read next."""
+        """Store the run's plan and attempt, before its history is read."""
         self.plan = plan
         self.progress = Progress(summary.run, plan.steps or summary.steps)
         self.progress.attempt = summary.attempt
@@ -213,7 +213,7 @@ class PlainView(View):
             if state.state == State.INTERRUPTED or is_terminal(state.state)
             else evidence.of_service(state.evidence)
         )
-        is_in_doubt = evidence.is_in_doubt(state.evidence)  # the words then say for how many seconds
+        is_in_doubt = evidence.is_in_doubt(state.evidence)  # the words then count the seconds
         if said is not None and said != self._said_of_session and not (is_in_doubt and self._is_in_doubt):
             words = evidence.with_stop(said, self.progress.run.rpartition("-")[2])
             self.note(f"last seen {state.state}; {words}" if is_in_doubt else words)

@@ -21,8 +21,8 @@ def _values(found: object) -> object:
 class ComparedRunShown(Part):
     """One of the compared runs, from its local copy. `seconds` is its duration, or its time so far.
 
-    `has_plan`: its plan is in the local copy. `has_manifest`: the list of its uploaded files is too. `code` is the
-    digest of its code.
+    `has_plan`: its plan is in the local copy. `has_manifest`: the list of its uploaded files is in the local
+    copy too. `code` is the digest of its code.
     """
 
     run: str

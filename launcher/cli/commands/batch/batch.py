@@ -466,7 +466,7 @@ def list_batches(as_json: JsonFlag = False) -> None:
 
 
 def _check_latest(name: str | None, latest: str, verb: str, *, yes: bool) -> None:
-    """Ask the user to confirm the latest batch, unless a batch is named or `yes`.
+    """Ask the user to confirm the latest batch, unless a batch is named or `yes` is set.
 
     Raises UsageError without a terminal, and Exit with code 1 if the user declines.
     """

@@ -45,7 +45,7 @@ COLUMNS = (
 
 
 def _columns_of(rows: Sequence[ItemRow]) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
-    """Return the columns with any text, and the rows' cells in them."""
+    """Return the columns that have text in at least one row, and the rows' cells in them."""
     whole = [cells(row) for row in rows]
     kept = [number for number in range(len(COLUMNS)) if any(row[number] for row in whole)]
     return tuple(COLUMNS[number] for number in kept), [tuple(row[number] for number in kept) for row in whole]

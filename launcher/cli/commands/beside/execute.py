@@ -101,7 +101,7 @@ class _Output:
         self._show(text[:cut])
 
     def finish(self) -> None:
-        """Write an incomplete rest: no more bytes follow."""
+        """Write the incomplete rest, as no more bytes follow."""
         self._show(self._rest + self._decoder.decode(b"", final=True))
 
     def _show(self, text: str) -> None:

@@ -18,8 +18,9 @@ def shell(
 ) -> None:
     """Open a shell on a run's host, in its code folder.
 
-    The shell has the run's environment, in its container if it has one, but no secrets. After `--`, name another command
-    to run in the terminal. When it ends, or the link is lost, its processes end too, except tmux and the like.
+    The shell has the run's environment, but no secrets; it runs in the run's container, if there is one. After `--`, name
+    another command to run in the terminal. When the shell or command ends, or the link is lost, its processes end too,
+    except tmux and the like.
 
     Examples:
         launch shell last

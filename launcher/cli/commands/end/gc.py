@@ -17,7 +17,7 @@ def gc(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Free the space on a host that none of its runs needs.
+    """Free space on a host: remove everything that no run needs.
 
     This removes unused files, broken uploads, old agents, containers and environments. Runs stay until `launch rm`. Model
     caches stay too.

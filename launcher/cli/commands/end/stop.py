@@ -22,7 +22,7 @@ def stop(
     yes: YesFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Stop a run: it saves a checkpoint if it can, then ends. The command waits for its end.
+    """Stop a run: it saves a checkpoint if it can, then ends. The command waits for the run's end.
 
     Kaggle can only delete a session, with its outputs: without --now you are asked first.
 
@@ -84,7 +84,7 @@ def stop(
         cents = cost.cents if cost is not None else None
         answer(StopShown(run=local_copy.run, **values, problem=row.problem, rent_cents=cents))
         return
-    reason = f": {ended.reason}" if ended.reason else ""  # missing if a full disk did not take the run's end
+    reason = f": {ended.reason}" if ended.reason else ""  # missing if the disk was full at the run's end
     became = f"{ended.state}{reason}{f', step {ended.step}' if ended.step else ''}"
     if before is not None and is_terminal(before.state):
         became = f"had ended already ({became}): nothing was stopped"

@@ -86,7 +86,7 @@ def _known(lookup: Lookup) -> tuple[list[Host], list[Readiness]]:
     try:
         lookup.ask_trust()
         return list(known_hosts(lookup).values()), untrusted(lookup)
-    except BadFileError:  # it has a row of this computer
+    except BadFileError:  # the rows of this computer name that file
         return [], []
 
 

@@ -21,7 +21,7 @@ def attach(
     every: Annotated[
         bool,
         typer.Option(
-            "--all", help="With --host: make each run yours that has a copy here and is on that host."
+            "--all", help="With --host: add to your runs each run on that host that has a copy here."
         ),
     ] = False,
     quiet: QuietFlag = False,
@@ -29,7 +29,7 @@ def attach(
 ) -> None:
     """Follow a run from where this client left off. An interrupted run is recovered first.
 
-    A run that was not launched from this account is looked up on --host first, and is yours from then on.
+    A run that was not launched from this account is looked up on --host first, and becomes one of your runs.
 
     Examples:
         launch attach last
@@ -77,7 +77,7 @@ def _keep(place: Host, local_copy: LocalCopy, view: View, lease: Lease) -> None:
         with contextlib.suppress(typer.Exit):
             _follow(place, local_copy, view, lease)
 
-    with contextlib.suppress(OSError):  # without it, a later attach repeats some output
+    with contextlib.suppress(OSError):  # if this fails, a later attach repeats some output
         read_position.begin(local_copy)
     keep(follow, lease, RunOnMachine(local_copy, place, view), view)
 

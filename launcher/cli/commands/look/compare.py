@@ -46,7 +46,7 @@ def compare(
 ) -> None:
     """Show the differences between runs and the outcome of each, and draw all curves in one picture.
 
-    Compared are plan and settings, card, used precision, packages, code and data. Then come state, time, step, and the
+    It compares plan and settings, card, used precision, packages, code and data. It also shows state, time, step, and the
     final and the best value of each metric. More than six runs get a line each.
 
     Only local copies are read; no host is asked. --diff may fetch code that has changed here since its upload.

@@ -28,7 +28,7 @@ def diagnose(
     """Explain why a log or a run failed, and how to fix it.
 
     The answer has the class of the failure, the line that shows it, the reason and the fix. For a run, it explains the last
-    failed attempt, or else the doubt about its end.
+    failed attempt, or else why its end is in doubt.
 
     Examples:
         launch diagnose crash.log

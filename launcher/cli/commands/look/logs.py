@@ -27,8 +27,8 @@ def logs(
     """Print a run's log, without terminal escapes.
 
     The log has all attempts, one after another. With -f, it also continues from one session of a run to the next, as
-    launch attach does. --since counts back from the run's end, or from now while it runs. It may show up to ten
-    seconds more than TIME.
+    launch attach does. --since counts back from the run's end, or from now while the run lasts; the printed
+    output may begin up to ten seconds earlier.
 
     Examples:
         launch logs last

@@ -270,14 +270,14 @@ def _kept(row: ListedRun) -> str:
 
 
 def _rent(row: ListedRun) -> str:
-    """Return the cost of its rented machine; empty for a machine that is gone: `problem` has its cost."""
+    """Return the cost of a run's rented machine; empty if it is gone, as `problem` then has the cost."""
     if row.rent is None or row.is_gone:
         return ""
     return f"rent {row.rent.words}{f'; {row.rent.lost}' if row.rent.lost else ''}"
 
 
 def _why(row: ListedRun) -> str:
-    """Return why a run failed, waits or is in doubt, else the remedy behind its current attempt."""
+    """Return why a run failed, waits or is in doubt, else the remedy that led to its current attempt."""
     run = row.summary
     evidence, remedy = run.evidence, run.remedy
     if run.trouble is not None:

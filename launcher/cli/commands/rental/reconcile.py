@@ -63,8 +63,8 @@ def reconcile(
     """Terminate rented machines that no run needs, after their runs' files are downloaded.
 
     It compares this machine's list of rentals with the account's instances. A machine whose run continues
-    gets a new background process. Only instances that carry a mark of this machine's rentals are terminated,
-    and those that --adopt names. The exit code is 1 if a rental of this machine is not needed and still
+    gets a new background process. Only instances that carry a mark of this machine's rentals, or that
+    --adopt names, are terminated. The exit code is 1 if a rental of this machine is not needed and still
     billed. It is 3 if --adopt names an instance of another computer, without --yes and without a terminal to
     ask at.
 
@@ -239,7 +239,7 @@ def _cents(judged: JudgedRental) -> int | None:
     rental, now = judged.rental, clock_of(judged.rental.intent.provider).likely()
     is_unrecorded = (
         rental.state is RentalState.INTENT and judged.instance is not None
-    )  # the account lists it; the ledger has no instance
+    )  # the account lists a machine that the ledger lacks
     is_billed = judged.verdict == "unsettled" or is_unrecorded
     return rental.time_cents(now) if is_billed else rental.cents_at(now)
 
