@@ -388,7 +388,7 @@ class AgentChannel(ForwardingOpener):
     ) -> AgentReply:
         """Send a request that runs a program. `take` gets its output as (1 or 2, bytes) while it runs.
 
-        `source` yields the messages to the agent during that time. If this raises, the link is closed, and
+        `source` yields the messages to the agent during that time. If `source` raises, the link is closed, and
         the agent ends the program. Raises AgentError if the agent refuses, ConnectionLostError if the link
         ends or is silent. Errors of `take` are raised unchanged.
         """

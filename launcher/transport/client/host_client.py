@@ -268,7 +268,7 @@ class RunList(_VerbGroup):
     def resume(self, run: str, by: str, secrets: Mapping[str, str] | None = None) -> ResumedRun:
         """Resume an interrupted or waiting run: end its leftovers, lease its cards and start its keeper.
 
-        `by` names this client for others. `secrets` replace the secrets on the host. A container is not
+        `by` is this client's name for other clients. `secrets` replace the secrets on the host. A container is not
         started; the answer then has a `place`.
         """
         payload = b"" if secrets is None else json.dumps(secrets).encode()
@@ -298,7 +298,7 @@ class RunList(_VerbGroup):
     ) -> CommandEnd:
         """Run a command beside a run.
 
-        `take` gets its output as it appears. End the command once it `is_enough`.
+        `take` gets its output as it appears. End the command once `is_enough` returns true.
         """
         reply = self._channel.execute("exec", b"", take, until(is_enough), run=run, command=list(command))
         return self._as(CommandEnd, "exec", reply)

@@ -1,6 +1,6 @@
 """HTTP connections with a deadline for the head of a response.
 
-A limit on each read is not enough: a server that sends a byte now and then renews it.
+A limit on each read is not enough: a server could send one byte before each limit, and never finish.
 """
 
 from __future__ import annotations
