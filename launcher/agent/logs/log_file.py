@@ -1,4 +1,4 @@
-"""A log on disk or in memory, read in pieces: 100 MB of log must not take several times that in memory."""
+"""A log on disk or in memory, read in pieces to save memory: a log may have 100 MB."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class LogFile:
         return self._read_at(at, self.size - at)
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the log in pieces that end with whole lines or redrawn bars.
+        """Yield the log in pieces. Each ends with a whole line or a redrawn bar.
 
-        Of a line that is longer than a piece, both ends are kept.
+        A line that is longer than a piece is shortened to its two ends.
         """
         rest = b""
         for at in range(self.start, self.size, PIECE):
@@ -49,7 +49,9 @@ class LogFile:
             yield rest
 
     def pieces_backwards(self) -> Iterator[Tuple[int, bytes]]:
-        """Yield offset and bytes of pieces that begin with whole lines or redrawn bars, last piece first.
+        """Yield offset and bytes of pieces, the last piece first.
+
+        Each begins where a line or a redrawn bar begins.
 
         Each part of a line that is longer than a piece counts as a line.
         """

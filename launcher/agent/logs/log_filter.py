@@ -1,7 +1,8 @@
-"""Skip the lines of a log that cannot be metric lines, at a small part of the cost of reading them.
+"""Skip the lines of a log that cannot be metric lines, at a fraction of the cost of parsing them.
 
-A script may print 100,000 lines at once. Pieces without any of a few words are skipped as a whole. In other
-pieces each line is searched for such a word, and then for a measure followed by a number.
+A script may print 100,000 lines at once. A piece of the log that contains none of a few words, such as
+`loss`, is skipped as a whole. In other pieces each line is searched for such a word, and then for a measure
+followed by a number.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _searches: Dict[Tuple[bytes, ...], Pattern[bytes]] = {}
 
 
 def words_of(low: bytes) -> List[bytes]:
-    """Return the words of metric lines in a lower-case piece; without any, it has no metric line."""
+    """Return the words of metric lines that a lower-case piece contains; without any, it has no metric line."""
     return [word for word in _WORDS if word in low]
 
 
@@ -75,7 +76,7 @@ def search_of(words: List[bytes]) -> Pattern[bytes]:
 
 
 def is_likely(low: bytes) -> bool:
-    """Whether a lower-case line with one of the words may be a metric line or the heading of some."""
+    """Whether a lower-case line with one of the words may be a metric line or the heading of metric lines."""
     is_head = low.lstrip()[:5] in _HEADS or low.endswith(b"validation set")
     return is_head or bool(_LIKELY.search(low) or _COLUMNS.search(low)) or is_phase(low)
 

@@ -37,11 +37,11 @@ class EvaluationMark(NamedTuple):
 
 
 class TextForm(NamedTuple):
-    """The form of free text. It begins behind the prefix; all positions but the rank's are relative to that.
+    """The form of free text. It begins at `begin`, behind the logger's prefix.
 
-    A line with a printed dict has no other content. `opens`: indented lines below may belong to this line's
-    position. `trains`: False if the line announces an evaluation, True for the training. `is_label`: the rank
-    may be something else.
+    All positions except the rank's are relative to `begin`. If the line has a printed dict, only that is
+    read. `opens`: indented lines below may belong to this line's position. `trains`: False if the line
+    announces an evaluation, True for the training. `is_label`: the number in `rank` may not be a rank.
     """
 
     begin: int

@@ -25,7 +25,7 @@ _MEASURES = _words(
     spearman pearson win_rate
     """
 )
-# Words that other lines use too: alone they are companions.
+# Words that also occur in lines without metrics: a name that is only such a word is a companion.
 _AMBIGUOUS = _words(
     """
     score error err map recall precision l1 l2 chosen rejected kl entropy iou ap reward rewards
@@ -105,7 +105,7 @@ def meaning(words: str) -> Optional[Name]:
 
 
 def column_meaning(words: str) -> Optional[Name]:
-    """Return the meaning of a table column's name. It may continue after the measure, as in `loss ner`."""
+    """Return the meaning of a table column's name. The name may continue after the measure, as in `loss ner`."""
     name = meaning(words)
     if name is None and words.partition(" ")[0] in _MEASURES and _NEVER.isdisjoint(words.split()):
         return Name(words.replace(" ", "_"), True, False)
@@ -113,7 +113,7 @@ def column_meaning(words: str) -> Optional[Name]:
 
 
 def _is_known(part: str) -> bool:
-    """Whether a word belongs to the name of a metric. Other words before the name may be a sentence."""
+    """Whether a word belongs to the name of a metric. Other words before the name may be part of a sentence."""
     pieces = [part, *_PARTS.split(part)]
     return any(
         piece in _MEASURES

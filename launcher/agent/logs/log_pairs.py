@@ -51,8 +51,8 @@ _OTHER = re.compile(
 _WORD = re.compile(
     r"\b(?!(?:train|test|eval|valid|val|dev|epoch)(?:ing|uation|ation)?\b)[A-Za-z]{3,}", re.IGNORECASE
 )
-_MAX_WORDS = 5  # next to the pairs, in a line with a step; a sentence has more
-_FEW_WORDS = 3  # in a line without a step, or with a non-finite number: sentences mention NaN
+_MAX_WORDS = 5  # the most words next to the pairs, if the line has a step; a sentence has more
+_FEW_WORDS = 3  # the same, if the line has no step or a non-finite number: sentences mention NaN
 
 _TOKEN = re.compile(
     r"""(?:'(?P<a>[^'\\]{1,120})'|"(?P<b>[^"\\]{1,120})")\s{0,8}:\s{0,8}"""
@@ -112,7 +112,7 @@ def pairs_form(line: str) -> Optional[PairsForm]:
 
 
 def cell_form(line: str) -> Optional[PairsForm]:
-    """Return the form of a table row with the training loss and its number in two cells, None without."""
+    """Return the form of a table row with the training loss and its number in two cells, else None."""
     match = _CELLS.search(line) if line.rstrip()[-1:] in ("|", "\u2502", "\u2503") else None
     name = meaning(match[1]) if match else None
     if match is None or name is None or not is_training_loss(name.text):
@@ -138,7 +138,7 @@ def number(text: str) -> float:
 class DictForm(NamedTuple):
     """The names in a dict with the positions of their numbers. `unset` counts values that are flags or null.
 
-    If `is_evaluation`, a value marks it as an evaluation's, as in `{"split": "val", "loss": 2.5}`.
+    If `is_evaluation`, a value marks the dict as an evaluation's, as in `{"split": "val", "loss": 2.5}`.
     """
 
     entries: Tuple[Tuple[str, slice], ...]

@@ -102,7 +102,7 @@ class LogScanner:
         return metrics
 
     def finish(self) -> List[LoggedMetric]:
-        """Return the metrics of the last line, which may lack its end, and the numbers that still wait."""
+        """Return the metrics of the last line, which may be incomplete, and those that still wait for a bar."""
         metrics = self.feed(b"\n")
         self._settle(None)
         for passes in self._passes.values():
@@ -148,7 +148,7 @@ class LogScanner:
                 self._take_text(bar.rest, text_form(bar.rest))
 
     def _take_row_of(self, bar: Bar) -> bool:
-        """Take a bar behind a row of a table, as ultralytics draws it; return whether it is one."""
+        """Take a bar that ends a table row, as ultralytics draws it; return whether the bar is of this kind."""
         row = self._table.row(bar.title)
         if row is None:
             return False
@@ -179,7 +179,7 @@ class LogScanner:
     def _take_shown(self, shown: List[Shown]) -> None:
         """Take numbers beside bars.
 
-        If unnamed bars have two lengths, one may belong to an evaluation, so neither has steps.
+        If unnamed bars have two lengths, one may belong to an evaluation, so neither gives steps.
         """
         for bar, pairs, position in shown:
             epoch = None if bar.epoch is None else float(bar.epoch)
@@ -228,7 +228,7 @@ class LogScanner:
         elif self._trainer_length is None:
             is_outer = bar.position == 0 and not is_evaluation
             self._trainer_length = bar.length if bar.position else None
-        else:  # or a second training has begun
+        else:  # an outer bar, or the bar of a second training
             is_outer = bar.length == self._trainer_length and bar.position < self._trainer_step
         if is_outer:
             self._trainer_length = _NO_LENGTH
@@ -270,7 +270,7 @@ class LogScanner:
         self._take_pairs(line, form, is_other=is_other)
 
     def _is_of_other(self, rank: str) -> bool:
-        """Whether a line belongs to another rank than the first that printed."""
+        """Whether a line's rank differs from the first rank that printed."""
         self._rank = self._rank or rank
         return rank != self._rank
 
@@ -358,7 +358,7 @@ class LogScanner:
     def _step(self, where: LinePosition, *, is_aside: bool, is_doubtful: bool = False) -> Optional[int]:
         """Return the step of a position.
 
-        `iter 20` gives none if other lines have `iter 20 step 10`: their steps are the axis.
+        `iter 20` gives no step if other lines have `iter 20 step 10`: the axis then comes from `step`.
         """
         count = where.counted
         if count is None or (count.name not in self._axes and len(self._axes) >= _MAX_COUNTERS):
@@ -413,7 +413,7 @@ class LogScanner:
 
 
 def _nothing(_: bytes) -> None:
-    """Find nothing."""
+    """Find nothing: the search for a piece without words of metric lines."""
 
 
 _BLANK = re.compile(rb"[ \t\x08]*(?:\x1b\[[0-9;]{0,20}[A-Za-z][ \t\x08]*)*\Z")

@@ -133,7 +133,7 @@ def _at(match: "re.Match[str]", group: int) -> Optional[slice]:
 
 
 def _inner(line: str, found: "re.Match[str]") -> Optional[_CountForm]:
-    """Return the position within an epoch that follows it, as in `Epoch: [3][ 50/100]`."""
+    """Return the position that follows an epoch's number, as in `Epoch: [3][ 50/100]`."""
     batches = _BATCHES.search(line)
     if batches:
         return _CountForm("batches", _at(batches, 1), _at(batches, 2), is_within=True)
@@ -245,7 +245,7 @@ class StepCounter:
     def step_aside(self, count: Count, *, is_doubtful: bool) -> Optional[int]:
         """Return the step of an evaluation's count. It never affects how later counts are read.
 
-        If `is_doubtful`, it may count the evaluation itself (`eval step 10`). It then counts only if it
+        If `is_doubtful`, it may count the evaluation itself (`eval step 10`). It is then used only if it
         equals the training's position.
         """
         position = count.position

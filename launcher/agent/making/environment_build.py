@@ -5,10 +5,10 @@
       environment.json      its packages, written last: without it the folder is incomplete; see environment_seal.py
       tmp/                  temporary files while it is made, on the same disk
 
-uv or pip fills them in the steps of the launcher's Dockerfile. The host's id is in the path because hosts may
-share a home, and an environment belongs to its host's Python. To make or remove an environment, a process
-holds the lock of its name. The programs that fill it hold the lock too, in case the agent is killed before
-they end.
+uv or pip fills an environment in the same steps as the launcher's Dockerfile. The host's id is in the path
+because hosts may share a home, and an environment belongs to its host's Python. To make or remove an
+environment, a process holds the lock of its name. The programs that fill it hold the lock too, in case the
+agent is killed before they end.
 """
 
 from __future__ import annotations
@@ -103,10 +103,10 @@ def make(
 ) -> EnvironmentResult:
     """Make an environment while the client listens to the output of the steps. It is complete once it is sealed.
 
-    `unimported` is the torch that need not be imported: its version, or "" for any. The payload is JSON,
-    {"files": {name: base64}, "secrets": {name: base64}, "settings": {variable: value}}. Raises EnvironmentBuildError,
-    client_program.CommandError, OSError, and the wire's exceptions when the client is gone. The caller removes an
-    incomplete environment.
+    The check imports torch, unless the installed version is `unimported`; "" stands for any version. The
+    payload is JSON, {"files": {name: base64}, "secrets": {name: base64}, "settings": {variable: value}}.
+    Raises EnvironmentBuildError, client_program.CommandError, OSError, and the wire's exceptions when the
+    client is gone. The caller removes an incomplete environment.
     """
     contents = strict_json.decode(payload)
     files, secrets = contents.get("files") or {}, contents.get("secrets") or {}
@@ -188,14 +188,14 @@ class _EnvironmentBuild:
 
 
 def _is_known(packages: PackagesReport, unimported: Optional[str]) -> bool:
-    """Whether the installed torch need not be imported: `unimported` is its version, or "" for any."""
+    """Whether the check may skip the import of torch: its version is `unimported`, or `unimported` is ""."""
     return unimported in ("", packages["torch"])
 
 
 def _variables(folder: str, given: dict[str, str]) -> dict[str, str]:
     """Return the variables of every step.
 
-    They are this host's, without those that redirect pip or Python, and the given ones.
+    They are this host's variables, except those that redirect pip or Python, and the given ones.
     """
     variables = {
         name: value
@@ -206,8 +206,8 @@ def _variables(folder: str, given: dict[str, str]) -> dict[str, str]:
         PIP_DISABLE_PIP_VERSION_CHECK="1", PIP_NO_INPUT="1", PIP_PROGRESS_BAR="off", PIP_USER="0"
     )
     variables.update(given, UV_NO_PROGRESS="1", NO_COLOR="1")
-    # As pip: the best version of all indexes, and the system's certificates (by the option's new and old
-    # name).
+    # uv must act as pip does: take the best version from all indexes, and trust the system's certificates.
+    # That option has a new and an old name.
     variables.update(UV_INDEX_STRATEGY="unsafe-best-match", UV_SYSTEM_CERTS="1", UV_NATIVE_TLS="1")
     pip_conf, ca_bundle = (os.path.join(folder, name) for name in ("pip_conf", "ca_bundle"))
     if os.path.exists(pip_conf):
@@ -251,7 +251,7 @@ def remove(path: str) -> None:
 
 
 def unnamed(root: str, names: Collection[str]) -> Iterator[str]:
-    """Yield the paths of this host's environments that have none of these names and that no process holds."""
+    """Yield the paths of this host's environments that have other names than these, and that no process holds."""
     for path in paths_in(folder_of(root)):
         if os.path.basename(path) not in names and not _is_held(root, path):
             yield path

@@ -2,9 +2,9 @@
 
 The marker is valid at once. After a crash of the host it is valid only if all files were on the disk. To
 write gigabytes to a disk takes longer than to install them. So `seal` writes the marker with the id of this
-boot, and while the run starts, a separate process flushes the file system and replaces the marker with one
-without the id. A marker with the id of another boot is invalid: it is unknown which files the disk got before
-the host stopped.
+boot. While the run starts, a separate process *settles* the environment: it flushes the file system, and
+replaces the marker with one without the id. A marker with the id of another boot is invalid: it is unknown
+which files reached the disk before the host stopped.
 """
 
 from __future__ import annotations

@@ -109,8 +109,8 @@ def uv_that_fills(folder: str, maker: MakerRecord) -> Optional[str]:
 def cache_variables(path: str) -> dict[str, str]:
     """Return the variable for uv's cache if uv's default cache is on another disk than an environment.
 
-    Hard links need both on one disk. A process that can write to the cache can change the environments, so it
-    is not in the root's `cache/`, to which containers can write.
+    Hard links need both on one disk. A process that can write to uv's cache can change the environments. So
+    uv's cache is not in the root's `cache/`, to which containers can write.
     """
     home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     own = os.environ.get("UV_CACHE_DIR") or os.path.join(home, "uv")

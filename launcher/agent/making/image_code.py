@@ -1,4 +1,4 @@
-"""The folder where an image's Python compiles the agent, and whether that is done; see compiled_code.py."""
+"""The folder for the agent's code, compiled by an image's Python, and its check; see compiled_code.py."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the text runs without other modules of the launcher, on any Python
+if TYPE_CHECKING:  # the program runs on any Python, without other modules of the launcher
     from ..record.packages_report import PackagesReport
 
 

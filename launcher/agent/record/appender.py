@@ -11,7 +11,7 @@ MAX_PENDING = 64 * 1024 * 1024
 
 
 class Appender:
-    """An append-only file that survives a full disk: data that does not fit waits in memory for room.
+    """An append-only file that survives a full disk: data that does not fit waits in memory.
 
     Beyond MAX_PENDING bytes new data is dropped, and the file says how much.
     """
@@ -23,7 +23,7 @@ class Appender:
         self._waiting = bytearray()
         self._dropped = 0
         self.refused: str | None = None
-        """The reason why the disk refused the last write, a name of REFUSED; None if it accepted it."""
+        """The reason why the disk refused the last write, a name in REFUSED; None if the write succeeded."""
 
     def append(self, data: bytes) -> None:
         """Append bytes, or keep them for the next try."""

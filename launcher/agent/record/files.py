@@ -201,7 +201,7 @@ def read_text(path: str) -> str | None:
 def read_json(path: str) -> JsonObject:
     """Return a record; empty if it is missing or not a JSON object.
 
-    Only a torn disk damages it: the agent writes records whole.
+    Only a crash of the host or a fault of the disk damages a record: the agent replaces records as a whole.
     """
     return parse_json(read_text(path) or "")
 

@@ -79,7 +79,7 @@ def read_path(text: str) -> Optional[RecordPath]:
     if found is None or found[2] not in (*SMALL_FILES, *GROWING_FILES):
         return None
     path = RecordPath(int(found[1]), found[2])
-    return path if path.number and str(path) == text else None  # `00001` names another folder
+    return path if path.number and str(path) == text else None  # `00001` is another folder than `0001`
 
 
 def read_frame(line: str) -> Frame:

@@ -6,7 +6,7 @@ from typing import List, Optional, TypedDict
 
 
 class PackagesReport(TypedDict, total=False):
-    """The versions of Python, torch and that build's CUDA, its GPU architectures, and what `pip check` found.
+    """The versions of Python, torch and that build's CUDA, its GPU architectures, and pip's conflicts.
 
     `error` is set if torch cannot be imported. `architectures` is None if torch does not list them,
     `conflicts` is None without pip.

@@ -3,11 +3,11 @@
     <root>/hosts/<host-id>/evidence/<sha256>.json      of a cluster, hosts/slurm:<name>/
         {"card", "driver", "model", "method", "job", "key", "proof", "failed", "measured", "run", "time"}
 
-Each card, driver, torch build, model and precision has one file. `key` is {"torch", "model", "trainable",
-"precision"}: torch's version and three digests, as the worker reports them. If a run failed before its worker
-reported a key, only the digest of the precision is known. `proof` is the worker's report of the first good
-steps. `failed` is the class of a later failure, or None. A probe returns the evidence of the job's model
-(`recall`), so that the next plan starts with a precision that has not failed here.
+Each combination of card, driver, torch build, model and precision has one file. `key` is {"torch", "model",
+"trainable", "precision"}: torch's version and three digests, as the worker reports them. If a run failed
+before its worker reported a key, only the digest of the precision is known. `proof` is the worker's report of
+the first good steps. `failed` is the class of a later failure, or None. A probe returns the evidence of the
+job's model (`recall`), so that the next plan starts with a precision that has not failed here.
 
 `measured` holds the measurements of `launch verify` for a job, else None. Each job and workload then has a
 separate file, `<sha256>-<sha256>.json`, at most MAX_MEASURED a key. A record with `refuted`, the digest of a
@@ -37,7 +37,7 @@ MAX_FILES = 1000
 MAX_READ = 200  # files that one probe reads
 MAX_MEASURED = 16  # the newest measurements of a key that are kept
 MAX_RECALLED = 32  # records that one probe returns, and the same number of measurements
-MAX_CHARS = 100  # of each text that one probe returns
+MAX_CHARS = 100  # the most characters of each text that one probe returns
 FAILURES = ("nan-divergence", "not-learning", "fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch")
 """The classes of failure that a precision may cause."""
 MEASURED = (
@@ -50,7 +50,7 @@ MEASURED = (
     "examples_per_s",
     "peak_gb",
 )
-"""The figures of a measurement. It also has `workload`, the digest of everything that they depend on."""
+"""The figures of a measurement, which also has `workload`, the digest of everything that they depend on."""
 _COUNTS = {"micro_batch": False, "fits": False, "too_large": True}
 """The figures that are whole numbers above 0, and whether each may be missing.
 

@@ -41,7 +41,7 @@ def read_record(path: str, shape: Shape) -> JsonObject:
         data = read_regular(path, MAX_BYTES)
     except FileNotFoundError:
         return {}
-    if not data.strip():  # a torn disk
+    if not data.strip():  # empty after a crash of the host
         return {}
     if _LONG_NUMBER in data.translate(_DIGITS):  # such a number takes long to parse
         raise UnreadableError(path, "has a number of more than 400 digits")
@@ -118,7 +118,7 @@ def _number(value: Any) -> bool:
 
 
 def is_figure(value: Any) -> bool:
-    """Whether it is a loss: a number, or `nan`, `inf` or `-inf` as text."""
+    """Whether a value is a loss: a number, or `nan`, `inf` or `-inf` as text."""
     return type(value) in (int, float) or _text(value)
 
 

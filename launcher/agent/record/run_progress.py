@@ -1,7 +1,7 @@
-"""How far a run has come, by its record: its last step with its loss, and its running time.
+"""The progress of a run, from its record: its last step with its loss, and its running time.
 
-An agent that died has written no end into its folder. The events then have its last step, and the heartbeat
-has its running time.
+An agent that died has recorded no final state in its folder. The last step is then in the events, and the
+running time in the heartbeat.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ class RunProgress(NamedTuple):
 
 
 def progress_of(run: Run, *, is_live: bool) -> RunProgress:
-    """Return the progress of a run. If `is_live`, an agent writes the newest folder, and that runs until now.
+    """Return the progress of a run. If `is_live`, an agent still writes the newest folder.
 
-    A script may print no steps: then the last loss is known alone. A waiting or retried run shows its last
-    step until its next attempt has trained one.
+    If a script prints no steps, only its last loss is known. A waiting or retried run shows its last step
+    until its next attempt has trained one.
     """
     reached = Reached()
     later_s, total_s = 0.0, None
@@ -84,7 +84,7 @@ def _step_in(folder: RecordFolder, state: StateRecord, beat: HeartbeatRecord, *,
 def _total_s(
     folder: RecordFolder, state: StateRecord, beat: HeartbeatRecord, *, is_live: bool
 ) -> Optional[float]:
-    """Return the running time of the run until the end of a folder; None if the folder does not have it."""
+    """Return the running time of the run until the end of a folder; None if the folder does not record it."""
     known_s, since = state.get("took_s"), state.get("time")
     if known_s is None or since is None or state["state"] not in LIVE:
         return known_s
@@ -92,7 +92,8 @@ def _total_s(
         return known_s + max(0.0, time.time() - since)
     known_s += max(0.0, (_last_time(folder) or since) - since)
     beaten_s = beat.get("took_s")
-    # A change of the clock affects the events' times, so they add at most the time to the next heartbeat.
+    # The events' times are wrong after a change of the clock, so the last event counts at most one
+    # heartbeat's interval after the last heartbeat.
     return known_s if beaten_s is None else min(max(known_s, beaten_s), beaten_s + HEARTBEAT_S)
 
 

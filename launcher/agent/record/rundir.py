@@ -43,7 +43,7 @@ RUN_ID = re.compile(
 """A run's id: at most 40 characters; the last six are random (31 bits). The second, longer form was used until 2026-11-22."""
 MAX_NUMBER = 1 << 29
 MAX_FOLDERS = 10_000
-"""The number of the last numbered folders that are read, in addition to the first."""
+"""The most numbered folders to read: so many of the newest, and the first."""
 MAX_HISTORY = 4 << 20
 """The most bytes to read of one run's records: a job may make thousands of folders with large records."""
 UNREADABLE = "unreadable"
@@ -67,7 +67,7 @@ GROWING_FILES = ("events.jsonl", "log.txt")
 
 
 def rent_in(record: Mapping[str, Any], start: str = "") -> RentalEndRecord:
-    """Return the end of a rental, by the wall clock and by one boot's uptime. The record's keys begin with `start`."""
+    """Return the end of a rental, by the wall clock and one boot's uptime. `start` is the prefix of its keys."""
     until: Any = record.get(start + "until")
     uptime: Any = record.get(start + "uptime")
     boot: Any = record.get(start + "boot")
@@ -127,7 +127,7 @@ class Run:
         self._known_place: tuple[str | None, bool] | None = None
 
     def end_mark_path(self, state: str) -> RunPath:
-        """Return the path of the file that marks that the notice of this final state was sent."""
+        """Return the path of the mark that records the announcement of this final state."""
         return self.record.below("told-%s" % state)
 
     def make(self) -> None:

@@ -95,7 +95,7 @@ def as_bytes(value: str) -> bytes:
 
 
 def without(variables: dict[str, str], plan: PlanRecord) -> dict[str, str]:
-    """Return variables without a plan's secrets: the host's own variables may use the same names."""
+    """Return variables without those that have the name of a plan's secret: the host may set them too."""
     names = set(plan.get("secrets") or ())
     return {name: value for name, value in variables.items() if name not in names}
 
@@ -117,7 +117,7 @@ class _Forms(Generic[AnyStr]):
     """The strings to find, as text or as bytes."""
 
     def __init__(self, forms: Iterable[AnyStr], either: AnyStr) -> None:
-        """Prepare the search; `either` is a bar."""
+        """Prepare the search; `either` is `|` as text or bytes."""
         self.all: List[AnyStr] = sorted(forms, key=len, reverse=True)
         self._least: List[AnyStr] = [
             form for form in self.all if not any(one in form for one in self.all if one != form)
@@ -139,7 +139,7 @@ class _Forms(Generic[AnyStr]):
         return [form for form in self._heads.get(data[:SHORTEST], ()) if form.startswith(data)]
 
     def open_end(self, data: AnyStr) -> int:
-        """Return the start of the first match that more characters may complete, or the data's length."""
+        """Return the start of the first string that the data's end cuts off; the data's length without one."""
         for match in self._first.finditer(data, max(0, len(data) - self.longest + 1)):
             start = match.start()
             for form in self._heads.get(data[start : start + SHORTEST], ()):
@@ -217,7 +217,7 @@ class Redactor:
                 end = min(end, one.place(place))
         done, end = _starred(text, self._spans(text, seen), end)
         rest = text[end:]
-        if len(rest) > self._text.longest + MAX_ESCAPE:  # else each piece reads it again
+        if len(rest) > self._text.longest + MAX_ESCAPE:  # else the rest would be read again with each piece
             shown, hidden = parted(rest)
             done += str(self.redact(hidden))
             if len(shown) > self._text.longest + MAX_ESCAPE:
@@ -226,7 +226,7 @@ class Redactor:
         return as_bytes(done), as_bytes(rest) + data[whole:]
 
     def _spans(self, text: str, seen: Iterable[VisibleText]) -> List[Tuple[int, int]]:
-        """Return the spans of secret values in a text, sorted: of the text as it is, and of its readings."""
+        """Return the sorted spans of secret values in a text: in the text itself, and in its readings."""
         found = self._text.pattern.finditer
         spans = [match.span() for match in found(text)] if self._text.are_in(text) else []
         for one in seen:
@@ -237,7 +237,7 @@ class Redactor:
         return sorted(spans)
 
     def redact_end(self, data: bytes) -> bytes:
-        """Redact the end of a stream. The greater part of a value that was cut off becomes stars too."""
+        """Redact the end of a stream. If the end is the first half or more of a value, it becomes stars too."""
         shown = data if is_plain(data) else as_bytes(parted(data.decode("utf-8", "surrogateescape"))[0])
         if len(shown) >= SHORTEST_LINE and any(
             2 * len(shown) >= len(form) for form in self._bytes.begun(shown)
@@ -247,9 +247,9 @@ class Redactor:
 
 
 def _starred(text: str, spans: Iterable[Tuple[int, int]], end: int) -> Tuple[str, int]:
-    """Return a text up to `end` with stars for its spans, and where that text ends.
+    """Return a text up to `end` with stars for its spans, and the position up to which it was taken.
 
-    The end moves behind the last span that begins before it.
+    That position is `end`, or the end of a span that begins before `end`.
     """
     pieces: List[str] = []
     done = 0
@@ -307,7 +307,7 @@ def _forms(value: str) -> set[str]:
 
 
 def _in_base64(raw: bytes) -> Iterator[str]:
-    """Yield the base64 of a value, and the part that is the same behind any other text, as in `Basic`."""
+    """Yield the base64 of a value, and the part of it that remains behind other text, as in `Basic`."""
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         yield encode(raw).decode().rstrip("=")
         for before, first in ((0, 0), (1, 2), (2, 3)):

@@ -23,7 +23,7 @@ def decode(text: str | bytes) -> Any:
     text = text if isinstance(text, str) else text.decode()
     try:
         if text.startswith("{"):
-            value, end = _DECODER.raw_decode(text)  # a third faster: it looks for no blanks around the value
+            value, end = _DECODER.raw_decode(text)  # a third faster than `decode`, which also skips blanks
             if end == len(text):
                 return value
         return _DECODER.decode(text)

@@ -44,7 +44,7 @@ def check_torch(came: AssignedCards, orders: SegmentConfig, due_s: float, say: S
         return _version(found)
     wheel = next((one for one in orders.torch if one.capability == came.capability), None)
     if wheel is None and found["torch"] is None:
-        return None  # the job may need none
+        return None  # the job may need no torch
     lacks = "torch %s has code for %s" % (found["torch"], " ".join(found["architectures"]) or "no card")
     if wheel is None:
         raise _no_kernel(came, lacks, "use another card, or another version of torch")
@@ -59,7 +59,9 @@ def check_torch(came: AssignedCards, orders: SegmentConfig, due_s: float, say: S
 def _replace_torch(wheel: TorchWheel, came: AssignedCards, due_s: float, say: Say) -> Optional[str]:
     code, last = _pip(["--index-url", wheel.url, wheel.requirement], due_s, say)
     if code != 0:
-        mend = "pip could not install %s, which has it: does the account have internet in its sessions?"
+        mend = (
+            "pip could not install %s, which has that code: does the account have internet in its sessions?"
+        )
         raise _no_kernel(came, last, mend % wheel.requirement)
     found = _import_torch()
     if not _is_fit(found, came):
@@ -74,7 +76,10 @@ def _no_kernel(came: AssignedCards, line: str, mend: str) -> UnfitError:
 
 
 def _is_fit(found: Dict[str, Any], came: AssignedCards) -> bool:
-    """Whether torch has code for the card. If the card's capability is unknown, the training will show it."""
+    """Whether torch has code for the card.
+
+    True if the card's capability is unknown: without code, the training will fail.
+    """
     if found["torch"] is None:
         return False
     return came.capability is None or has_code_for(found["architectures"], came.capability)
@@ -87,7 +92,8 @@ def _version(found: Dict[str, Any]) -> Optional[str]:
 def has_code_for(architectures: Sequence[str], capability: str) -> bool:
     """Whether code for these architectures runs on a card.
 
-    `sm_75` runs on 7.5 and later cards of 7, `compute_75` on all later ones, `sm_90a` on 9.0 alone.
+    `sm_75` runs on cards of capability 7.5 to 7.9, `compute_75` on 7.5 and all later ones, `sm_90a` only on
+    9.0.
     """
     major, _, minor = capability.partition(".")
     card = (int(major), int(minor or 0))

@@ -1,6 +1,6 @@
 """Print a run's record as frames (frame.py) while the run writes it, in a thread that blocks no other work.
 
-It prints no faster than a remote reader can receive, and no more than a budget; the outputs hold the rest.
+The rate is limited for a remote reader, the total to a budget. The outputs contain the rest.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RecordFeed:
     def __init__(
         self, run: Run, after: int, write: Callable[[bytes], None], budget: int = BUDGET_BYTES
     ) -> None:
-        """Begin; nothing was printed."""
+        """Start; nothing has been printed yet."""
         self._run = run
         self._after = after
         self._write = write
@@ -101,7 +101,7 @@ class RecordFeed:
             path = RecordPath(number, name)
             self._replace(path, self._read_new(path))
         printed = self._print_growing(number, allowance)
-        for path, found in after:  # as read before
+        for path, found in after:  # as read before the growing files were printed
             self._replace(path, found)
         return printed
 
@@ -160,7 +160,10 @@ class RecordFeed:
         return found
 
     def _print_growing(self, number: int, allowance: int) -> int:
-        """Print the growth of a folder's files, each at least its share; return the number of bytes."""
+        """Print the growth of a folder's files; return the number of bytes.
+
+        The files share the allowance equally; bytes that a file does not need go to the others.
+        """
         waiting = sorted(self._backlog(number), key=lambda one: one.size - one.printed)
         total = 0
         for place, backlog in enumerate(waiting):

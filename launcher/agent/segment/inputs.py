@@ -132,7 +132,7 @@ def lay_over(earlier: EarlierOutputs, run: Run) -> int:
 
 
 def _put(source: str, target: str) -> None:
-    """Copy a file over another one and keep that one's mode: a service does not keep modes."""
+    """Copy `source` over `target`, with the mode of `target`: a service does not keep modes."""
     mode = None
     with contextlib.suppress(FileNotFoundError):
         mode = os.lstat(target).st_mode & 0o777
@@ -145,8 +145,8 @@ def _put(source: str, target: str) -> None:
 def _know_seals(earlier: EarlierOutputs, run: Run) -> None:
     """Add the earlier segment's checkpoints to the seals of later folders that clients made.
 
-    Those clients may not have had the checkpoints. No late seal is hidden by that: the earlier segment was
-    over before those folders were made.
+    Those clients may not have had the checkpoints. None of these checkpoints is late (store/checkpoints.py):
+    the earlier segment was over before those folders were made.
     """
     for number in _numbers_after(run, earlier.last):
         folder = run.folder(number)

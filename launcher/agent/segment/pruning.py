@@ -79,7 +79,7 @@ def _prune_folder(path: str, sent: FileTree, inside: str) -> None:
 def _make_names_text(top: str) -> None:
     """Rename files and folders whose names are not UTF-8.
 
-    A service that lists its outputs as text could list none because of them.
+    Because of one such name, a service that lists its outputs as text could list none of them.
     """
     for folder, names, files in os.walk(top, topdown=False):
         for name in (*names, *files):

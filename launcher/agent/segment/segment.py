@@ -34,15 +34,15 @@ from .frames import FramePrinter, line_of, write_line
 from .segment_config import PayloadError, SegmentConfig, read_orders
 
 SAVING_S = 120.0
-"""Seconds before the end of a session, added to the grace for saving: for outputs, and for a slow host."""
+"""The run is asked to save this long, plus its grace, before the session ends: for outputs, and for a slow host."""
 MAX_SAVING_SHARE = 0.25
-"""The largest share of the session for both together."""
+"""The largest share of the session for SAVING_S and the grace together."""
 _OTHER_CARDS = (
     "launch again: the service may assign the requested card;  --allow-substitute plans for other cards too"
 )
 LAST_S = 15.0
 MAX_LAST = 0.1
-"""The largest share of a session that may be left when remaining processes are killed."""
+"""The largest share of a session that LAST_S may take."""
 LOOK_S = 0.1
 PRINTING_S = 30.0
 BROKEN = 1

@@ -36,7 +36,7 @@ class TorchWheel(NamedTuple):
 class SegmentConfig(NamedTuple):
     """The orders of a segment.
 
-    Without `cards` the run uses none; `earlier`: it continues from outputs among the inputs.
+    Without `cards` the run uses no card. If `earlier` is set, it continues from outputs among the inputs.
     """
 
     run: str

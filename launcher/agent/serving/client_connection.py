@@ -28,7 +28,7 @@ class ClientConnection:
         self._writer = writer
         self._come = b""
         self._taken = 0
-        """The number of received bytes that were read: cutting them off each time would copy the rest."""
+        """The number of received bytes that were consumed. To cut them off each time would copy the rest."""
         self._heard = time.monotonic()
 
     def has_input(self, timeout_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""The effects of a client's contact on a run: decide the state of one that no process holds, or end it.
+"""A client's contact with a run: it decides the state of a run that no process holds, or ends the run.
 
 A contact is recorded as a numbered folder of kind `contact`, written while its lock keeps other clients out.
 """
@@ -95,10 +95,10 @@ def settle(
         folder.write_state(state, reason, **progress._asdict(), **more)
     except OSError:
         folder.release()
-        remove_folder(folder.path)  # half a record would hide the last one
+        remove_folder(folder.path)  # a half-written record would hide the previous one
         raise
     if state in TERMINAL:
-        with contextlib.suppress(OSError):  # a sweep removes them, and they count as free by the run's state
+        with contextlib.suppress(OSError):  # a sweep removes the leases; an ended run's leases hold no cards
             lease.give_back(run)
     return folder
 
@@ -178,7 +178,7 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
     run_probe = run_state.probe_of(run)
     run.open_up()
     found = run_state.state_of(run)
-    if run_state.is_unwritten(found) and run.read_wish() == "run":  # it had ended before this wish
+    if run_state.is_unwritten(found) and run.read_wish() == "run":  # the run had ended before this wish
         with contact(run) as is_ours:
             evidence = found.get("evidence")
             return (
@@ -203,7 +203,7 @@ def stop(run: Run, wish: str, *, by_force: bool = False) -> Optional[OSError]:
         judged = run_state.state_of(run)
         if not is_ours:
             return refusal
-        if _may_live_elsewhere(run):  # the wish reaches it there
+        if _may_live_elsewhere(run):  # the agent elsewhere finds the wish
             return refusal
         if judged["state"] in ("interrupted", "waiting") or run_state.is_unwritten(judged):
             evidence = judged.get("evidence") or {}

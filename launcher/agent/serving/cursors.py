@@ -38,7 +38,8 @@ LOOK_S = 0.05
 _MAX_KEPT = 1000
 
 _awaited: dict[str, int] = {}
-_looks: dict[str, tuple[tuple[Any, ...], float]] = {}  # no news for a cursor; until when
+_looks: dict[str, tuple[tuple[Any, ...], float]] = {}
+"""By path: the status and the cursor of a file without news, and the time until which it is not read again."""
 
 
 class RecordPart(TypedDict, total=False):

@@ -1,7 +1,7 @@
 """A session: the resources of one client's connection on this host, and their cleanup once it has gone.
 
-For example, a launch holds a prepared run and its cards. If the client dies before the start, both go with
-the session.
+For example, a launch holds a prepared run and its cards. If the client dies before the start, the session
+removes the run and releases the cards.
 """
 
 from __future__ import annotations
@@ -56,16 +56,22 @@ class ClientSession:
         self.connection = connection
         self.store = Store(root)
         self.prepared: Dict[str, RecordFolder] = {}
-        """The first folders, held, of runs that are not started yet. They are removed with the session."""
+        """The first folders of runs that are not started yet, with their locks held.
+
+        The session's cleanup removes them.
+        """
         self.handed_over: Dict[str, RecordFolder] = {}
-        """The folders, held, of runs whose agent the client starts. They stay, and are released."""
+        """The folders of runs whose agent the client starts, with their locks held.
+
+        The session's cleanup only releases them.
+        """
         self.manifests: Dict[str, Manifest] = {}
         """The manifests that were offered for prepared runs."""
         self.cards: Dict[str, lease.Taken] = {}
         self.ticket: Optional[tickets.Ticket] = None
         self.locks: Dict[str, Lock] = {}
         self.silences: Dict[str, SilenceWatch] = {}
-        """The runs that may only continue after their last agent has been silent for a while."""
+        """The runs that may continue only after their last agent has been silent for a while."""
         self.checkpoints: Dict[str, OfferedCheckpoint] = {}
         """The checkpoints that were offered for prepared runs."""
         self.unsealed: Dict[str, UnsealedEnvironment] = {}
@@ -101,7 +107,7 @@ class ClientSession:
         return any(held) or self.ticket is not None
 
     def release_cards(self, run_id: str) -> None:
-        """Release a run's cards, which by now its agent holds, or no process needs."""
+        """Release this session's hold on a run's cards: its agent holds them by now, or no process needs them."""
         taken = self.cards.pop(run_id, None)
         if taken is not None:
             taken.release()

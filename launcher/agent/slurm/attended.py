@@ -13,7 +13,7 @@ from typing import List, Optional
 
 TURN_S = 0.2
 LEAVE_S = 5.0
-"""How long the program may take to end once its client is gone, and then to cancel its requests."""
+"""How long the program may take to end once its client is gone, and again after SIGTERM."""
 
 
 def main(arguments: List[str]) -> int:

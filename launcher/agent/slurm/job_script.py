@@ -3,8 +3,8 @@
 It starts the run's agent as a step of the job, and again if the agent dies. Two signals have different
 meanings. USR1, sent only to the script, comes from the launcher: the job's time is nearly up, so the run
 saves and the job is started again; or a client has written a wish that the agent should read now. TERM comes
-from Slurm, which has decided by a cancel, a limit or for another job: the run saves, and the script starts
-nothing again, because that would bring back a cancelled job.
+from Slurm, which ends the job because it was cancelled, reached a limit, or must make room for another job.
+The run then saves, and the script starts nothing again, because that would bring back a cancelled job.
 """
 
 from __future__ import annotations
@@ -104,11 +104,11 @@ class _Signals:
         """The script was notified that time is nearly up, or of a wish."""
 
     def has_any(self) -> bool:
-        """Whether either has arrived."""
+        """Whether one of the two signals has arrived."""
         return self.is_over or self.is_told
 
     def pause(self, seconds: float) -> None:
-        """Wait, but no longer than until the job ends."""
+        """Wait for this time, or until Slurm ends the job."""
         deadline = time.monotonic() + seconds
         while not self.is_over and (left := deadline - time.monotonic()) > 0:
             self.wait(left)
@@ -187,7 +187,7 @@ class _Keeping:
                 _say("the agent has died %d times in a row" % failures)
                 return 1
             words = tail_of(self._run.slurm_log, said_before)
-            # Without grace, because no process records its steps.
+            # The leftovers get no grace: without an agent, their further steps would not be recorded.
             proofs = contact.end_leftovers(self._run, 0.0)
             seen = {"keeper": {"exit": code, "signal": None, "ended": proofs, "said": words}}
             pause(back_off_s(failures), self._run, lambda: self._signals.is_over)
@@ -224,7 +224,8 @@ class _Keeping:
     def _run_agent(self, seen: Optional[PreviousRecord]) -> int:
         """Start the agent as a step of the job, handle signals until it has ended, and return its exit status."""
         words = [sys.executable, "-I", sys.argv[0], "step", self._run.path]
-        # As a keeper's variables do, they prove that the agent belongs to the launcher, for any ancestors.
+        # Like a keeper's variables, these prove that the agent belongs to the launcher, whatever its
+        # ancestors are.
         own = {token_processes.OF_RUN: read_text(self._run.token) or "", token_processes.OF_KEEPER: "1"}
         variables = {**os.environ, **own, **handed_on(seen)}
         if (cpus := os.environ.get("SLURM_CPUS_PER_TASK")) is not None:

@@ -181,7 +181,10 @@ class _Member:
         return status, leftovers.remaining
 
     def _control(self, command: Command) -> None:
-        """Follow the orders. Stacks from an earlier order that are written by now go to the output."""
+        """Follow the orders.
+
+        If stacks that an earlier order requested are complete by now, copy them to the output.
+        """
         stacks = command.take_stacks()
         if stacks:
             self._notes.take_output(stacks)

@@ -2,7 +2,7 @@
 
 The worker seals a checkpoint by writing its manifest last. The agent works on checkpoints only while no
 training runs. It removes only checkpoints that the worker made. An unsealed checkpoint by a script or its
-Trainer is moved aside at most.
+Trainer is at most moved aside.
 
 A late checkpoint is one by an agent that the run has left behind. An agent may be taken for dead because its
 machine is frozen or unreachable. It may then seal one more checkpoint before it sees that the run continues
@@ -152,8 +152,8 @@ def tidy(folder: str, is_all_sealed: bool) -> TidyResult:
     """Clean up after crashes: finish or remove the worker's incomplete checkpoints, and move others aside.
 
     `is_all_sealed` says that the script seals every checkpoint of its Trainer, so that one without a manifest
-    is damaged. A `step-N` without a manifest is damaged if the worker has sealed others. Otherwise all of
-    them belong to the script.
+    is damaged. A `step-N` without a manifest is damaged if the worker has sealed others. Otherwise such
+    folders belong to the script.
     """
     removed, torn = [], []
     has_sealed = bool(sealed(folder))
@@ -216,7 +216,7 @@ def set_aside_damaged(folder: str, chosen: ChosenCheckpoint) -> None:
 def _is_ours(path: str) -> bool:
     """Whether the worker sealed a checkpoint.
 
-    A script's manifest may have a step, but no list of files as the worker's.
+    The manifest of a script's checkpoint may have a step, but it lacks the worker's list of files.
     """
     return isinstance(_step(path), int) and isinstance(
         read_json(os.path.join(path, MANIFEST)).get("files"), dict
@@ -314,16 +314,16 @@ class Room(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Both as text, e.g. `3.6 MB free, 44 MB needed for the next checkpoint`."""
+        """The two numbers as text, e.g. `3.6 MB free, 44 MB needed for the next checkpoint`."""
         return "%s free, %s needed for the next checkpoint" % (_in_words(self.free), _in_words(self.needed))
 
 
 def room(folder: str, unsaved: Optional[int] = None) -> Room:
     """Return the free space for the next checkpoint, and its need: a tenth more than the newest took.
 
-    `unsaved` is the number of bytes of a failed write that was removed again, only a part of the need. If it
-    exceeds the estimate, twice as much is needed. An unsealed checkpoint that still exists will be written
-    over, so its size counts as an estimate too.
+    `unsaved` is the number of bytes that a failed write wrote before its files were removed. The whole
+    checkpoint is larger, so if `unsaved` exceeds the estimate, twice that number is taken as the need. An
+    unsealed checkpoint that still exists will be written over, so its size counts as an estimate too.
     """
     checkpoints = sealed(folder)
     files = read_json(os.path.join(checkpoints[-1][1], MANIFEST)).get("files") if checkpoints else None

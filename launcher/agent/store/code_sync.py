@@ -1,9 +1,9 @@
 """Make sure that a run's code is on the disk, and repair code that was lost when its host stopped.
 
-Syncing 10,000 files one by one takes longer than sending them. So a separate process syncs the file system
-while the run starts, and leaves a mark. If the host has booted since the run was made and the mark is
-missing, the code is compared with its manifest before the run starts, and files that differ are copied from
-the store again.
+Syncing 10,000 files one by one takes longer than sending them. So a separate process *settles* the run while
+it starts: it syncs the file system and leaves a mark. If the host has booted since the run was made and the
+mark is missing, the code is compared with its manifest before the run starts, and files that differ are
+copied from the store again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from . import tree_files
 from .manifest import FileTree, ShippingError, code_of, data_of, read_manifest
 from .store import Store
 
-SPARE_FILES = 100  # fewer are copied in no time
+SPARE_FILES = 100  # with fewer files a copy is fast without a spare
 MAX_NAMED = 5
 LOST = "code-damaged"
 

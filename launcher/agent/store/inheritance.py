@@ -110,7 +110,7 @@ def check_ended(parent: Run) -> None:
     if state == "stop-incomplete":
         left = run_state.probe_of(parent).left(parent)
         if left:
-            raise ParentError("held", "run %s could not be ended whole: %s" % (parent.id, left))
+            raise ParentError("held", "run %s could not be ended completely: %s" % (parent.id, left))
 
 
 def _is_held(run: Run) -> bool:

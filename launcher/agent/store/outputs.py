@@ -28,7 +28,7 @@ PIECE = 1 << 20
 WORTH_KEEPING = 1 << 16
 """In bytes. A smaller file is read as fast as its digest is looked up, and there may be many."""
 SETTLED_NS = 2_000_000_000
-"""A file that changes twice within a clock tick of its file system looks unchanged: too young to trust."""
+"""The digest of a younger file is not kept: a second change within the file system's clock tick would be missed."""
 
 
 def mark_of(status: os.stat_result) -> List[int]:
@@ -56,7 +56,7 @@ class OutputDigests:
         return self.known(path, mark_of(os.fstat(descriptor))) or self.read(path, descriptor)
 
     def read(self, path: str, descriptor: int) -> str:
-        """Return the digest of an open file as it is now; keep it if the file is settled. Raises OSError."""
+        """Read an open file and return its digest; keep the digest unless the file is too young. Raises OSError."""
         mark = mark_of(os.fstat(descriptor))
         digest, left = hashlib.sha256(), mark[0]
         while left:
@@ -224,7 +224,7 @@ class OutputScan:
     def _is_changed(self, parent: int, name: str, path: str, status: os.stat_result) -> bool:
         """Whether a file of the code differs from the uploaded one.
 
-        It is read only if its times and size leave that open.
+        The file is read only if its times and size do not decide this.
         """
         sent = self._sent.get(path[len("code/") :])
         if sent is None or "sha256" not in sent or sent.get("size") != status.st_size:

@@ -1,7 +1,7 @@
 """The files of a tree: made from files of the store, checked, and recorded to detect later changes.
 
 A large file is not copied for each run. In the code, a link to a read-only tree of the store replaces it, as
-for data. A job's write to one is detected.
+for data. A job's write to such a file is detected.
 """
 
 from __future__ import annotations

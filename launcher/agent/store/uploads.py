@@ -86,8 +86,8 @@ def _take(stream: Any, sha256: str, size: int, part: str) -> None:
                 view = view[file.write(view) :]
             written += len(piece)
             if written - begun >= WRITTEN_AT_ONCE:
-                # Linux starts to write these pages without blocking, and keeps them: they are not yet on the
-                # disk.
+                # On this call Linux starts to write the pages to the disk, without blocking. It keeps them in
+                # memory, because they are not on the disk yet.
                 os.posix_fadvise(file.fileno(), begun, written - begun, os.POSIX_FADV_DONTNEED)
                 begun = written
     if digest.hexdigest() != sha256:

@@ -6,8 +6,8 @@ stream, and finally how the program ended. Nothing is recorded. Everything that 
 the connection, except work that it handed over (process_lineage.py): all of it descends from this process,
 which adopts orphans (on Linux; on macOS an orphan escapes).
 
-If this process is killed, its guard ends the program. The guard is a small process that waits for that, and
-recognizes the program's processes by a token in their variables (on Linux).
+If this process is killed, its guard ends the program. The guard is a small process that waits for the death
+of this one, and recognizes the program's processes by a token in their variables (on Linux).
 """
 
 from __future__ import annotations

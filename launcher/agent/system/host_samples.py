@@ -65,7 +65,7 @@ def cpu_percent(before: Optional[CpuTimes], after: Optional[CpuTimes]) -> Option
 
 
 def read_meminfo(text: str) -> Optional[int]:
-    """Return the bytes in use from the text of /proc/meminfo, which are not available to any program."""
+    """Return the bytes in use, i.e. not available to programs, from the text of /proc/meminfo."""
     pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
     sizes = {name: value.split()[:1] for name, value in pairs}
     total, available = (_whole(sizes.get(name, [])) for name in ("MemTotal", "MemAvailable"))

@@ -51,10 +51,11 @@ def by_pid(table: Sequence[ProcessEntry]) -> Dict[int, ProcessEntry]:
 def receiver_of(bearer: ProcessEntry, processes: Mapping[int, ProcessEntry]) -> Optional[ProcessEntry]:
     """Return the process that a bearer of a token was handed over to; None if it still belongs to its run.
 
-    That is the background server that it is or descends from, or else its first ancestor without the token.
-    If a higher ancestor has the token, the run itself started the one without, for example as another user,
-    or that one has overwritten its variables; then nothing was handed over. Keepers, agents, and the agent
-    that attends to a command belong to the launcher, whatever their ancestors are (at first the host's sshd).
+    That is the first process, from the bearer upwards, that is a background server, or that lacks the token
+    like all its ancestors. If a process lacks the token but an ancestor of it has the token, the run itself
+    started that process, for example as another user, or the process has overwritten its variables. Keepers,
+    agents, and the agent that attends to a command belong to the launcher, whatever their ancestors are (at
+    first the host's sshd).
     """
     line = line_of(bearer, processes)
     is_kept = any(_is_ours(entry, bearer) for entry in line)

@@ -52,7 +52,7 @@ def dead_folders(root: str) -> List[str]:
 
 
 def remove(path: str) -> bool:
-    """Remove the folder of a dead agent, while holding its lock. Return false if it is not one."""
+    """Remove the folder of a dead agent, while holding its lock. Return false if the agent is not dead."""
     with _held(path) as is_ours:
         return is_ours and _clear(path)
 

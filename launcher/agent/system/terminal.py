@@ -11,7 +11,7 @@ import termios
 from typing import NamedTuple
 
 MAX_UNREAD = 1 << 20
-"""The most bytes of input that the program has not read yet. Further input is lost, as on any terminal."""
+"""The most bytes of input that may wait for the program. Further input is lost, as on any terminal."""
 
 
 class Window(NamedTuple):

@@ -19,7 +19,10 @@ OF_RUN = "LAUNCH_TOKEN"
 OF_ATTEMPT = "LAUNCH_ATTEMPT"
 """The path of the attempt's folder, in processes that the attempt itself has started."""
 OF_EXEC = "LAUNCH_EXEC"
-"""Ends with `.` and the pid of the agent that attends to the command."""
+"""Set for a command of `launch exec`.
+
+Its value ends with `.` and the pid of the agent that attends to the command.
+"""
 OF_KEEPER = "LAUNCH_KEEPER"
 """Set for a keeper and its agent, but for no process that a run starts."""
 OF_ADOPTER = "LAUNCH_ADOPTER"
@@ -31,7 +34,9 @@ MAX_LOOKS = 5
 
 
 def read_table(variable: str = OF_RUN) -> List[ProcessEntry]:
-    """Return the visible processes of this host with their variables. `variable` is the one that holds the token.
+    """Return the visible processes of this host with their variables.
+
+    `variable` is the name of the one that holds the token.
 
     Reading the variables of a process that waits in the kernel (D) may block. A thread reads them, and if
     that takes too long, the process counts as one without variables.
@@ -76,7 +81,7 @@ def _entry(found: process.Process, variable: str) -> ProcessEntry:
                 pairs = [text.partition(b"=") for text in file.read().split(b"\0")]
                 variables = {
                     name: value for name, _, value in reversed(pairs)
-                }  # of a name's values the first counts
+                }  # of several values of one name, the first counts
                 variables = {**_handed_in(variables), **variables}
         except OSError:  # it belongs to another user or has ended: no proof that it is the run's
             pass
@@ -94,7 +99,8 @@ def _entry(found: process.Process, variable: str) -> ProcessEntry:
 def _handed_in(variables: Mapping[bytes, bytes]) -> Dict[bytes, bytes]:
     """Return the LAUNCH variables of an Apptainer container, if this process waits for that container.
 
-    The waiting process has lost its own: the command would look as if it had been handed over to it.
+    The waiting process has lost its own LAUNCH variables. Without these, it would look like another program
+    to which the command was handed over.
     """
     engine, number = b"", 1
     while _ENGINE % number in variables:
@@ -134,8 +140,8 @@ def as_adopter(adopter: process.Process) -> str:
 def is_as_read(table: Sequence[ProcessEntry], pids: Collection[int]) -> bool:
     """Whether these processes and their ancestors are unchanged since the table was read.
 
-    Nor may one have begun to end since then. An ending ancestor loses its variables first, and its children
-    get another parent last: in between it looks like a program without the token.
+    False if one of them has begun to end since then. An ending ancestor loses its variables first, and its
+    children get another parent last: in between it looks like a program without the token.
     """
     processes = process_lineage.by_pid(table)
     line = {entry for pid in pids for entry in process_lineage.line_of(processes[pid], processes)}

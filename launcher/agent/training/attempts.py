@@ -46,17 +46,17 @@ def main(arguments: list[str]) -> int:
 def _is_over(run: Run, last: RecordFolder) -> bool:
     """Whether the last agent of a run is dead or has left.
 
-    If nothing here proves it, wait for its silence.
+    If no evidence on this machine decides this, wait until the agent has been silent long enough.
     """
     if predecessor.is_by_a_client(last) or run_state.probe_of(run).writes_afar:
-        return True  # in the second case the runtime has decided, and the fence ends the last agent
+        return True  # if `writes_afar`, the runtime has decided, and the fence ends the last agent
     if predecessor.lock_decides(run, last):
         is_locked = last.is_locked()
         if is_locked:
             _say("another agent writes %s: nothing to do" % last.path)
         return not is_locked
     silence = predecessor.SilenceWatch(run, last)
-    words = "the lock of %s does not show from here if its agent is alive; waiting for %.0f s of silence"
+    words = "the lock of %s does not show here whether its agent is alive; waiting for %.0f s of silence"
     _say(words % (last.path, silence.lasts_s))
     while (is_dead := silence.look()) is None:
         time.sleep(LOOK_S)

@@ -119,8 +119,8 @@ class RunningCommand:
     def _own_end(self, pid: int, end: End) -> End:
         """Return how the command ended, or would have ended without its lingering processes.
 
-        If the command itself lingered, or ended well, its log is the one before the stacks. If a shell failed
-        after a lingering process, its log is the whole one, as usual.
+        If the command itself lingered, or succeeded, the end of its log is that before the stacks. If a shell
+        failed after a lingering process, it is the end of the whole log, as usual.
         """
         if self._lingering is None or end.log is not None:
             return end
@@ -283,13 +283,14 @@ class RunningCommand:
         counts as hung.
         """
         liveness, spared = self._progress.liveness, self._host_watch.pids
-        # A script with a known pace that waits for its own child is judged by the pace, like any other wait.
+        # If a script has a known pace, its wait for a child of its own is judged by the pace, like any other
+        # wait.
         ended = command.lingering(spared, spares_parents=not liveness.has_pace)
         is_stuck = self._lingering is not None and any(self._lingering.was_killed(one.pid) for one in ended)
         is_done = self._progress.is_marked and self._progress.has_ended
         worked_on = not self._progress.has_ended and self._heard_s > command.ended_s(ended) + WORK_S
         if (ended or is_done) and not is_stuck and not worked_on:
-            if liveness.has_pace:  # judged anew without a pace, in an hour: an upload may still run
+            if liveness.has_pace:  # judged again without a pace, in an hour: an upload may still run
                 liveness.rest()
             else:
                 self._end_lingering(command, ended)

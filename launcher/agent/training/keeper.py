@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
         began = time.monotonic()
         newest = checkpoints.newest(run.checkpoints)
         log_size = size_of(run.keeper_log)
-        process.keep_awake()  # for each agent: the process below us ends with it
+        process.keep_awake()  # for each agent: this child process is ended with the agent
         status = run_agent(run, seen, shutdown)
         ended = process.end(
             process.own_descendants, "descendant", 0.0
@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
         is_healthy = time.monotonic() - began > HEALTHY_S or checkpoints.newest(run.checkpoints) != newest
         failures = 0 if is_healthy else failures + 1
         if failures >= MAX_UNWRITTEN and run.read_wish() != "run":
-            break  # agents cannot record the end, and the wish file has it
+            break  # agents cannot record the end; the wish file already contains it
         pause(back_off_s(failures), run, lambda: bool(shutdown))
         if shutdown:
             break
@@ -134,7 +134,7 @@ def run_agent(run: Run, seen: PreviousRecord | None, shutdown: list[int]) -> int
     while True:
         pid, status = os.waitpid(-1, 0)
         if pid == agent.pid:
-            agent.returncode = status  # reaped here, behind Popen's back
+            agent.returncode = status  # reaped here, so Popen does not know the status
             return status
 
 
