@@ -374,7 +374,7 @@ class BatchQueue:
         for entry in index.of_batch(self.name, made):
             name = LocalCopy(entry.run, self.folder.parent.parent).record.plan().job
             if entry.run not in known and name in items and entry.host.name in items[name].hosts:
-                lost[name] = entry.run, entry.host.name  # the latest of several
+                lost[name] = entry.run, entry.host.name  # keeps the latest of several launches
         with self._errors(), self._data:
             for name, (run, host) in lost.items():
                 self._data.execute(

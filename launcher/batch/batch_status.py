@@ -86,7 +86,7 @@ def state_of(item: Item, view: ItemView | None = None) -> str:
     if view is not None and view.doing is None and view.state is not None:
         return str(view.state.state)
     if item.state == ItemState.CONFIRMED and item.run is not None and view is None:
-        from launcher.copy.local_copy import LocalCopy  # an item that was not begun has none
+        from launcher.copy.local_copy import LocalCopy  # an item that was not begun has no local copy
 
         if (last := LocalCopy(item.run, runs_folder()).state()) is not None:
             return str(last.state)
@@ -103,7 +103,7 @@ def _row(item: Item, view: ItemView | None, used: Used) -> ItemRow:
     if item.run is None or item.state == ItemState.RESERVED:
         return row
     from launcher.copy.local_copy import LocalCopy
-    from launcher.copy.move_records import words_of  # an item that was not begun has neither
+    from launcher.copy.move_records import words_of  # an item that was not begun needs neither
 
     local_copy = LocalCopy(item.run, runs_folder())
     reached = local_copy.record.last_step()

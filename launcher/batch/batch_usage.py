@@ -56,7 +56,7 @@ class Usage:
         for run, number in runs.items():
             if (one := self._of_run(run)) is not None:
                 found[number] = found[number].plus(one)
-        if self._queue.rules.max_cost is not None:  # without it nothing is rented
+        if self._queue.rules.max_cost is not None:  # without max_cost nothing is rented
             from launcher.rental.service_clock import clock_of
 
             for number, rental in rentals_for(runs):
@@ -67,7 +67,7 @@ class Usage:
     def _of_run(self, run: str) -> Used | None:
         if run in self._ended:
             return self._ended[run]
-        from launcher.copy.local_copy import LocalCopy  # an item that was not begun has none
+        from launcher.copy.local_copy import LocalCopy  # an item that was not begun has no local copy
         from launcher.values.states import is_terminal
 
         local_copy = LocalCopy(run, runs_folder())

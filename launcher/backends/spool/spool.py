@@ -1,7 +1,7 @@
 """The spool: a run's local folder, filled from a segment's printed log and completed from its output files.
 
-The job may forge the log and the output files, so these may change only the files of its own record and
-work. Frames (agent/record/frame.py) are applied in order. A frame that cannot be applied is dropped. If it is
+The job may forge the log and the output files, so these may change only the record and work of this segment.
+Frames (agent/record/frame.py) are applied in order. A frame that cannot be applied is dropped. If it is
 part of a growing file, all later frames of that file are dropped too, so that the local copy stays a prefix
 of the segment's. All other printed text goes to `service-N.log`.
 

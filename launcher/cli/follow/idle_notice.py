@@ -38,7 +38,7 @@ class IdleNotice:
         self._heard_s = time.monotonic()
 
     def hear(self, news: News) -> None:
-        """Reset the clock if an answer has brought something to show."""
+        """Reset the clock if an answer contains something to show."""
         start = readable(news.unfinished)
         figures = [event.values for event in news.events if event.kind == "host"]
         self._figures = figures[-1] if figures else self._figures
