@@ -212,10 +212,10 @@ def _why_unknown(plan: Plan, attempts: tuple[AttemptPrecision, ...]) -> str:
     if not attempts or attempts[-1].state in _NEW:
         return "nothing has run yet"
     if not plan.inject:
-        return "the run has no record of its precision: the start-up hook was off, and the script took nothing from the plan"
+        return "nothing is recorded of the precision that ran: the start-up hook was off, and the script took nothing from the plan"
     if not is_terminal(attempts[-1].state):
-        return "the run has no record of its precision yet: no optimizer step of torch was seen so far"
+        return "nothing is recorded of the precision yet: no optimizer step of torch was seen so far"
     return (
-        "the run has no record of its precision: no optimizer step of torch was seen, "
-        "or the run is from a version that did not record it"
+        "nothing is recorded of the precision that ran: no optimizer step of torch was seen, "
+        "or the run is from a version that did not look"
     )

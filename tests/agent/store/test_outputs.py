@@ -253,7 +253,7 @@ def test_a_file_that_appears_during_a_removal_stops_it(ended):
     """After the comparison, before the folder has its other name: the run is back in its place with the file."""
     copies = last_copies(ended.run, OutputDigests(ended.run), {}, with_checkpoints=True)
     ended.write("artifacts/late", b"late")
-    with pytest.raises(garbage.NotRemovableError, match="changed while they were compared"):
+    with pytest.raises(garbage.NotRemovableError, match="a file changed while its files were compared"):
         garbage.remove_run(ended.run, lambda _run: copies)
     assert (ended.work / "artifacts" / "late").read_bytes() == b"late"
 
