@@ -173,7 +173,7 @@ OPEN = (RentalState.INTENT, RentalState.LAUNCHED, RentalState.READY, RentalState
 
 
 class ExtraInstance(NamedTuple):
-    """An extra instance of the same rental, which is terminated.
+    """An extra instance of the same rental. launcher terminates it.
 
     `cents` is its cost, None until it is gone.
     """

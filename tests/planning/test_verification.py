@@ -93,7 +93,11 @@ def test_a_gradient_that_is_not_fp32_s_counts_as_a_failure():
     """Below 0.99 it is not chosen automatically, however fast it is."""
     wrong = measured(0, tokens_per_s=900.0, cosine=0.43)
     assert order(wrong) == [1, 0, 2]
-    assert planned(wrong).ladder[1].why.startswith("failed here before: its gradient was 0.43 of fp32's; ")
+    assert (
+        planned(wrong)
+        .ladder[1]
+        .why.startswith("failed here before: the cosine of its gradient with fp32's was 0.43; ")
+    )
     assert order(measured(0, tokens_per_s=900.0, cosine=0.991)) == [0, 1, 2]
     wrong = measured(1, tokens_per_s=900.0, cosine=0.43)
     assert order(measured(0), wrong, measured(2, tokens_per_s=300.0)) == [2, 0, 1]

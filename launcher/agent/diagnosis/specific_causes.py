@@ -108,9 +108,9 @@ def words_of_line(name: str, line: str, log: str) -> Optional[CauseText]:
 
 
 def words_of_end(code: Optional[int], number: Optional[int], *, has_line: bool = False) -> CauseText:
-    """Return cause and advice for a command that ended with status `code` or signal `number`, without a known cause.
+    """Return the cause and advice for a command whose log shows no cause.
 
-    `has_line`: a line of its log says that something failed.
+    `code` is its exit status, `number` the signal that ended it. `has_line`: a line of its log says that something failed.
     """
     if number is None and code is not None and SHELL_SIGNAL < code <= SHELL_SIGNAL + 64:
         number = code - SHELL_SIGNAL
@@ -136,6 +136,6 @@ def _words_of_signal(number: int) -> CauseText:
     if number in _NATIVE:
         return CauseText(
             why,
-            "set PYTHONFAULTHANDLER=1 in its variables to print where; the usual cause is a package built for another version of torch or CUDA",
+            "set PYTHONFAULTHANDLER=1 in its variables to print where it crashed; the usual cause is a package built for another version of torch or CUDA",
         )
     return CauseText(why, "read the end of its log")

@@ -16,7 +16,10 @@ from .strict_json import JsonObject
 
 
 class RentalEndRecord(TypedDict, total=False):
-    """The end of a rental: by the machine's wall clock, and by the clock of a boot."""
+    """The end of a rental: `until` is a wall-clock time, `uptime` the machine's uptime at that time.
+
+    `uptime` is valid only during the boot with the id `boot`.
+    """
 
     until: float
     uptime: float
@@ -106,7 +109,10 @@ class RankUseRecord(TypedDict, total=False):
 
 
 class SlurmRecord(TypedDict, total=False):
-    """The request to Slurm: flags of `sbatch`, modules, an image's words, the possible cards of each node."""
+    """The request to Slurm: flags of `sbatch`, modules, and each node's possible cards.
+
+    `container` is the command that starts the image.
+    """
 
     flags: List[str]
     time_s: Optional[float]
@@ -160,7 +166,7 @@ class PlanRecord(TypedDict, total=False):
 
 
 class ChangesRecord(TypedDict, total=False):
-    """The plan's values that an attempt changes. A `trial` sets all of them itself."""
+    """The plan's values that an attempt changes. A trial sets the first three, and its kind as `trial`."""
 
     rung: int
     micro_batch: int
@@ -349,9 +355,10 @@ Loss = Union[float, str]
 class StateRecord(TypedDict, total=False):
     """The state of a run by its folder, as in `state.json`.
 
-    `took_s` is the running time of the run over all attempts so far, in seconds. `trial` holds a trial's measurements, `sizes` the sizes of the growing files by name. `exit`, `signal` and
-    `oom_kills` describe a node's process. `fate` is set only if the state was derived from a liveness
-    verdict, `elsewhere` if another place has the run.
+    `took_s` is the running time of the run over all attempts so far, in seconds. `trial` holds a trial's
+    measurements, `sizes` the sizes of the growing files by name. `exit`, `signal` and `oom_kills` describe a
+    node's process. `fate` is set only if the state was derived from a liveness verdict, `elsewhere` if another
+    place has the run.
     """
 
     version: int

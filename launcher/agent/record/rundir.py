@@ -43,7 +43,7 @@ RUN_ID = re.compile(
 """A run's id: at most 40 characters; the last six are random (31 bits). The second, longer form was used until 2026-11-22."""
 MAX_NUMBER = 1 << 29
 MAX_FOLDERS = 10_000
-"""The most numbered folders to read: so many of the newest, and the first."""
+"""The numbered folders to read: the first, the last, and this many before the last."""
 MAX_HISTORY = 4 << 20
 """The most bytes to read of one run's records: a job may make thousands of folders with large records."""
 UNREADABLE = "unreadable"
@@ -54,7 +54,7 @@ ONE_MACHINE, SHARED = "machine", "shared"
 HEARTBEAT_S = 5.0
 """The interval of an agent's heartbeats."""
 WISHES = {"run": None, "stop": "by-user", "cancel": "by-user-now"}
-"""A user's possible wishes for a run, and the reason recorded when each ends the run."""
+"""The wishes that a user can have for a run, each with the reason that is recorded if it ends the run."""
 SESSION_LIMIT = "session-limit"
 """The reason of a run that continues because a service's session, or a Slurm job, reached its time limit."""
 RENTED = "rented.json"
@@ -67,7 +67,7 @@ GROWING_FILES = ("events.jsonl", "log.txt")
 
 
 def rent_in(record: Mapping[str, Any], start: str = "") -> RentalEndRecord:
-    """Return the end of a rental, by the wall clock and one boot's uptime. `start` is the prefix of its keys."""
+    """Return the end of a rental from a record. `start` is the prefix of the record's keys."""
     until: Any = record.get(start + "until")
     uptime: Any = record.get(start + "uptime")
     boot: Any = record.get(start + "boot")
@@ -472,7 +472,10 @@ def unreadable(error: OSError) -> StateRecord:
 
 
 def place_of(record: AttemptRecord) -> str | None:
-    """Return the place's id in a folder's record: `host_id` until 2026-11-22, when all places were hosts."""
+    """Return the place's id in a folder's record.
+
+    Until 2026-11-22 every place was a host, and the key was `host_id`.
+    """
     place = record.get("place_id") or record.get("host_id")
     return place if isinstance(place, str) else None
 

@@ -1,9 +1,9 @@
-"""A run's outputs: artifacts, checkpoints, and files made or changed in its code, its home or beside these.
+"""A run's outputs: artifacts, checkpoints, and files made or changed in its code, its home or elsewhere in work/.
 
 The run's code is a copy of the uploaded files. A file in it is an output if it was not uploaded, or if its
 contents have changed. Caches are not outputs. The job may change everything here at any moment. So no link is
-followed, only regular files count, and numbers are limited. A path that cannot be read is reported with the
-reason.
+followed, only regular files count, and the number of files and the depth of folders are limited. A path that
+cannot be read is reported with the reason.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from .path_patterns import PathPatterns
 
 PIECE = 1 << 20
 WORTH_KEEPING = 1 << 16
-"""In bytes. A smaller file is read as fast as its digest is looked up, and there may be many."""
+"""In bytes. The digest of a smaller file is not kept.
+
+Looking it up is no faster than reading the file, and a run may have many small files.
+"""
 SETTLED_NS = 2_000_000_000
 """The digest of a younger file is not kept: a second change within the file system's clock tick would be missed."""
 
@@ -117,7 +120,7 @@ class WrittenFile(NamedTuple):
 class OutputScan:
     """One scan of a run's outputs. `left_out` maps each path that could not be read to the reason.
 
-    A path that contains a secret is given by the client's name for it.
+    Secrets in paths are replaced, see hidden_names.py.
     """
 
     def __init__(self, run: Run, digests: OutputDigests, *, matches_all: bool = False) -> None:

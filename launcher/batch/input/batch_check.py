@@ -71,7 +71,7 @@ class _Checker:
         return tuple(dict.fromkeys(found))
 
     def check(self, draft: Draft) -> None:
-        """Add the mistakes of an item. An item that at least one of its hosts accepts has no mistakes."""
+        """Add the mistakes of an item. A host's refusals count only if all of the item's hosts refuse it."""
         request = draft.request._replace(name=draft.name)
         if not self._knows(draft, "profile", request.profile or AUTO):
             request = request._replace(profile=None)
@@ -169,10 +169,7 @@ class _Checker:
 
 
 def _own_words(words: str, key: str) -> str:
-    """Return an error's words about a key, without the names of a launch's options and places.
-
-    The batch's file has other places and options.
-    """
+    """Return an error's words about a key in terms of the batch's file, without options such as `--set`."""
     words = _SECRET_OPTION.sub(r'secrets = ["\1"]', words)
     before, with_set, after = words.partition(" with --set: ")
     if with_set:

@@ -13,7 +13,10 @@ from launcher.values.reported.used_precision import PrecisionSeen
 
 
 class AttemptPrecisionShown(Part):
-    """The precision of an attempt. `source`: it was `seen`, or the script took it from the `plan`."""
+    """The precision of an attempt.
+
+    `source` is `seen` if the start-up hook observed `ran`, and `plan` if the script took it from the plan.
+    """
 
     attempt: int
     rung: int

@@ -44,14 +44,14 @@ def why_failed(record: PrecisionEvidence) -> str | None:
         return record.failed
     cosine = record.measured.cosine if record.measured is not None else None
     if cosine is not None and cosine < MIN_COSINE:
-        return f"its gradient was {cosine:.2f} of fp32's"
+        return f"the cosine of its gradient with fp32's was {cosine:.2f}"
     return None
 
 
 def measured_in(evidence: Iterable[PrecisionEvidence], workload: str) -> dict[str, Measured]:
-    """Return each precision's last measurement by `launch verify` for a workload, by the precision's digest.
+    """Return the last measurement of each precision by `launch verify` for a workload.
 
-    `workload` is a workload's digest, `evidence` the result of `concerning`.
+    The keys are precision digests. `workload` is a workload's digest, `evidence` the result of `concerning`.
     """
     return {
         record.precision: record.measured

@@ -21,7 +21,7 @@ def attach(
     every: Annotated[
         bool,
         typer.Option(
-            "--all", help="With --host: add to your runs each run on that host that has a copy here."
+            "--all", help="With --host: add to your runs every run on that host that has a local copy."
         ),
     ] = False,
     quiet: QuietFlag = False,
@@ -66,7 +66,10 @@ def attach(
 
 
 def _keep(place: Host, local_copy: LocalCopy, view: View, lease: Lease) -> None:
-    """Keep a rental in the background. Store the output position that the user has seen: a later attach shows the rest."""
+    """Manage a rental in the background until its end.
+
+    Store the position up to which the user has seen the output: a later attach shows the rest.
+    """
     import contextlib
 
     from launcher.rental.lease.rental_keeper import keep
@@ -83,7 +86,7 @@ def _keep(place: Host, local_copy: LocalCopy, view: View, lease: Lease) -> None:
 
 
 def _enter_all(host: str | None, *, as_json: bool) -> None:
-    """Add each run that has a local copy, and that the host has, to the index."""
+    """Add to the index each run on the host that has a local copy."""
     from launcher.cli.json_output.run_shapes import Entered
     from launcher.cli.output.answer import answer
     from launcher.cli.output.say import say
@@ -102,7 +105,7 @@ def _enter_all(host: str | None, *, as_json: bool) -> None:
     say(many if entered else "no run was added to yours", *(f"  {run}" for run in entered))
     if left:
         names = ", ".join(run.rpartition("-")[2] for run in left)
-        say(f"not on {host}, so still foreign: {names}   to remove such a copy   rm -r {runs_folder()}/RUN")
+        say(f"not on {host}, so not added: {names}   to remove such a copy   rm -r {runs_folder()}/RUN")
 
 
 def _follow(place: Host, local_copy: LocalCopy, view: View, lease: Lease | None) -> None:
@@ -141,5 +144,5 @@ def _follow(place: Host, local_copy: LocalCopy, view: View, lease: Lease | None)
         if lease is None and state is not None and is_terminal(state.state):
             view.note(f"{str(error).splitlines()[0]}; {last_answer(local_copy) or EARLIER}")
             show_end(local_copy, view, str(error))
-        view.lost(error, 1, 0.0)  # following retries without a limit
+        view.lost(error, 1, 0.0)  # `follow_to_end` retries without a limit
     follow_to_end(place, local_copy, view, client, lease)

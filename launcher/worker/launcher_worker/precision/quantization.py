@@ -2,10 +2,10 @@
 
 A layer dequantizes its weight to its `compute_dtype` and multiplies in that dtype, regardless of autocast.
 
-On a CPU with AVX512-BF16, bitsandbytes repacks the weights in an evaluation, for products without gradients.
-The weights stay packed, so later training steps send no gradient through them. Measured with bitsandbytes
-0.50.2: the cosine to the right gradient was then 0.24. So this module turns packing off for a model in
-training.
+On a CPU with AVX512-BF16, bitsandbytes repacks the weights during an evaluation, into a format for forward
+passes without gradients. The weights stay packed, so later training steps send no gradient through them.
+Measured with bitsandbytes 0.50.2: the cosine to the right gradient was then 0.24. So this module turns packing
+off for a model in training.
 """
 
 from __future__ import annotations
