@@ -9,7 +9,7 @@ from launcher.batch.input.batch_matrix import Point
 
 
 class ItemState(StrEnum):
-    """The state of an item of a batch. Each is on disk before the action it names.
+    """The state of an item of a batch. Each change is written to disk before the next action.
 
     QUEUED waits for a place. RESERVED has a run id and a host: the launch may have reached it. CONFIRMED: the
     run is on the host. ENDED: nothing more is done for it.
@@ -26,7 +26,7 @@ class ItemState(StrEnum):
 
 
 ONCE_RESERVED = "submitted"
-"""The name of RESERVED in queues written before 2026-11-29, once the launch has begun."""
+"""An older state, for items whose launch had begun. Queues written before 2026-11-29 have it; read as RESERVED."""
 FOLLOWING: dict[ItemState, tuple[ItemState, ...]] = {
     ItemState.QUEUED: (ItemState.RESERVED, ItemState.ENDED),
     ItemState.RESERVED: (ItemState.CONFIRMED, ItemState.QUEUED, ItemState.ENDED),

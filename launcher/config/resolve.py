@@ -1,4 +1,7 @@
-"""The job of a command line, from files and options; its runtime, and the sources of images. `lookup` finds hosts."""
+"""Read the job of a command line from files and options, its runtime, and the sources of images.
+
+Hosts are read in `lookup.py`.
+"""
 
 from __future__ import annotations
 
@@ -106,7 +109,10 @@ def task(
     variables: Mapping[str, str] | None = None,
     lookup: Lookup | None = None,
 ) -> Task:
-    """Return the job: `name` or a path, else the words after `--`, else the project's, else the built-in `sft`.
+    """Return the job with its folders.
+
+    The job is the words after `--`, or the job `name`: a job's name or the path of its file. Without either, it
+    is the project's job, else the built-in `sft`.
 
     `settings` are KEY=VALUE changes, in TOML's notation. `variables` are the variables of the command line.
     Raises UsageError or BadFileError.

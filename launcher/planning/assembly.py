@@ -45,12 +45,13 @@ def plan(
 ) -> Plan:
     """Return the plan. Pure: the same inputs give the same bytes.
 
-    `asked` is the requested precision. `sources` are for an image. `site` describes the host; `environment`
-    is the one to create there for a native run; `platform` describes the host's software. `evidence` is the
-    evidence of earlier runs there about precisions with the job's model. `teacher` is the teacher model of a
-    distillation. `rehearsed_on` is the CPU on which a rehearsal tries a card's precision and split. `script`
-    holds the facts about the job's script. `packages_from` is the source of requirements that the job itself
-    does not name. `resources` are the run's resources there.
+    `asked` is the requested precision. `sources` are for an image. `site` has the host's driver and processor
+    architecture; `platform` has the versions and processor features on which a precision depends.
+    `environment` is created on the host for a native run. `evidence` records how precisions did there in
+    earlier runs with the job's model. `teacher` is the teacher model of a distillation. `rehearsed_on` is the
+    CPU on which a rehearsal tries a card's precision and split. `script` holds the facts about the job's
+    script. `packages_from` is the source of requirements that the job itself does not name. `resources` are
+    the run's resources there.
 
     Raises RefusedError if the card excludes the requested precision or a container, and UnequalSharesError if
     the cards cannot share the global batch equally.
@@ -137,10 +138,10 @@ def job_of(plan: Plan) -> Job:
 def changed(parent: Plan, job: Job, keys: Collection[str], host: str) -> Plan:
     """Return the plan of a run that resumes another one: the parent's plan with some keys of the job changed.
 
-    `job` is the parent's job with the changes. `keys` are the changed keys, as in a job's file; the function
-    ignores keys that a plan does not have, and the backend's own table. `host` is the host's name on the
-    client. Another micro-batch, or settings that need another amount of memory, change the split, never the
-    global batch.
+    `job` is the parent's job with the changes. `keys` are the changed keys, as in a job's file. Keys that a
+    plan does not have are ignored, and so is a backend's own table, such as `slurm`. `host` is the host's
+    name on the client. Another micro-batch, or settings that need another amount of memory, change the split,
+    never the global batch.
     """
     names = {key.split(".")[0] for key in keys} & {*Plan.model_fields} - OF_ONE_KIND.keys()
     values = {key: getattr(job, key) for key in names}

@@ -19,7 +19,7 @@ ASKED = Indexes(TORCHS, has_pip_conf=True)
 CASES = {
     "no such version": (
         "ERROR: Could not find a version that satisfies the requirement nosuch==9 (from versions: none)",
-        "no index of this build has one of the requirements",
+        "one of the requirements is in no index of this build",
         "job's requirements",
     ),
     "no such torch": (
@@ -34,7 +34,7 @@ CASES = {
     ),
     "no such package, by uv": (
         "  cause: Because nosuch was not found in the package registry and you require nosuch>9, we can conclude that your requirements are",
-        "no index of this build has one of the requirements",
+        "one of the requirements is in no index of this build",
         "job's requirements",
     ),
     "no torch at all, by uv": (
@@ -54,7 +54,7 @@ CASES = {
     ),
     "no such version, by uv": (
         "  cause: Because there is no version of einops==99 and you require einops==99, we can conclude that your requirements are unsatisfiable.",
-        "no index of this build has one of the requirements",
+        "one of the requirements is in no index of this build",
         "job's requirements",
     ),
     "no such torch, by uv": (

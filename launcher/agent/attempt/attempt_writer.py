@@ -46,8 +46,8 @@ def read_report(line: bytes) -> Report:
 class AttemptWriter:
     """Write the records of one attempt: attempt.json, state.json, events.jsonl, log.txt and the heartbeat.
 
-    The run's secrets are replaced with stars. On a full disk, events and log wait in memory, heartbeats are
-    dropped, and states are dropped unless they must be written.
+    The run's secrets are replaced with stars. On a full disk, events and log wait in memory. A state or
+    heartbeat that cannot be written is dropped, unless the state must be written.
     """
 
     def __init__(
@@ -195,8 +195,8 @@ class AttemptWriter:
     def beat(self) -> None:
         """Write the heartbeat: the host's monotonic clock, the run's duration, the step and the loss.
 
-        The file is overwritten in place, which needs no free space. So even if the disk is full, the heartbeat
-        can report that the log or the events wait.
+        The file is overwritten in place, which needs no free space. So on a full disk, the heartbeat can still
+        report that log or events are waiting in memory.
         """
         progress = self._progress
         doing = progress.liveness.doing

@@ -1,8 +1,8 @@
-"""Find the step of a line, and decide whether it counts the whole training.
+"""Find the training step of a log line, also if the line counts from the start of an epoch.
 
-A *count* is a line's statement of its position: a name (`step`, `iter`, `batch`), a position, and sometimes a
-length and an epoch. An *axis* turns the counts of one name into steps. It gives up for good if the log
-contradicts itself: an unknown step is None, never a guess.
+A *count* is the position in the training that a line prints: a name (`step`, `iter`, `batch`), a number, and
+sometimes a length and an epoch. A `StepCounter` turns the counts of one name into steps. It gives up for good
+if the log contradicts itself: an unknown step is None, never a guess.
 
     step 10 · iter: 19 · iteration      100/  500000 · global_step=9      the step
     Epoch: [3][ 50/100] · epoch 3 | 50/100 batches · Epoch 3, batch 50/100   (3 - first epoch) * 100 + 50
@@ -44,7 +44,7 @@ _TIMM = re.compile(
 
 
 class Count(NamedTuple):
-    """A line's statement of its position.
+    """The position in the training that a line prints.
 
     `name` identifies the counter: counters must not be mixed. `beside` names other counters in the line.
     """
@@ -69,7 +69,7 @@ NOWHERE = LinePosition(None, None)
 
 
 class _CountForm(NamedTuple):
-    """The positions of the parts of a line's count."""
+    """The columns of the parts of a line's count."""
 
     name: str
     position: Optional[slice]
@@ -80,9 +80,9 @@ class _CountForm(NamedTuple):
 
 
 class PositionForm(NamedTuple):
-    """The positions of a line's count and epoch.
+    """The columns of a line's count and epoch.
 
-    `fraction` has the digits after the decimal point of a fractional epoch.
+    `fraction` covers the digits after the decimal point of a fractional epoch.
     """
 
     counted: Optional[_CountForm]
@@ -106,7 +106,7 @@ class PositionForm(NamedTuple):
 
 
 def place_form(line: str) -> PositionForm:
-    """Return the positions of the count and the epoch in a line of free text."""
+    """Return the columns of the count and the epoch in a line of free text."""
     timm = _TIMM.match(line) if line.startswith("Train") else None
     if timm:
         return PositionForm(_CountForm("train", _at(timm, 2), _at(timm, 3), is_within=True), _at(timm, 1))
@@ -127,13 +127,13 @@ def place_form(line: str) -> PositionForm:
 
 
 def _at(match: "re.Match[str]", group: int) -> Optional[slice]:
-    """Return the position of a group of a match, None if the group did not match."""
+    """Return the columns of a group of a match, None if the group did not match."""
     begin, end = match.span(group)
     return None if begin < 0 else slice(begin, end)
 
 
 def _inner(line: str, found: "re.Match[str]") -> Optional[_CountForm]:
-    """Return the position that follows an epoch's number, as in `Epoch: [3][ 50/100]`."""
+    """Return the columns of the count that follows an epoch's number, as in `Epoch: [3][ 50/100]`."""
     batches = _BATCHES.search(line)
     if batches:
         return _CountForm("batches", _at(batches, 1), _at(batches, 2), is_within=True)
@@ -196,7 +196,7 @@ def place_of_dict(pairs: Dict[str, str]) -> LinePosition:
     for key, is_global in _KEYS.items():
         position = _whole(pairs[key].partition("/")[0]) if key in pairs else None
         if position is not None:
-            # A fractional epoch is independent of the step; the step may be counted within a whole one.
+            # If the epoch is a whole number, the step may count from the start of that epoch.
             within = epoch if "." not in pairs.get("epoch", ".") else None
             return LinePosition(Count(key, position, None, within, is_global), None)
     return NOWHERE
@@ -245,8 +245,8 @@ class StepCounter:
     def step_aside(self, count: Count, *, is_doubtful: bool) -> Optional[int]:
         """Return the step of an evaluation's count. It never affects how later counts are read.
 
-        If `is_doubtful`, it may count the evaluation itself (`eval step 10`). It is then used only if it
-        equals the training's position.
+        If `is_doubtful`, the count may be one of the evaluation's own steps (`eval step 10`): it is then used only
+        if it equals the training's position.
         """
         position = count.position
         if position is None or position > MAX_STEP or self.is_lost or count.is_within:

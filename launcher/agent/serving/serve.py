@@ -45,14 +45,14 @@ MODULES = {
     ),
     "removing": ("remove", "gc", "sweep", "remains"),
 }
-"""The verbs by the module that answers them, in its `VERBS`.
+"""The verbs that each module of `verbs/` answers. Its `VERBS` has their functions.
 
-A module is loaded when one of its verbs is first requested: most contacts need few.
+A module is loaded when one of its verbs is first requested: most clients use few verbs.
 """
 _NEW_OBJECTS = 50_000
 """The number of new objects after which Python looks for reference cycles.
 
-With the default of 700 this would take a fifth of a manifest's time.
+With the default of 700, this search would take a fifth of the time of making a manifest.
 """
 _MODULE_OF = {verb: module for module, verbs in MODULES.items() for verb in verbs}
 
@@ -64,9 +64,8 @@ def main(arguments: list[str]) -> int:
     gc.set_threshold(_NEW_OBJECTS)
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
     signal.signal(signal.SIGHUP, lambda _number, _frame: sys.exit(0))
-    with contextlib.suppress(
-        OSError
-    ):  # the verbs that start a run report a full disk; the others need no worker
+    # If the disk is full, the verbs that start a run report it. The other verbs do not need the worker.
+    with contextlib.suppress(OSError):
         worker_folder.ensure(sys.argv[0])
     session = ClientSession(root, ClientConnection(0, 1))
     try:

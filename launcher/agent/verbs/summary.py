@@ -89,7 +89,7 @@ def summary(run: Run, state: StateRecord) -> RunLine:
     runtime = recorded if isinstance(recorded, dict) else {}
     if not prepared and run.numbers():
         for path in (run.prepared_record, run.folder(1).attempt):
-            read_attempt(path)  # raises the reason
+            read_attempt(path)  # raises an error that says why the record cannot be read
     return {
         "run": run.id,
         "state": state["state"],
@@ -124,7 +124,10 @@ def _kind_and_engine(runtime: RecordedRuntime) -> _Runtime:
 
 
 def _last_remedy(run: Run) -> JsonObject | None:
-    """Return the last remedy, the attempt and step that it answers, and the next attempt's record of it."""
+    """Return the last remedy, with the failed attempt and its step.
+
+    The next attempt may have recorded the same remedy: its values then take precedence.
+    """
     following: AttemptRecord = {}
     for folder in run.newest():
         state = folder.read_state()

@@ -33,7 +33,7 @@ class Indexes(NamedTuple):
         return self.torch is not None and any("torch" in line for line in lines)
 
     def asked(self, lines: Iterable[str]) -> str:
-        """Return the index that lines of a build's output concern."""
+        """Return the package index that a build used, judged by these lines of its output."""
         if self.torch is not None and self.concerns_torch(lines):
             return self.torch
         return "the index in pip_conf" if self.has_pip_conf else "PyPI"
@@ -63,14 +63,17 @@ WITHOUT_TORCH_INDEX = (
 AS_THE_OTHERS = (
     'torch_index = "" in [hosts.{host}.build]: torch then comes from the index of the other packages; or'
 )
-"""The first remedy if torch's own index fails on any other host: its own pip may have a mirror, as in /etc/pip.conf."""
+"""The first remedy if torch's own index fails on a host without pip_conf.
+
+Without pip_conf, pip may still use a mirror, set for example in /etc/pip.conf.
+"""
 
 
 CAUSES = (
     _cause(
         r"[Nn]o space left on device|disk quota exceeded",
         "the host has no space left for it",
-        "launch image prune --host {host}     and   launch gc --host {host}     make some",
+        "free some space   launch image prune --host {host}     launch gc --host {host}",
     ),
     _cause(
         r"python3: (?:command )?not found|exec: \"?python3\"?: executable file not found",
@@ -133,7 +136,7 @@ CAUSES = (
     _cause(
         r"No matching distribution found for|Could not find a version that satisfies the requirement"
         r"|was not found in the (?:package registry|provided package locations|cache)|\b(?:is|are) no versions? of \S+",
-        "no index of this build has one of the requirements",
+        "one of the requirements is in no index of this build",
         "another version in the job's requirements, or an index that has it: pip_conf = … in [hosts.{host}.build]",
         is_of_index=True,
     ),

@@ -347,7 +347,7 @@ def test_a_pin_that_no_index_has_is_told_with_the_builder_s_lines(client, box):
     assert "No matching distribution found for nosuchpackage==9" in done.stderr
     assert "the build of launcher/cpu:" in done.stderr
     assert (
-        "failed: no index of this build has one of the requirements (asked: the index in pip_conf)\n"
+        "failed: one of the requirements is in no index of this build (asked: the index in pip_conf)\n"
         in done.stderr
     )
     assert "another version in the job's requirements" in done.stderr

@@ -253,8 +253,8 @@ class DockerEngine:
     ) -> str:
         """Run a program in a new container without network or cards, and return its output.
 
-        The container is then removed. Only the parts of the host in `seen` are visible. The `labels` identify
-        the container if this client dies before it starts. Raises EngineError.
+        The container is then removed. Only the parts of the host in `seen` are visible. If this client
+        dies before the container starts, the `labels` identify the leftover container. Raises EngineError.
         """
         config = {
             "Image": image,
