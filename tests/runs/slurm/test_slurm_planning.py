@@ -87,7 +87,7 @@ def test_a_login_node_that_counts_as_a_machine_is_noted(client, hive):
     own.parent.mkdir(parents=True)
     (client.project / "launch.toml").rename(own)
     done = client.run("init", "--host", "login", "--no-smoke")
-    assert "this is a login node of a Slurm cluster" in done.stderr
+    assert "jobs of the cluster, which begin on its nodes" in done.stderr
 
 
 def test_a_dry_run_shows_what_sbatch_would_be_given(client, hive):
