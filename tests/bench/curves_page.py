@@ -46,7 +46,7 @@ The command replaces the picture and the table of that job. If a rung fails, its
 """
 LEGEND = """\
 A distance is the absolute difference from the loss of the first run at the same step. The picture has no point for a distance of zero.
-For each run that succeeded, the [start-up hook](precision.md#precision-used-by-a-run) confirmed the precision of its row. No run may fall to a lower rung.
+For each run that succeeded, the [start-up hook](precision.md#precision-used-by-a-run) confirmed the precision of its row. The runs are not allowed to fall back to a lower rung.
 """
 REQUESTED = """\
 A precision *on request* is one that `--precision` names and that is never chosen automatically. If it fails, the command still succeeds.
