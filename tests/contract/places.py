@@ -40,7 +40,7 @@ PLACES = (
     pytest.param("kaggle", marks=TESTBED),
     pytest.param("slurm_job", marks=TESTBED),
     pytest.param("lambda_native", marks=TESTBED),
-    pytest.param("lambda_container", marks=(TESTBED, pytest.mark.long)),
+    pytest.param("lambda_container", marks=(TESTBED, pytest.mark.long)),  # CI: test_renting_containers.py
 )
 """The names of the fixtures below; `place` of test_contract.py takes each in turn."""
 
@@ -53,10 +53,10 @@ def _leaving(*names: str) -> tuple[ParameterSet, ...]:
     )
 
 
-HOSTS = _leaving("lambda_native", "ssh_docker", "toy")
-"""The same, for what a rented machine and a container's host do as any host behind SSH, and the toy as this machine."""
-OTHER_CLIENTS = _leaving("lambda_native", "ssh_docker", "kaggle", "toy")
-"""The same; a second client at Kaggle is in runs/kaggle/test_kaggle_clients.py too."""
+HOSTS = _leaving("lambda_native", "ssh_docker")
+"""The places for a test in which a rented machine and a host of containers behave like any other host behind SSH."""
+OTHER_CLIENTS = _leaving("lambda_native", "ssh_docker", "kaggle")
+"""The places for a test with a second client. At Kaggle, runs/kaggle/test_kaggle_stopping.py stops a run from another one."""
 
 
 def _no_sums(run: str) -> dict[str, str]:

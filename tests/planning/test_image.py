@@ -248,6 +248,7 @@ def test_no_requirement_becomes_anything_but_one_line_of_one_file(written):
     lines = [*files["torch.txt"].decode().splitlines(), *files["requirements.txt"].decode().splitlines()]
     assert lines == list(one.requirements)
     assert {Requirement(line).name.lower() for line in lines} == {"torch", Requirement(written).name.lower()}
+    assert "RUN" not in "".join(lines) or "RUN" in Requirement(written).name  # a package may be called so
     rest = one.dockerfile.splitlines()[:-1]
     assert rest == made("cpu").dockerfile.splitlines()[:-1], "no requirement is in the Dockerfile"
 

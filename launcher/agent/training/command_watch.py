@@ -283,8 +283,7 @@ class RunningCommand:
         counts as hung.
         """
         liveness, spared = self._progress.liveness, self._host_watch.pids
-        # If a script has a known pace, its wait for a child of its own is judged by the pace, like any other
-        # wait.
+        # A script with a known pace may wait for its own child processes no longer than for anything else.
         ended = command.lingering(spared, spares_parents=not liveness.has_pace)
         is_stuck = self._lingering is not None and any(self._lingering.was_killed(one.pid) for one in ended)
         is_done = self._progress.is_marked and self._progress.has_ended

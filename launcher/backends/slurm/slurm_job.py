@@ -29,7 +29,7 @@ from launcher.values.slurm_settings import SlurmSettings
 GPU = "gpu"
 _COUNT = re.compile(r"([0-9]{1,15})([KMGT]?)")
 _SAME_MODEL = r"(?![^a-z0-9]?(?:ti|super|ada|laptop)(?![a-z]))"
-"""Suffixes that turn a card's name into another card's: an RTX 4080 Super is no RTX 4080."""
+"""Suffixes that make the name of a different card: an RTX 4080 Super is not an RTX 4080."""
 _MEMORY = re.compile(r"(?<![a-z0-9])([0-9]{1,3})gb?(?![a-z0-9])")
 
 

@@ -186,7 +186,6 @@ def test_a_clock_that_jumps_back_changes_nothing(made):
     made.judge(names(3))
 
 
-@pytest.mark.long
 def test_a_host_on_which_five_runs_in_a_row_fail_early_is_rested(made):
     """That is said; other hosts go on, and `batch resume` tries it again."""
     (made.client.project / "broken").touch()

@@ -51,7 +51,6 @@ def test_a_worker_that_is_killed_at_any_transition_begins_each_item_once(
     made.judge(names(count))
 
 
-@pytest.mark.long
 def test_a_detached_batch_goes_on_without_its_command(made):
     """A process of its own runs it; status says which."""
     file = made.write(made.items(2, steps=3, pause=0.1), host="local", max_parallel=1)

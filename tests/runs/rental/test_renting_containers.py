@@ -37,7 +37,6 @@ def boxed(client, tmp_path, say):
         remove_bridge()
 
 
-@pytest.mark.long
 def test_a_container_on_a_rented_machine(boxed):
     """The machine is set up, and what its engine says is in the log; the run's files come home before it is ended."""
     said = boxed.client.seen("--host", "rented", "--profile", "a100_40gb", "--job", "job.toml")
