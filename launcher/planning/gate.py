@@ -364,7 +364,7 @@ def card_faults(gpu: Gpu) -> list[str]:
 
 
 def _environment_mend(name: str) -> str:
-    return f'set environment = "…" for {name} in launch.toml: a venv\'s folder, or a python that has them'
+    return f'set environment = "…" for {name} in launch.toml: the folder of a venv with the packages, or the path of its python3'
 
 
 def interpreter_findings(name: str, facts: Facts) -> list[Finding]:

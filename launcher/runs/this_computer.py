@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import shlex
@@ -32,7 +33,7 @@ def computer_rows(lookup: Lookup) -> Iterator[Prerequisite]:
     yield Prerequisite.ok("python", f"{platform.python_version()}   {sys.executable}")
     without = "Include and Match of ~/.ssh/config are not read without it"
     yield _program_row("ssh", without, "sudo apt install openssh-client     (Debian, Ubuntu)")
-    yield _keys_row()
+    yield _keys_row(lookup)
     without = "files that git ignores would be sent without it"
     yield _program_row("git", without, "sudo apt install git     (Debian, Ubuntu)")
     if (torch := _torch()) is not None:
@@ -52,11 +53,14 @@ def _program_row(name: str, without: str, mend: str) -> Prerequisite:
     )
 
 
-def _keys_row() -> Prerequisite:
-    """Return the row of the keys that ssh tries without configuration: their number in ssh-agent, and their files."""
+def _keys_row(lookup: Lookup) -> Prerequisite:
+    """Return the row of the keys for ssh: their number in ssh-agent, the usual files, and the hosts' `identity_file`."""
     socket = os.environ.get("SSH_AUTH_SOCK")
     held = agent_keys(socket) if socket else None
     files = [f"~/.ssh/{name}" for name in usual_key_files()]
+    with contextlib.suppress(UsageError, BadFileError):  # the row of the settings names the invalid file
+        named = sorted({host.identity_file for host in lookup.hosts.values() if host.identity_file})
+        files += [path for path in named if path not in files and Path(path).expanduser().is_file()]
     if socket and held is None:
         words = ", ".join(["ssh-agent does not answer", *files])
         return Prerequisite.unknown("ssh keys", words, "look   ssh-add -l")

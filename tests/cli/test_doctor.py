@@ -292,6 +292,12 @@ def test_the_keys_are_those_of_the_agent_and_of_the_usual_files(client, tmp_path
         subprocess.run(["ssh-add", "-q", keys / "id_ed25519"], env=env, check=True)
         (keys / "id_ed25519").unlink()
         assert row(tmp_path / "agent") == ("ok", "1 in ssh-agent")
+        (keys / "lab_key").touch()
+        (client.project / "launch.toml").write_text(
+            table("lab", 22, identity_file="~/.ssh/lab_key") + table("gone", 22, identity_file="~/.ssh/none")
+        )
+        client.run("trust", "--yes")
+        assert row(tmp_path / "agent") == ("ok", "1 in ssh-agent, ~/.ssh/lab_key")
     finally:
         agent.terminate()
         agent.wait()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from packaging.requirements import Requirement
 from testbed.profiles import profile
 
+from launcher.backends.registry import backend_of
 from launcher.base.resources import data_folder
 from launcher.config.resolve import wheels
 from launcher.errors import BadFileError, RefusedError
@@ -375,3 +376,18 @@ def test_a_plan_has_an_image_in_a_container_and_there_alone():
     for one, image_of in ((native, contained.image), (contained, None)):
         with pytest.raises(ValueError, match="only there"):
             type(one).model_validate({**one.model_dump(), "image": image_of})
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        pytest.param(
+            {}, f"the image {made('p100', 'torch').name}, built once on the host   (torch ", id="built"
+        ),
+        pytest.param({"image": "lab/team:v1"}, "python3 of lab/team:v1", id="supplied"),
+    ],
+)
+def test_a_dry_run_names_the_image(more, words):
+    host = Host(name="there", address="there", build=Build(base="python:3"))
+    contained = plan(profile("p100"), host, job("torch", **more), runtime="docker", sources=SOURCES)
+    assert backend_of(host).planning.environment(contained).startswith(words)

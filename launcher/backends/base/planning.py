@@ -117,7 +117,12 @@ class Planning:
         return ()
 
     def environment(self, plan: Plan) -> str:
-        """Return a description of the job's Python."""
+        """Return a description of the job's Python, or of the image that has it."""
+        if (image := plan.image) is not None:
+            if image.dockerfile is None:
+                return f"python3 of {image.name}"
+            software = f"   (torch {image.torch})" if image.torch else ""
+            return f"the image {image.name}, built once on the host{software}"
         made = plan.environment
         if made is None:
             return plan.host_environment or "the Python found on the host"

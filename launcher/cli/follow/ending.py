@@ -83,7 +83,7 @@ def ending(
     if problem := evidence.not_sent(state.evidence):
         yield StyledLine(f"    ! on_end: {problem[:LINE_CELLS]}")
     yield from _at_home(run, result)
-    yield from _next(short, state, result, has_doubt=bool(doubt))
+    yield from _next(short, state, result, progress.steps, has_doubt=bool(doubt))
 
 
 def _at_home(run: str, result: Result) -> Iterator[StyledLine]:
@@ -103,8 +103,10 @@ def _at_home(run: str, result: Result) -> Iterator[StyledLine]:
         yield StyledLine(f"  metrics  launch metrics {run.rpartition('-')[2]}{board}")
 
 
-def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> Iterator[StyledLine]:
-    """Yield the commands to type next."""
+def _next(
+    short: str, state: RunState, result: Result, steps: int | None, *, has_doubt: bool
+) -> Iterator[StyledLine]:
+    """Yield the commands to type next. `steps` is the number of the run's last step, if it is known."""
     name = state.state
     if name == "succeeded":
         if result.unsound is not None:
@@ -142,10 +144,19 @@ def _next(short: str, state: RunState, result: Result, *, has_doubt: bool) -> It
     elif (
         name in ("failed", "stopped")
         and state.reason not in (Reason.CODE_DAMAGED, Reason.NOT_RESTARTABLE)
-        and count(state.checkpoint) is not None
+        and (saved := count(state.checkpoint)) is not None
     ):
         there = f" --host {result.rents_at}" if result.rents_at is not None else ""
-        yield StyledLine(f"  resume   launch resume {short}{there}     from step {state.checkpoint}")
+        if state.reason == Reason.USER_CODE_ERROR:
+            yield StyledLine(
+                f"  rerun    launch rerun {short}{there}     with your corrected code, from its start"
+            )
+        elif steps is not None and saved >= steps:
+            yield StyledLine(
+                f"  rerun    launch rerun {short}{there}     from its start: its last step is done"
+            )
+        else:
+            yield StyledLine(f"  resume   launch resume {short}{there}     from step {saved}")
 
 
 def _from_start(short: str, host: str, result: Result) -> Iterator[StyledLine]:

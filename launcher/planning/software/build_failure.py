@@ -72,7 +72,7 @@ Without pip_conf, pip may still use a mirror, set for example in /etc/pip.conf.
 CAUSES = (
     _cause(
         r"[Nn]o space left on device|disk quota exceeded",
-        "the host has no space left for it",
+        "the host has no space left for it; images are on the disk of its engine",
         "free some space   launch image prune --host {host}     launch gc --host {host}",
     ),
     _cause(

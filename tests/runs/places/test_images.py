@@ -400,7 +400,9 @@ def test_a_full_disk_under_a_build_is_told_and_leaves_nothing(client, clean, lar
         write_job(client, SMALL.replace('["small"]', '["small", "large"]'))
         done = client.run(*LAUNCH)
         assert done.returncode == 4
-        assert "failed: the host has no space left for it\n" in done.stderr
+        assert (
+            "failed: the host has no space left for it; images are on the disk of its engine\n" in done.stderr
+        )
         assert "launch image prune --host dock" in done.stderr
         nothing_is_left(clean)
         write_job(client, SMALL)

@@ -208,6 +208,7 @@ def _build(
     Raises EngineError with the last lines of output. No image without a name remains after success, failure
     or interruption.
     """
+    say(f"{image.name}: building it, once for this host; with torch this can take minutes")
     try:
         if client.making.has_buildkit(engine.way):
             labels = {LABEL_ROOT: root, LABEL_NAME: image.name}
