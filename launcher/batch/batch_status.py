@@ -107,9 +107,9 @@ def _row(item: Item, view: ItemView | None, used: Used) -> ItemRow:
 
     local_copy = LocalCopy(item.run, runs_folder())
     reached = local_copy.record.last_step()
-    goes_on = words_of(local_copy) if item.outcome != State.SUCCEEDED else None
+    moved = words_of(local_copy) if item.outcome != State.SUCCEEDED else None
     row = row._replace(step=reached.step, loss=reached.loss, seen=local_copy.reached())
-    return row._replace(steps=local_copy.record.plan().steps, why=goes_on or item.why)
+    return row._replace(steps=local_copy.record.plan().steps, why=moved or item.why)
 
 
 def totals(states: Iterable[str]) -> str:

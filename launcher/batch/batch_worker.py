@@ -495,13 +495,13 @@ def queue_again(queue: BatchQueue) -> list[Item]:
     The caller must hold the worker's lock. An item whose run the user has resumed elsewhere is left out,
     since it would be trained twice.
     """
-    again = [item for item in queue.items(ItemState.ENDED) if item.outcome in AGAIN and not _goes_on(item)]
+    again = [item for item in queue.items(ItemState.ENDED) if item.outcome in AGAIN and not _has_moved(item)]
     found = [queue.step(item._replace(tried=()), ItemState.QUEUED) for item in again]
     queue.mark()
     return found
 
 
-def _goes_on(item: Item) -> bool:
+def _has_moved(item: Item) -> bool:
     return (
         item.run is not None and move_records.recorded_move_of(LocalCopy(item.run, runs_folder())) is not None
     )

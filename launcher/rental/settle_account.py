@@ -209,7 +209,7 @@ def _reconcile(
             _agree_to_end(renter, adopted, view)
         unsure = _unsure_of(renter, view)
         if dry_run:
-            wanted = {one.rental.intent.run for one in found if _would_go_on(one, run_of, view)}
+            wanted = {one.rental.intent.run for one in found if _would_be_wanted(one, run_of, view)}
             with _asking(view, settings):
                 judged = survey(renter, wanted | unsure, adopted)
             return Reconciled(renter.provider.account, (), judged, renter.ledger.unreadable())
@@ -219,7 +219,7 @@ def _reconcile(
         wanted = {
             one.rental.intent.run
             for one in found
-            if one.rental.instance not in adopted and _goes_on(one, run_of, view)
+            if one.rental.instance not in adopted and _is_still_wanted(one, run_of, view)
         }
         downloading = _downloading(found, renter, run_of, view)
         with _asking(view, settings) as stage:
@@ -318,7 +318,7 @@ def _downloading(
         rental, nonce = renter.known(one.rental), one.rental.nonce
         while renter.clock.now() >= rental.intent.deadline + GRACE_S and renter.ledger.is_locked(nonce):
             if renter.ledger.is_stopped(nonce):
-                _goes_on(one, run_of, view)
+                _is_still_wanted(one, run_of, view)
                 break
             if records.is_downloading(nonce, renter.clock.now()):
                 downloading.add(nonce)
@@ -393,8 +393,8 @@ def _unsure_of(account: ProviderAccount, view: RentalView) -> set[str]:
     return runs
 
 
-def _would_go_on(found: RentedMachine, run_of: RunOf, view: RentalView) -> bool:
-    """Preview `_goes_on`: report its actions and return its result, but change nothing.
+def _would_be_wanted(found: RentedMachine, run_of: RunOf, view: RentalView) -> bool:
+    """Preview `_is_still_wanted`: report its actions and return its result, but change nothing.
 
     A machine that does not answer would stay.
     """
@@ -422,7 +422,7 @@ def _would_go_on(found: RentedMachine, run_of: RunOf, view: RentalView) -> bool:
     return False
 
 
-def _goes_on(found: RentedMachine, run_of: RunOf, view: RentalView) -> bool:
+def _is_still_wanted(found: RentedMachine, run_of: RunOf, view: RentalView) -> bool:
     """Handle the run of a machine that no process manages. Return whether the machine is still wanted."""
     run = run_of(found.record)
     if run is None:

@@ -39,7 +39,7 @@ class ListedRun(NamedTuple):
     - `reached`: the time of the last answer of a host with a problem, in seconds since 1970.
     - `kept_age_s`: the age in seconds of the checkpoint that a follower keeps here, infinity before the first
       one. Only for a live run whose job has `checkpoints = "pull"`.
-    - `goes_on`: the run's move to another host. `next`: the command that starts its successor, if that has
+    - `move`: the run's move to another host. `next`: the command that starts its successor, if that has
       not begun. `beside`: a warning that the parent may still train.
     - `is_foreign`: the run is not in the index, so a command finds it only with `--host`.
     - `rent`: the cost of the run's rented machines. `batch`: this user's batch that contains the run.
@@ -53,7 +53,7 @@ class ListedRun(NamedTuple):
     kept_age_s: float | None = None
     is_unreachable: bool = False
     is_gone: bool = False
-    goes_on: MoveRecord | None = None
+    move: MoveRecord | None = None
     next: str | None = None
     beside: str | None = None
     is_foreign: bool = False
@@ -191,7 +191,7 @@ def _with_recorded_moves(row: ListedRun) -> ListedRun:
     command = (
         None if move_records.has_begun(recorded_move) else move_records.beginning(local_copy, recorded_move)
     )
-    return row._replace(goes_on=recorded_move, next=command, beside=beside)
+    return row._replace(move=recorded_move, next=command, beside=beside)
 
 
 def _rows_of(host: Host, states: Sequence[str], most: int | None) -> list[ListedRun]:

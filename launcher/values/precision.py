@@ -177,7 +177,7 @@ class Precision(StrictModel):
         if self.scaler and self.autocast_dtype != "float16":
             yield "a scaler is for fp16 autocast only"
         if self.trainable_dtype == "float16" and self.adam_eps < SMALLEST_NORMAL_FP16:
-            yield f"Adam's eps {self.adam_eps:g} vanishes in float16: the update divides by zero"
+            yield f"Adam's eps {self.adam_eps:g} is below the smallest normal number of float16: the update may divide by zero"
 
     def _of_device(self) -> Iterator[str]:
         if (self.device == "cuda") != (self.capability is not None):

@@ -40,7 +40,7 @@ def seen(trained=FP32, frozen=HALF, autocast=(), computed=None, **more):
         (seen(autocast=["float16"], scaler=True, frozen=FP32, computed=HALF), TURING, "lower-rung", "rung 2"),
         (seen(frozen=FP32), TURING, "lower-rung", "rung 3 of the ladder, fp32"),
         (seen(HALF, scaler=True), TURING, "unsound", "a scaler cannot unscale float16 gradients"),
-        (seen(HALF, eps=1e-8), TURING, "unsound", "Adam's eps 1e-08 vanishes in float16"),
+        (seen(HALF, eps=1e-8), TURING, "unsound", "Adam's eps 1e-08 is below the smallest normal number of float16"),
         (seen(HALF, eps=1e-4), TURING, "unsound", "Adam with an eps of 0.0001 takes steps up to 55 times too large"),
         (seen(), TURING, "unsound", "fp16 loses the gradients of float32 trainables without a scaler"),
         (seen(autocast=["bfloat16"], frozen=BF16), TURING, "unsound", "7.5 < 8.0 emulates bf16 in software"),

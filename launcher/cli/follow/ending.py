@@ -139,8 +139,8 @@ def _next(
         yield StyledLine(f"  next     launch logs {short}")
     if name == "failed" and not evidence.diagnosis(state.evidence):
         yield StyledLine(f"           launch diagnose {short}     reads its log for the cause")
-    if result.goes_on is not None:
-        yield StyledLine(f"  new run  launch attach {result.goes_on.rpartition('-')[2]}")
+    if result.new_run is not None:
+        yield StyledLine(f"  new run  launch attach {result.new_run.rpartition('-')[2]}")
     elif (
         name in ("failed", "stopped")
         and state.reason not in (Reason.CODE_DAMAGED, Reason.NOT_RESTARTABLE)

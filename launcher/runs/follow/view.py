@@ -119,7 +119,7 @@ class Result(NamedTuple):
     `adapted` is the command that would have fixed a failure of precision. `folder` is the run's folder on the
     client. `is_rehearsed`: a card's plan was tried on a CPU, and the script took values from it or ran as if
     the card were present. `unsound`: the reason why the used precision is not sound on the card.
-    `goes_on` is the run that continues this one elsewhere. `rents_at` is the account of its rented machine,
+    `new_run` is the run that continues this one elsewhere. `rents_at` is the account of its rented machine,
     whose rental has ended. `rent` is the cost of its rented machines. `is_job`: it is a job of a Slurm
     cluster.
     """
@@ -134,7 +134,7 @@ class Result(NamedTuple):
     folder: Path | None = None
     is_rehearsed: bool = False
     unsound: str | None = None
-    goes_on: str | None = None
+    new_run: str | None = None
     rents_at: str | None = None
     rent: RentCost | None = None
     is_job: bool = False

@@ -108,7 +108,7 @@ def recover_all(host_name: str | None, request: RecoverRequest, view: View) -> l
     asks_few = host_name is not None and not _is_rented(host_name)
     for row in listing(host_name, TO_RECOVER if asks_few else (), here=host_name is None):
         run, state = row.summary.run, row.summary.state
-        if row.goes_on is not None:
+        if row.move is not None:
             continue  # its successor has a separate row
         if run in gone and not is_terminal(state):
             words = machine_gone.gone(LocalCopy(run, runs_folder())) or ""

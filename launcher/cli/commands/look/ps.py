@@ -126,7 +126,7 @@ def _json(rows: list[ListedRun], foreign: list[str]) -> str:
             host=row.host,
             problem=row.problem,
             reached=row.reached,
-            goes_on=row.goes_on,
+            goes_on=row.move,
             rent_cents=row.rent.cents if row.rent is not None else None,
             batch=row.batch,
             folder=row.folder,
@@ -221,7 +221,7 @@ def _cells(row: ListedRun) -> tuple[str, ...]:
 def _remarks(row: ListedRun) -> str:
     """Return the text of a run's last column. It is empty for most runs, which therefore return early."""
     first = _unreached(row) if row.problem else _why(row)
-    if not (row.goes_on or row.beside or row.kept_age_s or row.rent or row.folder):
+    if not (row.move or row.beside or row.kept_age_s or row.rent or row.folder):
         return first
     where = f"in {_short(row.folder)}" if row.folder else ""
     return "; ".join(filter(None, (first, _continuation(row), row.beside, _kept(row), _rent(row), where)))
@@ -241,7 +241,7 @@ def _unreached(row: ListedRun) -> str:
 
 def _continuation(row: ListedRun) -> str:
     """Return the run that continues this one elsewhere, and whether the old host has been informed."""
-    recorded_move = row.goes_on
+    recorded_move = row.move
     if recorded_move is None:
         return ""
     what = f"continues as {recorded_move.short}"

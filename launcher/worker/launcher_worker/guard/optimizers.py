@@ -97,7 +97,7 @@ def check_eps(optimizer: Any) -> None:
         has_half = any(part.requires_grad and part.dtype == torch.float16 for part in group["params"])
         if isinstance(eps, float) and eps < 2**-14 and has_half:
             raise RuntimeError(
-                f"eps {eps:g} vanishes in float16, and the update divides by it: "
+                f"eps {eps:g} is below the smallest normal number of float16, and the update divides by it: "
                 "train float32 weights, because no eps is right for float16 weights"
             )
 
