@@ -64,7 +64,7 @@ POISONED_TRAINERS = {
         {"learning_rate": 30.0},
         "nan-divergence",
         1,
-        3,
+        range(3, 6),  # by the processor's way to multiply bf16
     ),
     "a fused optimizer without gradients": (
         "bf16",
@@ -99,11 +99,12 @@ def test_a_poisoned_trainer_ends_within_five_steps(worker, run_of, agent, llama,
         train(model, max_steps=40, **keywords)
     event = agent.first("trip")
     values = event["values"]
-    assert (values["class"], values["since"], event["step"]) == (kind, since, step)
+    assert (values["class"], values["since"]) == (kind, since)
+    assert event["step"] in (step if isinstance(step, range) else [step])
     assert values["why"] == str(tripped.value)
     assert "loss_first" in values
     with pytest.raises(worker.Tripped):
-        worker.done(step)
+        worker.done(event["step"])
 
 
 def adam(torch, model, worker, **own):
