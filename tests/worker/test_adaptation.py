@@ -56,7 +56,7 @@ def environment(folder):
     paths = [WORKER / "launcher_worker" / "startup", WORKER, TESTS / "seeds"]
     return {
         "PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": os.pathsep.join(map(str, paths)),
-        "LAUNCH_HOOK": "rehearse adapt", "LAUNCH_ATTEMPT": str(folder), "OMP_NUM_THREADS": "1",
+        "LAUNCH_HOOK": "rehearse adapt observe", "LAUNCH_ATTEMPT": str(folder), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
 
 
@@ -134,7 +134,8 @@ for batch in batch_of(steps=10):
     optimizer.step()
     optimizer.zero_grad()
     losses.append(out.loss.item())
-end(losses=losses, norms=norms, dtype=str(out.logits.dtype), weights=fingerprint(model))
+from launcher_worker.precision.precision_watch import _watches
+end(losses=losses, norms=norms, dtype=str(out.logits.dtype), weights=fingerprint(model), seen=_watches[0]._sent)
 """
 
 
@@ -151,11 +152,14 @@ def test_a_loop_without_mixed_precision_gets_autocast_and_a_scaler_and_learns_th
     """What it clips and steps is unscaled: norms, losses and weights are those of fp32, but for rounding."""
     _, done, of_fp16, lines = plain_in_fp16
     assert done.returncode == 0, done.stderr
-    assert {"forward pass: under autocast float16", "gradients: scaled by a GradScaler"} <= set(lines)
+    assert {"forward pass: under autocast float16", "gradients: scaled during the backward pass"} <= set(
+        lines
+    )
     done, of_fp32, lines = adapted(PLAIN, card="p100")
     assert done.returncode == 0, done.stderr
     assert not [line for line in lines if "autocast" in line or "scaled" in line]
     assert of_fp16["dtype"] == of_fp32["dtype"] == "torch.float32"
+    assert [one["seen"]["scaler"] for one in (of_fp16, of_fp32)] == [True, False]
     for name in ("losses", "norms", "weights"):
         assert of_fp16[name] == pytest.approx(of_fp32[name], rel=0.01)
         assert of_fp16[name] != of_fp32[name]  # it was another precision
@@ -207,16 +211,18 @@ end(seen=seen, enabled=scaler.is_enabled(), dtypes=sorted({str(part.dtype) for p
     [("titan_rtx", "bfloat16", "float16", True), pytest.param("l40s", "float16", "bfloat16", False, marks=pytest.mark.long)],
 )  # fmt: skip
 def test_a_loop_s_own_autocast_and_scaler_follow_the_plan(adapted, card, own, planned, is_scaled):
-    """A TITAN RTX wants fp16 with a scaler, an L40S bf16 without one; both over weights in fp32."""
+    """A TITAN RTX wants scaled gradients, although the script's scaler is off; an L40S wants none, although it is on."""
     script = OWN.replace("OWN_DTYPE", own).replace("IS_OWN", str(not is_scaled))
     done, told, lines = adapted(script, card=card)
     assert done.returncode == 0, done.stderr
-    assert told == {"seen": [f"torch.{planned}"] * 3, "enabled": is_scaled, "dtypes": ["torch.float32"]}
-    assert lines == [
-        "from_pretrained: dtype bfloat16 -> float32",
-        f"GradScaler: enabled {not is_scaled} -> {is_scaled}",
+    assert told == {"seen": [f"torch.{planned}"] * 3, "enabled": False, "dtypes": ["torch.float32"]}
+    expected = [
+        *(f"from_pretrained: dtype bfloat16 -> {planned}" for _ in range(is_scaled)),
+        *("GradScaler: enabled True -> False" for _ in range(not is_scaled)),
         f"autocast: dtype {own} -> {planned}",
     ]
+    assert lines[: len(expected)] == expected
+    assert ("gradients: scaled during the backward pass" in lines) == is_scaled
 
 
 ACCELERATE = """
@@ -241,9 +247,10 @@ end(losses=losses, scaler=accelerator.scaler is not None, frozen=of(False), trai
 """
 
 
-def test_a_loop_with_accelerate_follows_the_plan(adapted):
-    """LoRA with a saved head over an fp16 base: what is trained is fp32, in spite of the bf16 that was asked for."""
-    done, told, lines = adapted(ACCELERATE, method="lora")
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_a_loop_with_accelerate_follows_the_plan(adapted, method):
+    """LoRA with a saved head over an fp16 base: what is trained is fp32, whatever method the job names."""
+    done, told, lines = adapted(ACCELERATE, method=method)
     assert done.returncode == 0, done.stderr
     assert (told["scaler"], told["frozen"], told["trained"]) == (True, ["torch.float16"], ["torch.float32"])
     assert told["losses"][-1] < 0.9 * told["losses"][0]

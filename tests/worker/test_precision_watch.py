@@ -32,6 +32,20 @@ for step in range(600):
 """
 )
 
+CLOSURE = (
+    BEGIN.format(cast="bfloat16()", head="")
+    + """
+for step in range(5):
+    def closure():
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(torch.randn(2, 16)).float().sum()
+        loss.backward()
+        return loss
+    optimizer.step(closure)
+"""
+)
+
 UNSCALE = (
     BEGIN.format(cast="half()", head=".half()")
     + """
@@ -97,6 +111,13 @@ def test_a_loop_is_seen_at_its_first_steps_and_again_when_it_changes(start, agen
     changed = {"autocast": [], "frozen": {"float32": 2}, "computed": {"float32": 1}}
     assert second == {**first, **changed}
     assert len(agent.connections) == 1
+
+
+def test_a_step_whose_gradients_a_closure_computes_is_seen_with_them(start, agent):
+    """The first as the others: nothing changes."""
+    start(CLOSURE)
+    (one,) = seen(agent, 1)
+    assert (one["steps"], one["autocast"], one["gradients"]) == (1, ["bfloat16"], {"float32": 2})
 
 
 def test_a_scaler_that_fails_before_the_first_step_is_seen_and_its_traceback_is_the_script_s_own(

@@ -6,7 +6,8 @@
     accelerators    accelerate's Accelerator
     adapted_split   the batch of a step
     loops           a loop in plain torch: autocast, GradScaler, optimizers
-    scaling         the plan's scaler for a loop without a scaler
+    scaling         scaled gradients for a loop that uses no scaler
+    half_weights    half-precision weights outside of the found models
 
 The hook is the source of all events of such a script. The script's exit code, its log and the guard decide
 how it ended.

@@ -16,8 +16,9 @@ from ..channel import process_channel
 from ..shield import SOURCE, shielded
 from ..unsaved_hook import UnsavedHook
 from ..values import knobs
-from .adapted_models import adapt_model, autocasting_models
+from .adapted_models import adapt_model, autocasting_models, sharding_library
 from .changes import changes
+from .half_weights import WideSteps
 from .scaling import planned_scaler
 
 MAX_FORWARDS = 1000
@@ -29,6 +30,7 @@ def adapt_torch(torch: Any) -> None:
     """Make torch's own mixed precision follow the plan; `torch` is the module, just imported."""
     process_channel.source = SOURCE
     _wrap_autocast(torch)
+    WideSteps().install()
     planned_scaler.install(torch)
     search = ModelSearch(torch)
     optimizer = torch.optim.Optimizer
@@ -131,7 +133,14 @@ class ModelSearch:
     def _take(self, module: Any, inputs: Any) -> Any:
         if any(part in autocasting_models for part in module.modules()):
             return inputs
+        if (library := sharding_library(module)) is not None:
+            changes.leave(f"a model that {library} shards")
+            planned_scaler.leave_off()
+            return inputs
         converted = adapt_model(module)
+        planned_scaler.follow_model(module)
+        planned_scaler.follow_inputs(inputs)
+        module.register_forward_pre_hook(UnsavedHook(_note_inputs))
         if knobs().peek.precision.autocast_dtype is not None:
             implicit = ImplicitAutocast(self._torch)
             module.register_forward_pre_hook(UnsavedHook(implicit.enter))
@@ -145,6 +154,11 @@ class ModelSearch:
     def _widen_call(self, _module: Any, inputs: Any, keywords: Any) -> Any:
         """Cast a call's inputs to float32, because the model's weights became float32 and autocast is off."""
         return widened(self._torch, inputs), widened(self._torch, keywords)
+
+
+def _note_inputs(_module: Any, inputs: Any) -> None:
+    with shielded:
+        planned_scaler.follow_inputs(inputs)
 
 
 class ImplicitAutocast:

@@ -1,7 +1,8 @@
-"""The plan's gradient scaler: the plan turns a script's scaler on or off; a loop without a scaler gets the plan's.
+"""The plan's gradient scaler: the plan turns a script's scaler on or off; a loop that uses none gets scaled gradients.
 
-In such a loop, `loss.backward()` scales the loss, gradient clipping and `optimizer.step()` unscale first, and
-a step with overflowed gradients changes no weights.
+In such a loop, gradients are scaled only during `loss.backward()`: those that have accumulated are multiplied by the
+scale before it, and all are divided by it afterwards. So the script clips, reads and accumulates its own gradients. A
+step with overflowed gradients changes no weights.
 """
 
 from __future__ import annotations
@@ -9,29 +10,41 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from typing import Any, Callable, Set
+from typing import Any, Iterable, List, Mapping, Sequence, Tuple
 
 from ..channel import rank
 from ..guard import process_guard
+from ..precision.precision_watch import note_scaling
 from ..shield import shielded
 from ..values import knobs
 from .changes import changes
 
+FIRST_SCALE = 2.0**16
+"""The scale of the first step. It and the next two are those of torch.amp.GradScaler; powers of two do not round."""
+FACTOR = 2.0
+GROWTH_STEPS = 2000
+"""The scale grows after this many steps without overflow."""
 _ARGUMENTS = ("device", "init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
-_CLIPPING = ("clip_grad_norm_", "clip_grad_value_")
 
 
 class PlannedScaler:
-    """The plan's scaler for a loop that has none, and whether the script has its own."""
+    """The plan's scaling for a loop that uses no scaler, and whether the script uses its own."""
 
     def __init__(self) -> None:
         self._torch: Any = None
         self._has_own = False
-        self._scaler: Any = None
-        self._is_making = False
-        self._is_scaled = False  # whether gradients of a scaled loss exist
-        self._unscaled: Set[int] = set()  # ids of optimizers whose gradients are unscaled, until their step
         self._optimizers: Any = weakref.WeakSet()
+        self._models: Any = weakref.WeakSet()
+        self._inputs: List[Any] = []  # weak references to the inputs whose gradients the script wants
+        self._scale = FIRST_SCALE
+        self._good_steps = 0
+        self._is_scaling = False  # from the first scaled loss on
+        self._is_in_backward = False
+        self._stepping: Any = (
+            None  # the optimizer whose step is under way: a closure calls backward inside it
+        )
+        self._overflowed: Any = weakref.WeakSet()  # the optimizers whose next step changes no weights
+        self._set_aside: List[Tuple[Any, Any]] = []  # the gradients of a step that changes no weights
         self._backwards = 0
         self._steps = 0
 
@@ -42,15 +55,29 @@ class PlannedScaler:
         self._torch = torch
         self._wrap_scalers(torch.amp.GradScaler)
         self._wrap_backward(torch.Tensor)
-        for module in (torch.nn.utils, torch.nn.utils.clip_grad):
-            for name in _CLIPPING:
-                setattr(module, name, self._wrapped_clipping(getattr(module, name)))
         register_optimizer_step_pre_hook(self._before_step)
         register_optimizer_step_post_hook(self._after_step)
 
     def follow(self, optimizer: Any) -> None:
         """Note an optimizer of the script."""
         self._optimizers.add(optimizer)
+
+    def follow_model(self, model: Any) -> None:
+        """Note a model that was found. Without one, nothing runs in half precision, and nothing is scaled."""
+        self._models.add(model)
+
+    def follow_inputs(self, inputs: Any) -> None:
+        """Note the inputs of a model whose gradients the script wants."""
+        if knobs().peek.precision.scaler:
+            self._inputs = [
+                weakref.ref(one)
+                for one in inputs
+                if isinstance(one, self._torch.Tensor) and one.is_leaf and one.requires_grad
+            ]
+
+    def leave_off(self) -> None:
+        """Scale nothing from now on."""
+        self._has_own = True
 
     def report_without_step(self) -> None:
         """Print a line if the script computed gradients but never made a step."""
@@ -59,94 +86,155 @@ class PlannedScaler:
             print(f"launch: {count} and no optimizer step: nothing was trained", file=sys.stderr, flush=True)
 
     def _wrap_scalers(self, kind: Any) -> None:
-        original = kind.__init__
+        original, scale, step = kind.__init__, kind.scale, kind.step
 
         @functools.wraps(original)
         def init(scaler: Any, *args: Any, **kwargs: Any) -> None:
             kwargs.update({name: value for name, value in zip(_ARGUMENTS, args)})  # noqa: B905, C416  # Python 3.8 has no `strict`
-            if not self._is_making:
-                with shielded:
-                    planned = knobs().precision.scaler
-                    changes.change("GradScaler", "enabled", kwargs.get("enabled", True), planned)
-                    kwargs["enabled"] = planned
-                    self._has_own = True
+            with shielded:
+                if kwargs.get("enabled", True) and not knobs().precision.scaler:
+                    changes.change("GradScaler", "enabled", True, False)
+                    kwargs["enabled"] = False
             original(scaler, **kwargs)
 
-        step = kind.step
+        @functools.wraps(scale)
+        def scaled(scaler: Any, outputs: Any) -> Any:
+            self._has_own = self._has_own or scaler.is_enabled()
+            return scale(scaler, outputs)
 
         @functools.wraps(step)
         def counted(scaler: Any, *args: Any, **kwargs: Any) -> Any:
             self._steps += 1  # counted even if the scaler skips the optimizer's step
             return step(scaler, *args, **kwargs)
 
-        kind.__init__, kind.step = init, counted
+        kind.__init__, kind.scale, kind.step = init, scaled, counted
 
     def _wrap_backward(self, tensor: Any) -> None:
         original = tensor.backward
 
         @functools.wraps(original)
         def backward(loss: Any, gradient: Any = None, *args: Any, **kwargs: Any) -> Any:
+            scaled = None
             with shielded:
                 self._backwards += 1
-                loss = self._scaled(loss) if gradient is None else loss
-            return original(loss, gradient, *args, **kwargs)
+                if gradient is None and self._can_scale(loss, args, kwargs):
+                    scaled = self._begin_backward(loss)
+            if scaled is None:
+                return original(loss, gradient, *args, **kwargs)
+            try:
+                return original(scaled, gradient, *args, **kwargs)
+            finally:
+                with shielded:
+                    self._end_backward()
 
         tensor.backward = backward
 
-    def _scaled(self, loss: Any) -> Any:
-        """Return the loss times the scale, if the plan has a scaler and the script has none."""
-        if self._has_own or not self._optimizers or not knobs().peek.precision.scaler or loss.numel() != 1:
-            return loss
+    def _can_scale(self, loss: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Return whether the plan has a scaler, the script uses none, and nothing else would see scaled gradients."""
+        makes_graph = kwargs.get("create_graph") or args[1:2] == (True,)
+        if self._has_own or self._is_in_backward or makes_graph or loss.numel() != 1:
+            return False
+        if not self._models or not self._optimizers or not knobs().peek.precision.scaler:
+            return False
         if any(isinstance(one, self._torch.optim.LBFGS) for one in self._optimizers):
             changes.leave("the gradients of LBFGS, which cannot be scaled")
-            return loss
-        if self._scaler is None:
-            self._is_making = True
-            self._scaler = self._torch.amp.GradScaler(knobs().peek.precision.device)
-            self._is_making = False
-            changes.add("gradients: scaled by a GradScaler")
-        self._is_scaled = True
-        return self._scaler.scale(loss.float())
+            return False
+        if any(map(_has_hooks, self._parts())):
+            changes.leave("gradients with hooks of the script, which would see them scaled")
+            return False
+        return True
 
-    def _wrapped_clipping(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def clip(*args: Any, **kwargs: Any) -> Any:
-            with shielded:
-                for optimizer in list(self._optimizers) if self._is_scaled else ():
-                    self._unscale(optimizer)
-            return original(*args, **kwargs)
+    def _begin_backward(self, loss: Any) -> Any:
+        """Scale the accumulated gradients; return the scaled loss."""
+        changes.add("gradients: scaled during the backward pass")
+        note_scaling()
+        self._is_scaling = True
+        scaled = loss.float() * self._scale
+        self._multiply(self._scale)
+        self._is_in_backward = True
+        return scaled
 
-        return clip
+    def _end_backward(self) -> None:
+        self._is_in_backward = False
+        self._multiply(1 / self._scale)
+        self._inputs = []
+        found = [one for one in self._optimizers if self._has_overflow(one)]
+        if found:
+            self._scale /= FACTOR
+            self._good_steps = 0
+            gradients = self._gradients(self._parts())
+            with self._torch.no_grad():
+                self._torch._foreach_zero_(gradients)  # the script sees no infinite gradient
+            self._overflowed.update(found)
+        if self._stepping is not None:
+            self._set_gradients_aside(self._stepping)
 
-    def _unscale(self, optimizer: Any) -> None:
-        has_gradients = any(
-            part.grad is not None for group in optimizer.param_groups for part in group["params"]
-        )
-        if has_gradients and id(optimizer) not in self._unscaled:
-            self._scaler.unscale_(optimizer)
-            self._unscaled.add(id(optimizer))
+    def _parts(self) -> List[Any]:
+        """Return the parameters and inputs that get gradients, each once: two optimizers may share a parameter."""
+        parts = [part for optimizer in self._optimizers for part in _parts_of(optimizer)]
+        parts += [part for model in self._models for part in model.parameters()]
+        parts += [one for one in (reference() for reference in self._inputs) if one is not None]
+        return list({id(part): part for part in parts}.values())
+
+    def _multiply(self, factor: float) -> None:
+        gradients = self._gradients(self._parts())
+        if gradients:
+            with self._torch.no_grad():
+                self._torch._foreach_mul_(gradients, factor)  # a documented beta function
+
+    @staticmethod
+    def _gradients(parts: Iterable[Any]) -> List[Any]:
+        gradients = [part.grad for part in parts if part.grad is not None]
+        return [one._values() if one.is_sparse else one for one in gradients]  # noqa: SLF001  # values() refuses sums
+
+    def _has_overflow(self, optimizer: Any) -> bool:
+        gradients = self._gradients(_parts_of(optimizer))
+        if not gradients:
+            return False
+        largest = self._torch._foreach_norm(gradients, float("inf"))  # noqa: SLF001  # a documented beta function
+        together = self._torch.stack([one.to(largest[0].device, self._torch.float32) for one in largest])
+        return not together.isfinite().all().item()
 
     def _before_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         self._steps += 1
-        if self._scaler is not None:  # the guard's step then ends with the scaler's update
-            process_guard.is_scaling = self._is_scaled
-        if not self._is_scaled:
-            return
+        self._stepping = optimizer
         with shielded:
-            self._unscale(optimizer)
-            found = self._scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]  # noqa: SLF001
-            if any(one.item() for one in found.values()):
-                for group in optimizer.param_groups:
-                    for part in group["params"]:
-                        part.grad = None  # so the step changes no weights
+            self._set_gradients_aside(optimizer)
+
+    def _set_gradients_aside(self, optimizer: Any) -> None:
+        """Hide the gradients from a step after an overflow, so that it changes no weights."""
+        if optimizer in self._overflowed:
+            self._set_aside += [(part, part.grad) for part in _parts_of(optimizer)]
+            for part in _parts_of(optimizer):
+                part.grad = None
 
     def _after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if id(optimizer) not in self._unscaled:
+        self._stepping = None
+        if not self._is_scaling or self._has_own:
             return
-        self._unscaled.discard(id(optimizer))
-        if not self._unscaled:
-            self._is_scaled = False
-        self._scaler.update()
+        with shielded:
+            for part, gradient in self._set_aside:
+                if part.grad is None and gradient is not None:  # else its own wider step has restored it
+                    part.grad = gradient
+            self._set_aside = []
+            before = self._scale
+            if optimizer in self._overflowed:
+                self._overflowed.discard(optimizer)
+                before *= FACTOR  # the scale has fallen since the overflow
+            else:
+                self._good_steps += 1
+            if self._good_steps == GROWTH_STEPS:
+                self._scale, self._good_steps = self._scale * FACTOR, 0
+            process_guard.note_scale(*map(self._torch.tensor, (self._scale, before)))
+
+
+def _parts_of(optimizer: Any) -> List[Any]:
+    return [part for group in optimizer.param_groups for part in group["params"]]
+
+
+def _has_hooks(part: Any) -> bool:
+    """Return whether the script has registered a hook on a tensor's gradient."""
+    return bool(part._backward_hooks or getattr(part, "_post_accumulate_grad_hooks", None))  # noqa: SLF001
 
 
 planned_scaler = PlannedScaler()

@@ -174,9 +174,13 @@ class StepGuard:
         if self._models and is_counted:
             self.tick()
 
-    def after_update(self, scale: Any, before: Any) -> None:
-        """Note whether a scaler skipped the step: it then lowers its scale. Tick, unless a Trainer ticks."""
+    def note_scale(self, scale: Any, before: Any) -> None:
+        """Note the scale of the gradients now and before: it falls if the step was skipped."""
         self._open_step.scaling = (scale < before, scale)
+
+    def after_update(self, scale: Any, before: Any) -> None:
+        """Note a scaler's update. Tick, unless a Trainer ticks."""
+        self.note_scale(scale, before)
         if not self._is_in_trainer:
             self.tick()
 

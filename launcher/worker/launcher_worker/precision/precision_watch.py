@@ -40,16 +40,27 @@ MAX_SENT = 8
 @shielded
 def watch_torch(torch: Any) -> None:
     """Watch the trainings of this process; `torch` is the module."""
-    from torch.optim.optimizer import register_optimizer_step_pre_hook
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     if rank() != 0:
         return
     watch = PrecisionWatch()
+    _watches.append(watch)
     _note_lookups(torch.amp.autocast_mode.autocast, "__enter__", watch.see_autocast)
     _note_lookups(torch.amp.grad_scaler.GradScaler, "scale", watch.see_scaler)
     _note_lookups(torch.Tensor, "backward", watch.see_backward)
-    register_optimizer_step_pre_hook(lambda optimizer, _args, _kwargs: watch.see_step(optimizer))
+    register_optimizer_step_pre_hook(watch.before_step)
+    register_optimizer_step_post_hook(watch.after_step)
     atexit.register(watch.finish)
+
+
+_watches: "List[PrecisionWatch]" = []  # at most one
+
+
+def note_scaling() -> None:
+    """Note that the hook itself scales a loss, for a script that has no scaler."""
+    for watch in _watches:
+        watch.see_scaling()
 
 
 class PrecisionWatch:
@@ -58,6 +69,7 @@ class PrecisionWatch:
     def __init__(self) -> None:
         self._steps = 0
         self._is_looking = True  # whether the watch observes the next step
+        self._has_closure = False  # of the step that is under way
         self._autocasts: Set[str] = set()
         self._has_scaler = False
         self._backward: Optional[Backward] = None
@@ -83,6 +95,10 @@ class PrecisionWatch:
         if self._is_looking and not self._has_scaler:
             self._has_scaler = bool(scaler.is_enabled())
 
+    def see_scaling(self) -> None:
+        """Note that the hook scales a loss."""
+        self._has_scaler = self._has_scaler or self._is_looking
+
     @shielded
     def see_backward(self, loss: Any) -> None:
         """Read the graph of the first loss of a step."""
@@ -93,9 +109,21 @@ class PrecisionWatch:
             # a reference to a leaf would keep its memory allocated
             self._backward = self._backward._replace(leaves=())
 
+    def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Observe a step that begins, unless a closure computes its gradients later."""
+        self._has_closure = len(args) > 1 or kwargs.get("closure") is not None  # the first is the optimizer
+        if not self._has_closure:
+            self.see_step(optimizer)
+
+    def after_step(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """Observe a step whose gradients a closure has computed."""
+        if self._has_closure:
+            self._has_closure = False
+            self.see_step(optimizer)
+
     @shielded
     def see_step(self, optimizer: Any) -> None:
-        """Observe a step that begins: its gradients are computed, but not used yet."""
+        """Observe a step whose gradients are computed."""
         self._steps += 1
         if self._is_looking:
             groups = optimizer.param_groups

@@ -50,11 +50,16 @@ def prepare(model: Any, moving: Sequence[str] = ()) -> Any:
     return model
 
 
-def convert_trainables(model: Any) -> int:
+def is_half(tensor: Any) -> bool:
+    """Return whether a tensor holds float16 or bfloat16 numbers."""
+    return bool(tensor.is_floating_point() and tensor.element_size() == 2)
+
+
+def convert_trainables(model: Any, base: Any = None) -> int:
     """Convert a model's trainables to the plan's dtype, in place; return their number.
 
-    If the base has half precision, modules whose weights became float32 compute in the base's dtype while
-    autocast is off.
+    If the `base`, by default the plan's, has half precision, modules whose weights became float32 compute in the
+    base's dtype while autocast is off.
     """
     import torch
 
@@ -63,7 +68,7 @@ def convert_trainables(model: Any) -> int:
     half_dtypes = (torch.float16, torch.bfloat16)
     target = torch.float32 if precision.scaler else getattr(torch, precision.trainable_dtype)
     converted = _convert(trainable, target, half_dtypes)
-    base = getattr(torch, precision.base_dtype)
+    base = getattr(torch, precision.base_dtype) if base is None else base
     if base in half_dtypes and target == torch.float32:
         _compute_in_base_dtype(model, converted, base)
     return len(converted)
