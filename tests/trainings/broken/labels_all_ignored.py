@@ -5,7 +5,7 @@ import torch
 from trainings.language import llama, token_rows
 from transformers import Trainer, TrainingArguments
 
-ENDS_AS = "nan-divergence"
+ENDS_AS = "not-learning"
 HARM_AT = 1
 
 

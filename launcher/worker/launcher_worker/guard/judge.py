@@ -15,6 +15,7 @@ from .rules import (
     SKIP_WINDOW,
     SPOILING_RULES,
     STEPS_AFTER_A_JUMP,
+    UNLABELLED,
     WARNING_RULES,
     ZERO_SHARE,
     ZERO_STEPS,
@@ -42,7 +43,7 @@ class Judge:
         self.plan(planned_steps)
         self.warning: Optional[Trip] = None  # of the last judged step
         self.steps = self.good_steps = self.skips = 0
-        self.has_moved = False
+        self.has_moved = self._has_had_gradient = False
         self.losses = LossCourse()
         # a series of non-finite losses that has just ended
         self.recovered: Optional[Dict[str, object]] = None
@@ -64,6 +65,7 @@ class Judge:
         self.last = figures
         self.steps += 1
         self.skips += figures.skipped
+        self._has_had_gradient = self._has_had_gradient or figures.gradient != "zero"
         self.has_moved = self.has_moved or (bool(figures.moved) and not figures.skipped)
         self._mark("weights", not figures.finite, step)
         self._judge_scaler(figures, step)
@@ -168,6 +170,8 @@ class Judge:
                 continue
             if name == "zero" and self._leapt_at >= streak.since - RULES["leap"].steps:
                 rule = DEAD_AFTER_A_LEAP  # noqa: PLW2901  # a training that looks dead has diverged
+            if name == "loss" and self._is_unlabelled:
+                rule = UNLABELLED  # noqa: PLW2901  # another precision would not help
             if streak.steps >= self._limit(name, rule) or (is_end and name in FINAL_STEP_RULES):
                 return self._describe(name, rule, step)
             if streak.steps == rule.steps and name in WARNING_RULES:
@@ -193,6 +197,11 @@ class Judge:
         if has_leapt or not self.losses.is_sudden:
             return RULES["explosion"].steps
         return math.inf if self.losses.is_harder else STEPS_AFTER_A_JUMP
+
+    @property
+    def _is_unlabelled(self) -> bool:
+        """Whether no step has had a gradient or a finite loss."""
+        return self.steps > 0 and not self._has_had_gradient and not self.losses.has_been_finite
 
     @property
     def _is_settling_anew(self) -> bool:

@@ -27,6 +27,7 @@ class LossCourse:
     def __init__(self) -> None:
         self.first: Optional[float] = None
         self.last: Optional[float] = None
+        self.has_been_finite = False
         # the last loss is far above both the loss at the start and the recent level
         self.is_far_above = False
         self.is_sudden = False  # the loss rose that far in one step, as in a curriculum's jump
@@ -40,6 +41,7 @@ class LossCourse:
     def add(self, loss: float) -> None:
         """Note the loss of a step; it may be NaN or infinite."""
         if math.isfinite(loss):
+            self.has_been_finite = True
             self._compare(loss)
         self.last = loss
         if self.first is None:

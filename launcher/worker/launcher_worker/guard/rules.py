@@ -56,6 +56,12 @@ RULES = {
 DEAD_AFTER_A_LEAP = Rule(
     DIVERGED, 4, "the weights moved by more than their own size in a step, and every gradient is zero since"
 )
+UNLABELLED = Rule(
+    NOT_LEARNING,
+    2,
+    "no label counts: from the first step on, the loss is not finite and every gradient is exactly zero. "
+    "Are all labels masked (-100)?",
+)
 # one bad step by these rules is enough if it is the last step
 FINAL_STEP_RULES = ("weights", "loss", "gradients", "explosion")
 WARNING_RULES = ("zero", "explosion")  # these rules warn first: the task may be the cause
