@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import signal
 
+from .cause_text import CauseText
 from .diagnose import PROVABLE, ProcessEnd, diagnose, prove
 from .failures import BY_NAME
+from .good_exit import read_good_exit
 from .remedy import AttemptFailure, preempted
-from .specific_causes import CauseText, words_of_end
+from .specific_causes import words_of_end
 
 _KILLED = re.compile(r"-9\b|SIGKILL|\bKilled\b|[Ss]ignal 9\b")
 _HOLDER = re.compile(r"Process (\d+) has ([\d.]+) ([GM])iB memory in use")
@@ -29,6 +31,10 @@ def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | Non
     is_killed = number == signal.SIGKILL or code == 128 + signal.SIGKILL
     # The killed process may have been another user's: the count explains a SIGKILL, not an exception.
     diagnosis = proven or diagnose(log, ProcessEnd(code, number, is_killed and bool(oom_kills)))
+    if proven is None and diagnosis.name in PROVABLE:
+        # A script that catches its error prints it as its last line.
+        caught = read_good_exit(log).failure
+        proven = caught if caught is not None and _is_last(log, caught.line) else None
     failure = AttemptFailure(diagnosis.name, diagnosis.line, diagnosis.why, diagnosis.mend)
     if proven is None and diagnosis.name in _NOT_BY_A_LOG:
         words = (
@@ -45,6 +51,12 @@ def crash(log: bytes, code: int | None, number: int | None, oom_kills: int | Non
     if failure.name == "cuda-oom":
         failure = failure._replace(others=_others(log.decode("utf-8", "replace")))
     return failure
+
+
+def _is_last(log: bytes, line: str | None) -> bool:
+    """Return whether a line is the last one of a log."""
+    last = log.decode("utf-8", "replace").rstrip().rpartition("\n")[2]
+    return line is not None and line in last
 
 
 def shared_file_refused(failure: AttemptFailure, path: str) -> AttemptFailure:

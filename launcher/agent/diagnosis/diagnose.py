@@ -20,6 +20,7 @@ from typing import Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequenc
 from ..logs.log_file import AnyLog, LogFile, as_file
 from ..logs.log_scanner import LogScanner
 from ..logs.loss_watch import is_of_sweep
+from .cures import class_of
 from .failures import BY_NAME, FAILURES, HARMLESS, WARNING, FailureClass, Signs, patterns
 from .specific_causes import LAST_LINE, words_of_end, words_of_line
 
@@ -28,6 +29,10 @@ PROVABLE = ("fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch")
 """The classes that an exception proves without other evidence."""
 
 _NOTHING = ("none", "unknown")
+_RECONSIDERED = ("user-code-error", "download-failed", "unknown")
+"""The classes that an exception has by its form alone."""
+_NEAR = 4
+"""The lines of a message, from the one that proves a failure on."""
 _READ_WHOLE = 1 << 20
 _READ_MOST = 1 << 20
 _REPETITIVE_MOST = 3 << 20
@@ -487,7 +492,11 @@ def _diagnose(read: LogLines, ended: ProcessEnd) -> Diagnosis:
     if hit.is_beside_end:
         why, mend = words_of_end(ended.exit, ended.signal, has_line=True)
         return Diagnosis(failure.name, line, read.numbers[hit.place], why, mend)
-    why, mend = words_of_line(failure.name, line, "\n".join(lines)) or (failure.why, failure.mend)
+    near = "\n".join(lines[hit.place : hit.place + _NEAR])
+    log = "\n".join(lines)
+    if failure.name in _RECONSIDERED and (better := class_of(near, log)) is not None:
+        failure = BY_NAME[better]
+    why, mend = words_of_line(failure.name, line, near, log) or (failure.why, failure.mend)
     return Diagnosis(failure.name, line, read.numbers[hit.place], why, mend)
 
 
@@ -593,16 +602,23 @@ def prove(log: bytes) -> Optional[Diagnosis]:
     """
     lines = [_clean(_cut(line)) for line in re.split(r"[\r\n]+", log.decode("utf-8", "replace"))]
     for place in _last_chain(lines):
+        near = "\n".join(_message(lines, place))
         for name in PROVABLE:
             failure = BY_NAME[name]
-            if any(
-                re.search(pattern, lines[place], re.IGNORECASE) for _, pattern in patterns(failure.causes)
-            ):
+            if any(re.search(pattern, near, re.IGNORECASE) for _, pattern in patterns(failure.causes)):
                 hit = _Hit(place, failure)
                 if _explained(hit, _Signs(lines)) != hit:
                     return None
                 return Diagnosis(name, lines[place][:MAX_CHARS], None, failure.why, failure.mend)
     return None
+
+
+def _message(lines: List[str], place: int) -> Iterator[str]:
+    """Yield the lines of an exception's message, up to the next traceback or `_NEAR` lines."""
+    for line in lines[place : place + _NEAR]:
+        if line == _HEAD:
+            return
+        yield line
 
 
 def _last_chain(lines: List[str]) -> List[int]:

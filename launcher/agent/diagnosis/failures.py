@@ -135,6 +135,7 @@ FAILURES = (
             ("attempted loss scale", r"Attempted loss scale: 1(?:\.0)?, reducing to 1(?:\.0)?$"),
             ("nan loss", r"\bnan loss (?:encountered|detected|at|in|for)\b"),
             ("non-finite", r"non-finite (?:loss|gradient)\S*"),
+            ("probability tensor contains", r"probability tensor contains either `?inf"),
             ("nan", _BEGINS + r"\bnan\b[^\n]{0,30}\b(?:in|for)\b[^\n]{0,30}(?:loss|grad|output|weights)"),
         ),
         ends=(
@@ -165,6 +166,7 @@ FAILURES = (
             "cudaerrormemoryallocation",
             "cublas_status_alloc_failed",
             "cudnn_status_alloc_failed",
+            "cudnn_status_not_initialized",
             ("torch.outofmemoryerror", r"\btorch\.OutOfMemoryError:"),
             "torch.cuda.outofmemoryerror:",
             "resource_exhausted: out of memory",
@@ -305,6 +307,8 @@ FAILURES = (
             "cuda error: invalid device function",
             ("too old to be supported by", r"too old to be supported by the triton GPU compiler"),
             ("only supports ampere", r"FlashAttention only supports Ampere GPUs or newer"),
+            ("named symbol not found", r"^Error named symbol not found at line \d+ in file"),
+            ("data type is not supported on cuda arch", r"data type is not supported on CUDA arch"),
         ),
     ),
     FailureClass(
@@ -365,6 +369,9 @@ FAILURES = (
             *_raised("cuda is not available", "gpu is not available", "cuda is unavailable"),
             *_raised("torch.cuda.is_available() is false"),
             "your machine only has: []",
+            ("cuda driver initialization failed", r"CUDA driver initialization failed"),
+            ("cuda driver is a stub library", r"CUDA driver is a stub library"),
+            ("system not yet initialized", r"(?:Error 802|CUDA error): system not yet initialized"),
             ("invalid cuda", r"Invalid CUDA 'device=\S+' requested[\s\S]{0,400}is_available\(\)\W+False"),
             (
                 "nvidia-smi has failed",
@@ -439,6 +446,7 @@ FAILURES = (
             ("invalid cuda", r"Invalid CUDA 'device=\S+' requested"),
             ("device < num_gpus", r"device >= 0 && device < num_gpus"),
             ("your machine only has:", r"your machine only has: \[\d"),
+            "duplicate gpu detected",
             ("device_count() is", r"object on CUDA device \d+ but torch\.cuda\.device_count\(\) is [1-9]"),
         ),
     ),
@@ -636,6 +644,8 @@ FAILURES = (
             ("offline mode is enabled", r"offline mode is enabled"),
             ("invalid user token", r"Invalid user token|Invalid username or password"),
             ("cannot reach", r"Cannot reach https://huggingface\.co"),
+            ("cas service error", r"CAS service error(?![^\n]*os error 28)"),
+            ("file reconstruction error", r"File reconstruction error: (?![^\n]*os error 28)"),
             ("hfhubhttperror", r"\bHfHubHTTPError: (?:401|403|404|429|5\d\d)"),
             (
                 "couldn't reach",
@@ -733,11 +743,70 @@ FAILURES = (
             ("variant of untagged enum", r"data did not match any variant of untagged enum"),
             ("a different version", r"numpy\.dtype size changed, may indicate binary incompatibility"),
             ("binary incompatibility", r"size changed, may indicate binary incompatibility"),
+            ("numpy is not available", r"^RuntimeError: Numpy is not available"),
+            ("descriptors cannot", r"^TypeError: Descriptors cannot (?:not )?be created directly"),
+            ("does not recognize this architecture", r"Transformers does not recognize this architecture"),
+            ("python.h:", r"fatal error: Python\.h: No such file"),
+            ("cannot find -l", r"\bld: cannot find -l\w+"),
+            ("cuda_home does not exist", r"CUDA_HOME does not exist, unable to compile"),
+            ("unable to load any of", r"Unable to load any of \{lib\w+\.so"),
+            (
+                "no such file or directory:",
+                r"No such file or directory: '(?:gcc|g\+\+|cc|c\+\+|nvcc|ninja|ptxas)'",
+            ),
+            (
+                "not found",
+                r"^(?:\S+: )*(?:line \d+: )?(?:gcc|g\+\+|cc|c\+\+|nvcc|ninja|make|cmake): (?:command )?not found",
+            ),
+            ("externally-managed-environment", r"^error: externally-managed-environment"),
+            ("seems to be not installed", r"the package \S+ seems to be not installed"),
+            ("py_ssize_t_clean", r"SystemError: PY_SSIZE_T_CLEAN macro must be defined"),
+            ("passmanager::run failed", r"RuntimeError: PassManager::run failed"),
+            ("could not find the bitsandbytes", r"Could not find the bitsandbytes \w+ binary"),
+            ("cudamismatchexception", r"CUDAMismatchException"),
         ),
         ends=(
             (
                 "command not found",
                 r"^(?:\S+: )*(?:line \d+: )?(?!nvidia-smi|-)[\w.-]+: (?:command )?not found$",
+            ),
+        ),
+    ),
+    FailureClass(
+        "too-many-open-files",
+        "the process has as many files open as the host allows",
+        "raise the limit   -- sh -c 'ulimit -n 65536; exec python …'     or fewer loader workers, or "
+        "torch.multiprocessing.set_sharing_strategy('file_system')",
+        causes=(
+            ("too many open files", r"(?:OSError|Errno 24|\bEMFILE\b|RuntimeError)[^\n]*Too many open files"),
+            ("items of ancdata", r"RuntimeError: received 0 items of ancdata"),
+        ),
+    ),
+    FailureClass(
+        "too-many-processes",
+        "the user, or the container, may not start more processes or threads",
+        "raise the limit   ulimit -u     or docker's --pids-limit; or fewer loader workers, and -e OMP_NUM_THREADS=1",
+        causes=(
+            (
+                "pthread_create failed",
+                r"pthread_create failed[^\n]*(?:Resource temporarily unavailable|RLIMIT_NPROC)",
+            ),
+            (
+                "resource temporarily unavailable",
+                r"BlockingIOError: \[Errno 11\] Resource temporarily unavailable",
+            ),
+            ("can't start new thread", r"RuntimeError: can't start new thread"),
+            ("fork:", r"fork: (?:retry: )?Resource temporarily unavailable"),
+        ),
+    ),
+    FailureClass(
+        "illegal-memory-access",
+        "a kernel on the card read or wrote outside its memory",
+        "-e CUDA_LAUNCH_BLOCKING=1 names the call; then another version of its extension, or none",
+        ends=(
+            (
+                "an illegal memory access was encountered",
+                r"CUDA (?:error|failure)[^\n]*an illegal memory access was encountered",
             ),
         ),
     ),
@@ -756,7 +825,6 @@ FAILURES = (
             "ncclinvalidargument",
             ("distbackenderror", r"\bDistBackendError\b"),
             "no socket interface found",
-            "duplicate gpu detected",
             "some nccl operations have failed or timed out",
             "to avoid data inconsistency, we are taking the entire process down",
             ("nccl communicator", r"NCCL communicator (?:was|is) aborted|setting up NCCL communicator"),
@@ -879,6 +947,12 @@ FAILURES = (
         "hang",
         "nothing has happened for many times the usual step time, or for an hour if no step time is known",
         "compare the stacks of all processes (py-spy dump) to find the rank that is somewhere else than the others",
+        ends=(
+            (
+                "to finish building extension",
+                r"^(?:Waiting for|.*waiting on) [^\n]*to finish building extension",
+            ),
+        ),
     ),
     FailureClass(
         "needs-terminal",
@@ -912,6 +986,16 @@ FAILURES = (
                 r"Resource \S+ not found\.[\s\S]{0,60}Please use the NLTK Downloader",
             ),
             ("fileurlretrievalerror", r"\bFileURLRetrievalError: "),
+            (
+                "error:",
+                r"^(?:httpx|httpcore|requests|urllib3|aiohttp|botocore|boto3|google|azure)[\w.]*\.(?!InvalidURL|InvalidSchema|MissingSchema)\w*(?:Connect|Connection|Timeout|Network|Proxy|Protocol|Endpoint)\w*(?:Error|Exception|Timeout)?: ",
+            ),
+            ("timeout:", r"^(?:httpx|httpcore|requests|urllib3|aiohttp)[\w.]*\.\w*Timeout: "),
+            ("gaierror:", r"^socket\.gaierror: \[Errno -\d+\]"),
+            ("temporary failure in name resolution", r"Temporary failure in name resolution$"),
+            ("name or service not known", r"\[Errno -2\] Name or service not known$"),
+            ("connectionreseterror", r"^ConnectionResetError: \[Errno 104\]"),
+            ("connectionrefusederror", r"^ConnectionRefusedError: \[Errno 111\]"),
         ),
     ),
     FailureClass(
@@ -926,6 +1010,10 @@ FAILURES = (
             ("unsupported global", r"WeightsUnpickler error: Unsupported global"),
             ("error:", r"^Error: (?:No such option|Invalid value|Missing option|Missing argument)\b"),
             ("config", r"^✘ Config \w*\s?error\b"),  # spaCy
+            ("read-only file system", r"^OSError: \[Errno 30\] Read-only file system"),
+            ("command '['git'", r"CalledProcessError: Command '\[?'?git\b"),
+            ("not a git repository", r"^fatal: not a git repository"),
+            ("exec format error", r"^exec \S+: exec format error|^OSError: \[Errno 8\] Exec format error"),
         ),
     ),
     FailureClass(

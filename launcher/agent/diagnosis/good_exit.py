@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Dict, NamedTuple, Optional
+from typing import Collection, Dict, Iterable, List, NamedTuple, Optional
 
 from ..logs.log_file import AnyLog, LogFile, as_file
 from ..logs.log_names import is_evaluation
-from ..logs.log_scanner import LogScanner
+from ..logs.log_scanner import LoggedMetric, LogScanner
 from ..logs.loss_watch import LastLoss
 from .diagnose import (
     END_UNKNOWN,
@@ -61,6 +61,12 @@ _IN_ANOTHER = re.compile(
 """Matches a message printed after a precision error by a script that continues in another precision."""
 _MEASURED = re.compile(r"\W*errors?\b[\w ()%]{0,20}[:=]?\s*[-+]?[\d.][\d.eE+%-]*\W*", re.IGNORECASE)
 _NO_PLACE = "the last loss that the log shows is not finite, but the log does not place it in a training"
+_ALL_ZERO = "every loss in the log, or every learning rate, is exactly zero. A loss of zero usually means that all labels are masked, because no row has the mark of the response"
+_UNLABELLED = re.compile(rb"\btrain: Scanning[^\r\n]*\b0 images, [1-9]\d* backgrounds[^\r\n]*")
+"""The scan of a detector's dataset (ultralytics) that found no label."""
+_NO_LABELS = "the dataset has images, and not one label: the labels are not where the loader looks for them"
+_MIN_ZEROS = 6
+"""Fewer zeros, of losses and gradient norms, say nothing."""
 _IF_GOOD = "; with exit status 0, the lines after it would count as continued work"
 _LAST_ERROR = "the log ends with this error, although the exit status is 0"
 
@@ -156,22 +162,43 @@ def _is_judged_by_value(found: Diagnosis) -> bool:
 
 
 def _lost(log: LogFile) -> LogReading:
-    """Return a doubt if the last training loss is not finite.
+    """Return a doubt if the last training loss is not finite, or if all were exactly zero.
 
     A certain divergence is found elsewhere, from the whole log.
     """
-    last = _last_loss(log)
+    last, has_learnt = _losses(log)
+    if last is not None and not has_learnt:
+        return LogReading(
+            doubt=Doubt("not-learning", last.line, _ALL_ZERO), number=_number_of(log, last.line)
+        )
+    if unlabelled := _UNLABELLED.search(log.end(_MAX_BYTES)):
+        line = unlabelled[0].decode("utf-8", "replace").strip()
+        return LogReading(doubt=Doubt("not-learning", line, _NO_LABELS), number=_number_of(log, line))
     if last is None or last.is_finite or last.is_certain:
         return LogReading()
     doubt = Doubt("nan-divergence", last.line, _NO_PLACE)
     return LogReading(doubt=doubt, number=_number_of(log, last.line))
 
 
-def _last_loss(log: LogFile) -> Optional[LastLoss]:
+class _Losses(NamedTuple):
+    """The last training loss of a log, and whether its losses and gradient norms, and its rates, were not all exactly zero."""
+
+    last: Optional[LastLoss]
+    has_learnt: bool
+
+
+def _losses(log: LogFile) -> _Losses:
+    """Read the training losses at the end of a log."""
     scanner = LogScanner()
-    scanner.feed(log.end(_MAX_BYTES))
-    scanner.finish()
-    return scanner.last_loss
+    found = scanner.feed(log.end(_MAX_BYTES)) + scanner.finish()
+    losses = _values(found, ("loss", "train_loss", "grad_norm"))
+    rates = _values(found, ("learning_rate", "lr"))
+    has_learnt = (len(losses) < _MIN_ZEROS or any(losses)) and (len(rates) < _MIN_ZEROS or any(rates))
+    return _Losses(scanner.last_loss, has_learnt)
+
+
+def _values(found: Iterable[LoggedMetric], names: Collection[str]) -> List[float]:
+    return [value for one in found for name, value in one.values.items() if name in names]
 
 
 def _number_of(log: LogFile, line: str) -> Optional[int]:
@@ -194,7 +221,10 @@ def diagnose_log(log: AnyLog) -> Diagnosis:
     found = diagnose_lines(lines, END_UNKNOWN)
     if reading.doubt is not None:
         return found if found.number is not None else _as_diagnosis(reading.doubt, reading.number)
-    lost = _last_loss(file)
+    lost, has_learnt = _losses(file)
+    if lost is not None and not has_learnt and found.number is None:
+        row = BY_NAME["not-learning"]
+        return Diagnosis(row.name, lost.line, _number_of(file, lost.line), _ALL_ZERO, row.mend)
     if lost is not None and not lost.is_finite:
         row = BY_NAME["nan-divergence"]
         by_value = Diagnosis(row.name, lost.line, _number_of(file, lost.line), row.why, row.mend)
@@ -208,7 +238,8 @@ def diagnose_log(log: AnyLog) -> Diagnosis:
 
 def _as_diagnosis(doubt: Doubt, number: Optional[int]) -> Diagnosis:
     row = BY_NAME[doubt.name]
-    return Diagnosis(row.name, doubt.line, number, row.why, row.mend)
+    why = doubt.why if doubt.name == "not-learning" else row.why
+    return Diagnosis(row.name, doubt.line, number, why, row.mend)
 
 
 def _is_overcome(found: Diagnosis, log: LogFile, number: int) -> bool:

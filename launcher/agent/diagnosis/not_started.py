@@ -7,7 +7,7 @@ import os
 import re
 from typing import Iterator, NamedTuple, Optional
 
-from .specific_causes import CauseText
+from .cause_text import CauseText
 
 CONTAINERS = "apptainer"
 """The program that starts the command of a run in an image of its cluster."""

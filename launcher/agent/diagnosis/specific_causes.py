@@ -11,18 +11,13 @@ import signal
 from typing import NamedTuple, Optional, Tuple
 
 from . import missing_module
+from .cause_text import CauseText
+from .cures import cure
 from .library_changes import removed
 
 SHELL_SIGNAL = 128
 """A shell exits with this number plus the signal that ended its command."""
 _MISTAKES = ("user-code-error", "missing-dependency", "unknown")
-
-
-class CauseText(NamedTuple):
-    """Why something failed, and the advice to the user."""
-
-    why: str
-    mend: str
 
 
 class _SpecificCause(NamedTuple):
@@ -86,16 +81,19 @@ LAST_LINE = CauseText(
 """The cause and advice for a command whose exit status is that of `sys.exit("text")`."""
 
 
-def words_of_line(name: str, line: str, log: str) -> Optional[CauseText]:
-    """Return the specific cause and advice for the line that proves a failure; None if the table has none.
+def words_of_line(name: str, line: str, near: str, log: str) -> Optional[CauseText]:
+    """Return the specific cause and advice for the line that proves a failure; None if no table has them.
 
-    `name` is the class of the failure.
+    `name` is the class of the failure. `near` is that line and the few after it.
     """
     for cause in SPECIFIC_CAUSES:
         if name in cause.classes and cause.pattern.search(line):
             return cause.words
     gone = removed(line, log) if name in _MISTAKES else None
     if gone is None:
+        known = cure(near, log)
+        if known is not None:
+            return known
         missing = missing_module.words(line) if name == "missing-dependency" else None
         return CauseText(*missing) if missing is not None else None
     older = "   launch --with '%s'" % gone.change.older if gone.change.older else ""

@@ -12,6 +12,12 @@ RANK = (
     + b"torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n=====\ntrain.py FAILED\n-----\n"
     + b"Root Cause (first observed failure):\n[0]:\n  exitcode  : -9 (pid: 41)\n  traceback : Signal 9 (SIGKILL) received by PID 41\n"
 )
+CAUGHT = b"loss 0.5\n\xe2\x9d\x8c Training failed: Attempting to unscale FP16 gradients.\n"
+PTXAS = (
+    FRAME
+    + b"RuntimeError: Internal Triton PTX codegen error\n`ptxas` stderr:\nptxas /tmp/src.ptx, line 51; error   : "
+    + b"Feature '.bf16' requires .target sm_80 or higher\nptxas fatal   : Ptx assembly aborted due to errors\n"
+)
 LOSSES = b"{'loss': nan, 'grad_norm': nan}\n"
 
 
@@ -27,7 +33,10 @@ LOSSES = b"{'loss': nan, 'grad_norm': nan}\n"
         (RANK, 1, None, 0, "preempted", None),
         (RANK, 1, None, 2, "host-oom-killed", None),
         (UNSCALE, 1, None, 0, "fp16-unscale", None),
-        (UNSCALE, 2, None, 0, "unknown", "exit-nonzero"),  # printed, and then something else ended it
+        (UNSCALE, 2, None, 0, "fp16-unscale", None),  # the script's own status, after it caught the error
+        (CAUGHT, 1, None, 0, "fp16-unscale", None),
+        (CAUGHT + b"retrying in float32\n", 1, None, 0, "unknown", "exit-nonzero"),
+        (PTXAS, 1, None, 0, "bf16-unsupported", None),
         (LOSSES * 3, 1, None, 0, "unknown", "exit-nonzero"),  # the guard says so, or nobody
         (FRAME + b"KeyError: 'labels'\n", 1, None, 0, "user-code-error", None),
         (FRAME + b"KeyError: 'labels'\n", 1, None, 1, "user-code-error", None),  # somebody else's kill

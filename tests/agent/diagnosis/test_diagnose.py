@@ -194,7 +194,9 @@ ENDINGS = [
     ("user-code-error", FRAME + KEY),
     ("user-code-error", "train.py: error: unrecognized arguments: --lrr\n"),
     ("unknown", BY_TORCHRUN % 1),
-    ("unknown", f"{FRAME}RuntimeError: CUDA error: an illegal memory access was encountered\n"),
+    ("illegal-memory-access", f"{FRAME}RuntimeError: CUDA error: an illegal memory access was encountered\n"),
+    ("too-many-processes", f"{FRAME}RuntimeError: can't start new thread\n"),
+    ("too-many-open-files", f"{FRAME}OSError: [Errno 24] Too many open files: 'a'\n"),
     ("none", "Failed to load CPU gemm_4bit_forward from kernels-community: No module named 'kernels'. Please make sure you …\n"),
     ("none", "Failed to load /venv/torchao/_C_mxfp8.so: Could not load this library: /venv/torchao/_C_mxfp8.so\n"),
     ("none", "epoch 1 done\n[rank0]:[W1 P.cpp:1] Warning: process group has NOT been destroyed\n"),
@@ -290,8 +292,8 @@ SAID = [
     ("unknown", "RuntimeError: cuda runtime error (4) : unspecified launch failure at THC.cu:85"),
     ("unknown", "[rank: 1] Child process with PID 7 terminated with code 1. Forcefully terminating all other processes"),
     ("unknown", "python[7]: segfault at 60 ip 00007f24b8cf2616 sp 00007ffc0f212680 error 4 in libc10_cuda.so"),
-    ("unknown", "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized"),
-    ("unknown", "OSError: [Errno 30] Read-only file system: 'a.lock'"),
+    ("no-gpu-in-container", "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized"),
+    ("user-code-error", "OSError: [Errno 30] Read-only file system: 'a.lock'"),
 ]  # fmt: skip
 
 

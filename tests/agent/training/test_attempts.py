@@ -484,7 +484,7 @@ def test_a_crash_of_a_known_class_begins_the_next_rung_of_a_script_that_takes_ou
         ),
         (
             f"import traceback\ntry: raise {UNSCALE}\nexcept ValueError: traceback.print_exc()\nsys.exit(3)\n",
-            "exit-nonzero",
+            "fp16-unscale",
         ),
     ],
     ids=["printed", "printed, then another", "caught", "caught, then another", "caught, then left"],
