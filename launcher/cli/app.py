@@ -53,7 +53,9 @@ class RootGroup(QuickGroup):
         elif not args[0].startswith("-") and args[0] not in self.commands:
             from launcher.cli.command_suggestions import tip
 
-            raise UsageError(tip(args[0], args[1:], self.commands))
+            options = [one for one in self.commands[DEFAULT].params if hasattr(one, "is_flag")]
+            takes_value = {name: not one.is_flag for one in options for name in one.opts}
+            raise UsageError(tip(args[0], args[1:], self.commands, takes_value))
         return super().parse_args(ctx, args)
 
     def get_params(self, ctx: Any) -> list[Any]:

@@ -6,7 +6,7 @@ import difflib
 import os
 import shlex
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 _VERBS = {
     "status": ("launch ps", "launch attach RUN"),
@@ -80,14 +80,22 @@ def of_sbatch(option: str) -> str | None:
     return _OF_SBATCH.get(option)
 
 
-def tip(word: str, more: list[str], verbs: Iterable[str]) -> str:
-    """Return the message for a first word that is not a command: its likely meaning, and the commands to type."""
+def tip(word: str, more: list[str], verbs: Iterable[str], takes_value: Mapping[str, bool]) -> str:
+    """Return the message for a first word that is not a command: its likely meaning, and the commands to type.
+
+    `takes_value` has the options of a launch, and whether a value follows.
+    """
     if commands := _VERBS.get(word):
         return _message(word, commands)
     if word.endswith(".toml"):
         return _message(word, (f"launch --job {shlex.quote(word)}",))
     if script := _as_script(word, more):
-        return f"{word} is not a verb of launch; a command for the host goes after --\n  next   launch -- {script}"
+        options, own = _split(more, takes_value)
+        said = f"{word} is not a verb of launch; a command for the host goes after --"
+        if not options:
+            return f"{said}\n  next   launch -- {script}"
+        next_words = f"launch {shlex.join(options)} -- {_as_script(word, own)}"
+        return f"{said}\n  next   {next_words}\n     or  launch -- {script}     if the script has an option {options[0]}"
     if named := _by_name(word):
         return _message(word, named)
     if begun := sorted(verb for verb in verbs if verb.startswith(word)):
@@ -148,6 +156,22 @@ def _message(word: str, commands: Iterable[str]) -> str:
     return "\n".join(
         [f"{word} is not a verb of launch", f"  next   {first}", *(f"     or  {one}" for one in others)]
     )
+
+
+def _split(words: Sequence[str], takes_value: Mapping[str, bool]) -> tuple[list[str], list[str]]:
+    """Return the options of a launch among some words, with their values, and the other words."""
+    options: list[str] = []
+    others: list[str] = []
+    waiting = iter(words)
+    for word in waiting:
+        name, has_equals, _ = word.partition("=")
+        if name not in takes_value:
+            others.append(word)
+            continue
+        options.append(word)
+        if takes_value[name] and not has_equals:
+            options += [value for value in [next(waiting, None)] if value is not None]
+    return options, others
 
 
 def _as_script(word: str, more: list[str]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import posixpath
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
@@ -11,7 +12,9 @@ from pathlib import Path
 
 from launcher.base.bounded_read import read_bounded
 from launcher.base.toml import MAX_BYTES
-from launcher.config.script_reading import imported
+from launcher.config.resolve import Task
+from launcher.config.script_reading import imported, worker_use
+from launcher.planning.precision.workload import ESTIMATED_NAMES
 from launcher.planning.script.script import Script, interpreter_of, leading_assignments, script_of
 from launcher.values.facts import Facts
 from launcher.values.job import Job
@@ -25,6 +28,20 @@ _MAGIC = (b"#!", b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 _BESIDE_THE_CODE = ("artifacts", "checkpoints", "data", "home")
 """The folders beside the code on the host, which a command may name as `../data/…`."""
 _OF_A_SHELL = ("&&", "||", "|", ";", ">", ">>", "<", "2>&1", "&")
+BY_THE_WORKER = (
+    "attention",
+    "batch",
+    "compile",
+    "loader_workers",
+    "method",
+    "save_every_steps",
+    "seed",
+    "settings",
+    "steps",
+)
+"""The job keys that reach the script only through the worker."""
+_BY_ADAPTATION = ("attention", "batch", "method", "save_every_steps", "steps")
+"""Those of them that also reach an adapted script."""
 _INTERPRETERS = {".py": "python", ".sh": "bash"}
 
 
@@ -35,7 +52,7 @@ def findings(job: Job, selection: UploadSelection) -> tuple[Finding, ...]:
     """
     if selection.findings:
         return ()
-    found = [*_assignments(job.command), *_shell_words(job.command)]
+    found = [*_assignments(job.command), *_shell_words(job.command), *_first_word(job.command, selection)]
     for script in (interpreter_of(job.command), script_of(job.command)):
         if script is not None:
             found += _script(script, job, selection)
@@ -56,6 +73,30 @@ def without_effect(plan: Plan, asked: PrecisionRequest, job: Job, *, rehearses: 
     if job.checkpointing is True and not plan.hands_out("checkpointing"):
         message = "checkpointing = true: your script decides itself whether it computes activations again"
         yield Finding(level="note", code="checkpointing-not-taken", message=message, mend=mend)
+
+
+def ignored_settings(task: Task) -> Iterator[Finding]:
+    """Yield a refusal of the keys of --set that neither the script nor launch uses.
+
+    Where the code of the script could not all be read, yield a note instead.
+    """
+    used = {"method", *(f"settings.{name}" for name in ESTIMATED_NAMES)}
+    passed = {*BY_THE_WORKER} - {*(_BY_ADAPTATION if task.job.adapt else ())}
+    keys = sorted(key for key in task.changed - used if key.partition(".")[0] in passed)
+    use = worker_use(task.job, task.code) if keys else None
+    if use is None or use.uses_worker:
+        return
+    names = ", ".join(keys)
+    mend = (
+        f"an argument of the script, if it has one   -- {shlex.join(task.job.command)} --{keys[0].rpartition('.')[2]} …\n"
+        "  or import launcher_worker in the script"
+    )
+    if use.is_certain:
+        message = f"--set {names}: the script does not import launcher_worker, so nothing would use it"
+        yield _refusal("setting-ignored", message, mend)
+    else:
+        message = f"--set {names}: only a script that imports launcher_worker gets it; the code that was found does not import it"
+        yield Finding(level="note", code="setting-ignored", message=message, mend=mend)
 
 
 def not_installed(plan: Plan, facts: Facts, job: Job, folder: Path) -> Iterator[Finding]:
@@ -98,6 +139,30 @@ def _shell_words(command: Sequence[str]) -> Iterator[Finding]:
     elif len(command) == 1 and " " in command[0] and not command[0].startswith(("/", ".")):
         message = f"'{command[0]}' is one word, and no program is called that"
         yield _refusal("shell-words", message, f"without the quotes   launch … -- {command[0]}")
+
+
+def _first_word(command: Sequence[str], selection: UploadSelection) -> Iterator[Finding]:
+    """Refuse a command whose first word cannot be a program: an option, or a script of the folder."""
+    word, *more = command
+    if word.startswith("-"):
+        start = next((place for place, one in enumerate(command) if script_of(command[place:])), None)
+        options = shlex.join(command[:start])
+        own = "…" if start is None else shlex.join(command[start:])
+        message = f"'{word}' is the first word of the command, and no program is called that"
+        mend = f"options of launch come before --   launch {options} -- {own}"
+        yield _refusal("option-first", message, mend)
+        return
+    interpreter = _INTERPRETERS.get(posixpath.splitext(word)[1])
+    if interpreter is None or "/" in word:
+        return
+    alike = difflib.get_close_matches(word, selection.paths, n=1, cutoff=0.8)
+    script = word if selection.has(word) else next(iter(alike), None)
+    if script is not None:
+        message = f"'{word}' is the first word of the command, and no program is called that" + (
+            "" if script == word else f": did you mean '{script}'?"
+        )
+        mend = f"start it by its interpreter   -- {interpreter} {shlex.join([script, *more])}"
+        yield _refusal("script-first", message, mend)
 
 
 def _script(script: Script, job: Job, selection: UploadSelection) -> Iterator[Finding]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from launcher.base.bounded_read import read_bounded
 from launcher.errors import BadFileError
 from launcher.planning.script.rank_use import rank_use
-from launcher.planning.script.script import starts_python
+from launcher.planning.script.script import STARTER_MODULES, starts_python
 from launcher.planning.script.worker_use import python_tree, values_taken
 from launcher.values.job import Job
 from launcher.values.plan import ScriptUse
@@ -28,6 +28,8 @@ _WORKER = re.compile(r"\blauncher_worker\b|\bLAUNCH_ATTEMPT\b")
 _RESUMES = re.compile(r"\bresume_from\b")
 _QUANTIZES = re.compile(r"\b(quantization_config(?!\s*=\s*None\b)|load_in_[48]bit|BitsAndBytesConfig)\b")
 _ADAPTS = re.compile(r"\b(get_peft_model|PeftModel\w*|LoraConfig|peft_config|use_peft)\b")
+_COMPUTED = re.compile(r"\b(import_module|__import__|run_path|run_module|exec|instantiate)\(")
+"""Calls that start code which is not named in the source."""
 _SUFFIXES = (".py", ".sh", ".bash")
 
 
@@ -75,9 +77,22 @@ def imported(job: Job, folder: Path) -> dict[str, str]:
     return found
 
 
-def uses_worker(job: Job, folder: Path) -> bool:
-    """Return whether a job's scripts name the worker, which passes a run's seed and settings to them."""
-    return any(_WORKER.search(source) for source in _Reading(folder).sources(job.command))
+class WorkerUse(NamedTuple):
+    """Whether a job's scripts name the worker, which passes a run's seed and settings to them.
+
+    `is_certain`: they do, or all of the code that the command starts was read, without the installed packages.
+    """
+
+    uses_worker: bool
+    is_certain: bool
+
+
+def worker_use(job: Job, folder: Path) -> WorkerUse:
+    """Return the use of the worker by a job's scripts."""
+    reading = _Reading(folder)
+    if any(_WORKER.search(source) for source in reading.sources(job.command)):
+        return WorkerUse(True, True)
+    return WorkerUse(False, reading.is_whole and starts_python(job.command))
 
 
 class _PythonFile(NamedTuple):
@@ -96,6 +111,9 @@ class _Reading:
         self._waiting: deque[Path] = deque()
         self._seen: set[Path] = set()
         self._packages: dict[Path, bool] = {}
+        self._has_python = False
+        self.is_whole = True
+        """Whether all of the code was found and read so far."""
 
     def sources(self, command: Sequence[str]) -> Iterator[str]:
         """Yield the texts of the Python code that a command starts."""
@@ -107,27 +125,36 @@ class _Reading:
             if word == "-c":
                 yield from self._take(word, following, self._folder)
             elif word == "-m":
+                before = len(self._waiting)
                 self._import(following, self._folder)
+                if len(self._waiting) == before and following not in STARTER_MODULES:
+                    self.is_whole = False
             self._name(word, self._folder)
             if "/" in word:  # a program without a suffix
                 self._wait_for(self._folder / word)
         for _ in range(MAX_FILES):
             if not self._waiting:
+                self.is_whole = self.is_whole and self._has_python
                 return
             path = self._waiting.popleft()
             try:
                 text = read_bounded(path, MAX_BYTES, cuts=True).decode(errors="replace")
             except (OSError, BadFileError):
+                self.is_whole = False
                 continue
             name = os.path.relpath(path, self._folder)
             yield from self._take(name, text, path.parent)
+        self.is_whole = False
 
     def _take(self, name: str, text: str, folder: Path) -> Iterator[_PythonFile]:
         """Yield a text if it is Python, and queue the files that it names and imports."""
         tree = python_tree(text)
+        if tree is None or _COMPUTED.search(text):
+            self.is_whole = False
         if tree is None:
             self._read_shell(text, folder)
             return
+        self._has_python = True
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 for one in node.names:

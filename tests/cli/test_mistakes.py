@@ -56,6 +56,11 @@ MISTAKES = {
     "ps --jsn": (2, "no such option: --jsn", "--json"),
     "python train.py": (2, "goes after --", "launch -- python train.py"),
     "train.py --lr 1": (2, "goes after --", "launch -- python train.py --lr 1"),
+    "python train.py --lr 1 --host lab --detach": (
+        2,
+        "  next   launch --host lab --detach -- python train.py --lr 1\n",
+        "     or  launch -- python train.py --lr 1 --host lab --detach     if the script has an option --host",
+    ),
     "my.toml": (2, "my.toml is not a verb", "launch --job my.toml"),
     "lab": (2, "lab is not a verb", "launch --host lab"),
     "titan_rtx": (2, "titan_rtx is not a verb", "launch --profile titan_rtx"),

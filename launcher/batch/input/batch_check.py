@@ -14,7 +14,8 @@ from launcher.config.local_paths import values_of
 from launcher.config.lookup import Lookup
 from launcher.config.resolve import Task
 from launcher.config.resolved import Resolved
-from launcher.config.script_reading import uses_worker
+from launcher.config.script_check import BY_THE_WORKER
+from launcher.config.script_reading import worker_use
 from launcher.copy.request import Request
 from launcher.errors import RefusedError, UsageError
 from launcher.planning.script.source import source
@@ -28,8 +29,6 @@ from launcher.values.plan import Finding
 TOLD_EVERY = 100
 _SECRET_OPTION = re.compile(r"launch (?:-s|--secret) (\w+)")
 Tell = Callable[[str], None]
-_BY_THE_WORKER = ("attention", "batch", "compile", "loader_workers", "method", "seed", "settings", "steps")
-"""The job keys that reach the script only through the worker."""
 
 
 def tell_nobody(_words: str) -> None:
@@ -141,7 +140,7 @@ class _Checker:
                 words = str(error).removesuffix(secret_values.FROM_A_FILE)
                 self._mistakes.add(draft.place_of("secrets"), words)
         if draft.run not in self._reads_worker:
-            self._reads_worker[draft.run] = job.adapt or uses_worker(job, task.code)
+            self._reads_worker[draft.run] = job.adapt or worker_use(job, task.code).uses_worker
 
     def _load(self, task: Task) -> Load:
         """Return the upload of a task. Items with the same folder and the same local files share it."""
@@ -206,6 +205,6 @@ def _note_what_reaches_nothing(drafts: Sequence[Draft], plain: set[str], mistake
     """Note the matrix keys that do not reach a run's script. Their items run the same command."""
     for draft in {one.run: one for one in drafts if one.run in plain}.values():
         for key in draft.unnamed:
-            if key.partition(".")[0] in _BY_THE_WORKER:
+            if key.partition(".")[0] in BY_THE_WORKER:
                 words = f"the command has no {{{key}}}, and its script does not import launcher_worker, so the value does not reach it"
                 mistakes.note(draft.place_of(key), words)

@@ -52,7 +52,7 @@ def previews(batch: Batch) -> Iterator[ItemPreview]:
                 except HostError as error:
                     silence = error
                 found = _refuse_above_budget(
-                    batch.rules.max_cost, host, preview(request, facts, lookup, silence)
+                    batch.rules.max_cost, host, preview(request, facts, lookup, silence, is_of_batch=True)
                 )
             except LaunchError as error:
                 yield ItemPreview(draft, host, None, str(error), is_silent=isinstance(error, HostError))

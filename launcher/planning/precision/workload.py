@@ -34,6 +34,16 @@ LORA_RANK = 16
 """The rank of an adapter when the job's settings have no `lora_rank`."""
 LORA_RANK_NAMES = ("lora_rank", "lora_r", "r")
 CHECKPOINTING_NAMES = ("activation_checkpointing", "gradient_checkpointing")
+ESTIMATED_NAMES = (
+    *LORA_RANK_NAMES,
+    *CHECKPOINTING_NAMES,
+    "max_length",
+    "optim",
+    "optimizer",
+    "teacher",
+    "teacher_dtype",
+)
+"""The settings that the estimate of memory uses, whatever the script does with them."""
 
 
 class Workload(NamedTuple):

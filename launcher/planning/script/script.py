@@ -13,7 +13,7 @@ _PYTHON = re.compile(r"python[0-9.]*")
 _SHELLS = ("sh", "bash", "dash", "zsh")
 _STARTERS = ("torchrun", "accelerate", "deepspeed")
 """Programs that start a Python script for each card."""
-_STARTER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+STARTER_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 _NOT_A_SCRIPT = ("-m", "--module", "--no-python", "--no_python")
 _SHELL_SUFFIXES = (".sh", ".bash", ".zsh")
 _PYTHON_FLAGS = re.compile(r"-[bBdEiIOPqsSuvx]+")
@@ -102,7 +102,7 @@ def _of_python(words: Sequence[str]) -> Script | None:
 def _of_module(words: Sequence[str]) -> Script | None:
     if not words:
         return None
-    if words[0] in _STARTER_MODULES:
+    if words[0] in STARTER_MODULES:
         return _of_starter(words[1:])
     return Script(words[0], is_module=True) if re.fullmatch(r"\w+(\.\w+)*", words[0]) else None
 

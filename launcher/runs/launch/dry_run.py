@@ -53,8 +53,12 @@ def preview(
     facts: Facts | None = None,
     lookup: Lookup | None = None,
     silence: HostError | None = None,
+    *,
+    is_of_batch: bool = False,
 ) -> Preview:
     """Return the plan and the gate's findings. No finding raises an error, and the host is not changed.
+
+    In a batch, runs that differ only by a setting that nothing uses are repetitions, which the batch's check notes.
 
     A value that a launch would refuse to record is left out of the plan. With the facts of an earlier probe,
     or its error (`silence`), no connection is made. Raises UsageError as a launch does, also for a secret
@@ -67,7 +71,11 @@ def preview(
     planning = backend.planning
     if not planning.refusals(resolved.job, host):
         secrets_for(resolved)
-    of_job = [*job_check.findings(resolved.task), *secret_values.findings(resolved.values)]
+    of_job = [
+        *job_check.findings(resolved.task),
+        *([] if is_of_batch else script_check.ignored_settings(resolved.task)),
+        *secret_values.findings(resolved.values),
+    ]
     resolved = resolved._replace(task=job_check.without_refused(resolved.task))
     loaded = load(resolved.task, request.env_files)
     question = None if request.is_sure else UploadHistory(resolved.task.code, host).question(loaded)

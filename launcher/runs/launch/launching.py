@@ -107,6 +107,8 @@ def launch(
     if task.said:
         view.note(task.said)
     settle([*job_check.findings(task), *secret_values.findings(resolved.values)], view)
+    if code is None:  # for a batch, equal runs are repetitions, and its check has a note
+        settle(script_check.ignored_settings(task), view)
     settle(resolved.machine.notes if resolved.machine is not None else (), view)
     settle(_not_said_before(planning.task_findings(task, host), task.job.name, host.name), view)
     runs_folder()  # raises if it cannot be made, before the host is contacted

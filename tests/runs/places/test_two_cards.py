@@ -29,7 +29,7 @@ def trained(client, listed_cards):
 
     def launch(script):
         client.script(script)
-        words = ("--profile", "titan_rtx", "--gpus", "2", "--set", "batch.global=2", "--")
+        words = ("--profile", "titan_rtx", "--gpus", "2", "--")
         done = client.run(*words, "python", "train.py", str(client.home / "ledger"))
         assert done.returncode == 0, done.stdout + done.stderr
         lines = (client.home / "ledger").read_text().splitlines()

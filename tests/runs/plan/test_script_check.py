@@ -1,10 +1,12 @@
 """The script of a command is looked for among what travels; a launch that could not start it sends nothing."""
 
+import shlex
 import subprocess
 
 import pytest
 
-from launcher.config.script_check import findings
+from launcher.config.resolve import Task
+from launcher.config.script_check import findings, ignored_settings
 from launcher.values.job import Job
 from launcher.values.upload_selection import UploadSelection
 
@@ -88,6 +90,24 @@ def test_what_could_run_there_is_not_refused(project, command):
 
 
 @pytest.mark.parametrize(
+    ("command", "code", "mend"),
+    [
+        ("train.py --lr 1", "script-first", "-- python train.py --lr 1"),
+        ("trian.py", "script-first", "-- python train.py"),
+        ("run.sh", "script-first", "-- bash run.sh"),
+        ("other.py", None, None),
+        ("--host lab python train.py", "option-first", "launch --host lab -- python train.py"),
+        ("--detach", "option-first", "launch --detach -- …"),
+    ],
+)
+def test_a_first_word_that_can_be_no_program_is_refused(tmp_path, command, code, mend):
+    job = Job(name="x", command=command.split())
+    selection = UploadSelection(tmp_path, 2, 1, (), (), (), frozenset(["train.py", "run.sh"]), ())
+    (found,) = findings(job, selection) or [None]
+    assert (found and found.code, found and found.mend[found.mend.index(mend) :]) == (code, mend)
+
+
+@pytest.mark.parametrize(
     ("command", "mend"),
     [
         (
@@ -136,3 +156,43 @@ def test_a_script_above_the_folder_is_refused_with_the_folder_that_holds_it(proj
     done = project.run("--host", "local", "--set", "code=deep", "--", "python", "../train.py")
     assert done.returncode == 3
     assert "'../train.py' is outside" in done.stderr
+
+
+PLAIN = "import argparse, torch\nfrom pkg import mod\nprint(torch.ones(1))\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "command", "adapts", "level"),
+    [
+        pytest.param(PLAIN, "python train.py", False, "refuse", id="plain"),
+        pytest.param(PLAIN, "torchrun --nproc-per-node 2 train.py", False, "refuse", id="on several cards"),
+        pytest.param(PLAIN, "python -m pkg.mod", False, "refuse", id="a module of the folder"),
+        pytest.param(PLAIN, "python train.py", True, "refuse", id="adapted"),
+        pytest.param("import launcher_worker\n", "python train.py", False, None, id="the worker"),
+        pytest.param(f"{PLAIN}import inner\n", "python train.py", False, None, id="the worker in a module"),
+        pytest.param(PLAIN, "python -m installed_somewhere", False, "note", id="a module elsewhere"),
+        pytest.param(PLAIN, "sh -c 'python train.py'", False, "note", id="a shell"),
+        pytest.param(PLAIN, "some_program train.py", False, "note", id="a program"),
+        pytest.param("import importlib, sys\nimportlib.import_module(sys.argv[1])\n", "python train.py mod", False, "note", id="a computed import"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_nothing_uses_is_refused_and_noted_where_not_all_was_read(
+    tmp_path, source, command, adapts, level
+):
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "train.py").write_text(source)
+    (tmp_path / "inner.py").write_text("from launcher_worker import log\n")
+    (tmp_path / "pkg" / "__init__.py").touch()
+    (tmp_path / "pkg" / "mod.py").write_text("x = 1\n")
+    job = Job(name="x", command=shlex.split(command), adapt=adapts)
+    task = Task(
+        job,
+        tmp_path,
+        tmp_path,
+        frozenset(["seed", "steps", "settings.lr", "settings.optim", "time_limit_minutes"]),
+        None,
+    )
+    found = list(ignored_settings(task))
+    assert [one.level for one in found] == ([] if level is None else [level])
+    named = "seed, settings.lr" if adapts else "seed, settings.lr, steps"
+    assert all(one.message.startswith(f"--set {named}: ") for one in found)

@@ -85,7 +85,7 @@ def test_two_nodes_train_as_one_node_with_two_ranks_does(client, hive, tmp_path)
         timeout=180,
     )
     packages = f"variables.PYTHONPATH={sysconfig.get_path('purelib')}"
-    words = ("--set", packages, "--set", "batch.global=64", "--", "python", "train.py")
+    words = ("--set", packages, "--", "python", "train.py")
     done = client.run("--host", "hive", "--profile", "cpu", "--json", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]

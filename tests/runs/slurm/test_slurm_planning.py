@@ -174,7 +174,7 @@ def test_a_script_that_is_one_process_is_not_sent_to_two_nodes(client, hive):
 )
 def test_what_could_never_start_is_refused_before_anything_is_sent(client, hive, words, code, accepts):
     """Slurm refuses the same, or takes it and lets it wait for ever, for a reason that names the limit."""
-    settings = [word for one in ("batch.global=72", *words) for word in ("--set", one)]
+    settings = [word for one in words for word in ("--set", one)]
     plan, findings = previewed(client, *settings)
     assert findings[code]["level"] == "refuse"
     done = client.run("--host", "hive", *settings, "--", "python3", "train.py")

@@ -102,7 +102,7 @@ def test_the_race_for_the_first_card_fails_by_itself(project, exclusive, ranks):
 @pytest.mark.long
 def test_through_us_each_of_four_ranks_sees_its_own_card_and_none_races(project, exclusive):
     """As of two."""
-    words = ("--profile", "t4x4", "--set", "batch.global=4", "--", "python", "train.py")
+    words = ("--profile", "t4x4", "--", "python", "train.py")
     project.ok(*words, str(exclusive.folder), str(project.home / "ranks"))
     each_has_a_card(project, 4)
 
@@ -119,7 +119,7 @@ def each_has_a_card(project, ranks):
 @pytest.mark.long
 def test_a_torchrun_of_one_s_own_gets_a_card_for_each_rank_too(project, exclusive):
     """As many cards as are asked for, by a profile of one; more processes than cards are refused at once."""
-    words = ("--profile", "t4", "--gpus", "2", "--set", "batch.global=2", "--")
+    words = ("--profile", "t4", "--gpus", "2", "--")
     script = ("train.py", str(exclusive.folder), str(project.home / "ranks"))
     project.ok(*words, "torchrun", "--nproc-per-node", "2", *script)
     held = [uuid for one in told(project) for uuid in one["cards"]]
@@ -138,7 +138,7 @@ def test_through_us_each_rank_sees_its_own_card_and_one_that_fails_frees_all(pro
     The run is told by the rank's own mistake, which ends the others, and the next launch finds every card free.
     """
     ranks, mark = str(project.home / "ranks"), str(project.home / "mark")
-    words = ("--profile", "t4x2", "--set", "batch.global=2", "--", "python", "train.py")
+    words = ("--profile", "t4x2", "--", "python", "train.py")
     done = project.run(*words, str(exclusive.folder), ranks, mark)
     assert done.returncode == 1
     assert "user-code-error" in done.stderr
@@ -153,7 +153,7 @@ def test_of_torchrun_s_four_ranks_one_hangs_and_all_cards_are_free_again(project
     """The other three wait for it, as in a collective; the silence is found, and the next launch has the four cards."""
     project.script(STEPS)
     ranks = project.home / "ranks"
-    words = ("--profile", "t4x4", "--set", "batch.global=4", "--set", f"hang_minutes={2 / 60}")
+    words = ("--profile", "t4x4", "--set", f"hang_minutes={2 / 60}")
     train = ("--", "python", "train.py", str(exclusive.folder), str(ranks))
     run = project.detached(*words, *train, "1000000")
     until(lambda: len(list(ranks.glob("*-3"))) == 4, "some steps of all")
@@ -174,7 +174,7 @@ def test_ranks_that_have_ended_and_stay_give_their_cards_back(project, exclusive
     """A thread keeps each on its card, and torchrun waits for them; they leave with their own exit status, and torchrun too."""
     project.script(STAYS)
     ranks = project.home / "ranks"
-    words = ("--profile", "t4x2", "--set", "batch.global=2", "--set", f"hang_minutes={2 / 60}")
+    words = ("--profile", "t4x2", "--set", f"hang_minutes={2 / 60}")
     train = ("--", "python", "train.py", str(exclusive.folder), str(ranks))
     done = project.run(*words, *train, "stay")
     pids = [int((ranks / str(rank)).read_text()) for rank in range(2)]
