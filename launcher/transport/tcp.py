@@ -9,6 +9,8 @@ from typing import NamedTuple
 from launcher.transport.resolving import resolve
 
 CONNECT_S = 10
+_BIND_TO_DEVICE = 25
+"""SO_BINDTODEVICE of Linux, which Python's `socket` does not name before 3.13."""
 
 
 class Carrier(NamedTuple):
@@ -18,13 +20,37 @@ class Carrier(NamedTuple):
     peer: str
 
 
-def dial(address: str, port: int, deadline: float) -> Carrier:
+Family = socket.AddressFamily
+
+
+class Source(NamedTuple):
+    """Where a connection begins: ssh's BindAddress and BindInterface, and the only family of addresses to use."""
+
+    address: str | None = None
+    interface: str | None = None
+    family: Family = socket.AF_UNSPEC
+
+    def bind(self, stream: socket.socket) -> None:
+        """Make a socket begin there. Raises OSError."""
+        if self.interface:
+            stream.setsockopt(socket.SOL_SOCKET, _BIND_TO_DEVICE, self.interface.encode() + b"\0")
+        if self.address:
+            stream.bind((self.address, 0))
+
+
+ANYWHERE = Source()
+
+
+def dial(address: str, port: int, deadline: float, source: Source = ANYWHERE) -> Carrier:
     """Connect by the deadline (monotonic clock). Raises TimeoutError, SilentResolverError or OSError."""
-    addresses = resolve(address, port, deadline)
+    addresses = [
+        one for one in resolve(address, port, deadline) if source.family in (socket.AF_UNSPEC, one[0])
+    ]
     problem: OSError | None = None
     for number, (family, kind, protocol, _, place) in enumerate(addresses):
         stream = socket.socket(family, kind, protocol)
         try:
+            source.bind(stream)
             stream.settimeout(max(0.1, (deadline - time.monotonic()) / (len(addresses) - number)))
             stream.connect(place)
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

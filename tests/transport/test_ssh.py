@@ -302,6 +302,16 @@ def ssh_config(client):
     return lambda text: (client.home / ".ssh" / "config").write_bytes(text.encode("latin-1"))
 
 
+def test_a_connection_begins_where_the_configuration_says(client, ssh_host, ssh_config):
+    """As ssh's own does, by sshd's log; and no address of another family is used."""
+    ssh_config(alias(client, ssh_host, "BindAddress 127.0.0.9"))
+    client.ok("probe", "--host", "box")
+    assert "from 127.0.0.9 port" in (ssh_host.folder / "sshd.log").read_text()
+    ssh_config(alias(client, ssh_host, "AddressFamily inet6"))
+    done = client.run("probe", "--host", "box")
+    assert (done.returncode, "no TCP address" in done.stderr) == (4, True), done.stderr
+
+
 BAD_CONFIGS = {
     "Port abc": "abc",
     'UserKnownHostsFile "/a b': "quotes",

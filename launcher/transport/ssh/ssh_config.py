@@ -18,6 +18,7 @@ from typing import NamedTuple
 from launcher.errors import BadFileError
 from launcher.transport.ssh.ssh_files import USER_CONFIG
 from launcher.transport.ssh.ssh_lookup import config_errors, look_up_hint, lookup
+from launcher.transport.tcp import ANYWHERE, Family, Source
 from launcher.values.host import Host
 
 PLAIN_ALGORITHMS = (
@@ -41,6 +42,8 @@ OLD_CIPHERS = "aes128-cbc", "aes192-cbc", "aes256-cbc", "3des-cbc"
 LATER = {letter: f"\0{letter}" for letter in "HItfK"}
 """The placeholders for KnownHostsCommand's tokens that only the connection can fill in."""
 MAX_HOPS = 8
+_FAMILIES: dict[str, Family] = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
+"""AddressFamily -> its number."""
 
 
 class Hop(NamedTuple):
@@ -74,6 +77,7 @@ class Hop(NamedTuple):
     proxy_command: str | None
     key_library: str | None
     """A PKCS#11 library for hardware keys."""
+    source: Source = ANYWHERE
 
     @property
     def where(self) -> str:
@@ -182,6 +186,11 @@ def _hop(name: str, values: dict[str, str]) -> Hop:
         agent=None if agent in ("none", "") else os.path.expanduser(expand(agent)),
         proxy_command=None if command == "none" else expand(command),
         key_library=next(iter(paths("pkcs11provider")), None),
+        source=Source(
+            values.get("bindaddress"),
+            values.get("bindinterface"),
+            _FAMILIES.get(values.get("addressfamily", "any"), socket.AF_UNSPEC),
+        ),
     )
 
 

@@ -186,7 +186,7 @@ def _dial(hop: Hop, before: paramiko.Transport | None, deadline: float) -> Wire:
     if before is not None:
         left_s = max(0.1, deadline - time.monotonic())
         return Wire(before.open_channel("direct-tcpip", (hop.address, hop.port), ("", 0), timeout=left_s))
-    carrier = dial(hop.address, hop.port, deadline)
+    carrier = dial(hop.address, hop.port, deadline, hop.source)
     return Wire(carrier.stream, peer=carrier.peer)
 
 
