@@ -150,6 +150,11 @@ class RunRecord:
         """Return the parent run; `None` if the run has no parent, or if it has not been fetched yet."""
         return FolderStart.lenient(self._files.read_json("0001/attempt.json")).parent
 
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether the run reported a checkpoint to resume from, as far as its events are here."""
+        return any(event.kind == "checkpoint" for event in self.events())
+
     def events(self) -> Iterator[Event]:
         """Yield all fetched events, oldest folder first."""
         for name in self.event_files():

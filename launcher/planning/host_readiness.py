@@ -54,6 +54,10 @@ def disk_row(host: Host, facts: Facts) -> Prerequisite:
 
 def _environment_row(host: Host, facts: Facts) -> Prerequisite:
     if host.environment is not None:
+        if facts.interpreter is not None and facts.interpreter.error:
+            return Prerequisite.lacking(
+                "environment", f"yours, {host.environment}: {facts.interpreter.error}"
+            )
         return Prerequisite.ok("environment", f"yours, {host.environment}")
     if facts.uv is not None:
         return Prerequisite.ok("environment", f"made with uv {facts.uv.version or ''}".rstrip())

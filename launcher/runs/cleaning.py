@@ -61,6 +61,7 @@ def free(client: HostClient, local_copy: LocalCopy, lose: Loss, stage: Stage) ->
         if is_terminal(summary.state):
             _end_runtime(client, summary)
         _fetch_record(client, local_copy, lose)
+        _keep_end(local_copy, summary)
         try:
             with local_copy.alone("pull"):
                 freed = _remove(client, local_copy, lose, stage)
@@ -91,6 +92,18 @@ def _fetch_record(client: HostClient, local_copy: LocalCopy, lose: Loss) -> None
         return
     with contextlib.suppress(AgentError, RunError):
         refresh(client, local_copy, MAX_RECORD)
+
+
+def _keep_end(local_copy: LocalCopy, summary: Summary) -> None:
+    """Write an end that the host has only derived, e.g. from Slurm, into the local record, before its source is removed."""
+    last, folders = local_copy.record.last_state(), local_copy.files.numbered()
+    if last is None or not folders or is_terminal(last.state) or not is_terminal(summary.state):
+        return
+    name = f"{folders[-1]}/state.json"
+    ended = {"state": summary.state, "reason": summary.reason, "evidence": summary.evidence}
+    with local_copy.disk_errors(local_copy.folder):
+        state = {**local_copy.files.read_json(name), **ended}
+        local_copy.files.write(name, json.dumps(state).encode(), durably=True)
 
 
 def _end_runtime(client: HostClient, summary: Summary) -> None:

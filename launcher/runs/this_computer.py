@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import sys
@@ -54,13 +55,16 @@ def _program_row(name: str, without: str, mend: str) -> Prerequisite:
 
 
 def _keys_row(lookup: Lookup) -> Prerequisite:
-    """Return the row of the keys for ssh: their number in ssh-agent, the usual files, and the hosts' `identity_file`."""
+    """Return the row of the keys for ssh: their number in ssh-agent, the usual files, and those of the hosts' tables and of ssh's configuration."""
     socket = os.environ.get("SSH_AUTH_SOCK")
     held = agent_keys(socket) if socket else None
     files = [f"~/.ssh/{name}" for name in usual_key_files()]
     with contextlib.suppress(UsageError, BadFileError):  # the row of the settings names the invalid file
         named = sorted({host.identity_file for host in lookup.hosts.values() if host.identity_file})
-        files += [path for path in named if path not in files and Path(path).expanduser().is_file()]
+        named += re.findall(r"(?im)^\s*IdentityFile[ =]+\"?([^\s\"]+)", _ssh_config())
+        files += [
+            path for path in dict.fromkeys(named) if path not in files and Path(path).expanduser().is_file()
+        ]
     if socket and held is None:
         words = ", ".join(["ssh-agent does not answer", *files])
         return Prerequisite.unknown("ssh keys", words, "look   ssh-add -l")
@@ -69,6 +73,14 @@ def _keys_row(lookup: Lookup) -> Prerequisite:
         return Prerequisite.ok("ssh keys", ", ".join(found))
     words = f"{found[0]}, none of the usual files: a host over SSH needs a key"
     return Prerequisite.unknown("ssh keys", words, "make one   ssh-keygen -t ed25519")
+
+
+def _ssh_config() -> str:
+    """Return the text of the user's ssh configuration, without the files that it includes; empty without one."""
+    try:
+        return (Path.home() / ".ssh" / "config").read_text(errors="replace")
+    except OSError:
+        return ""
 
 
 def _torch() -> str | None:

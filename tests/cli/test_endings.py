@@ -29,3 +29,23 @@ def shown(reason, checkpoint, rents_at=None):
 )  # fmt: skip
 def test_a_resume_is_offered_only_where_it_can_help(reason, checkpoint, rents_at, command):
     assert shown(reason, checkpoint, rents_at).startswith(command)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "doubt"),
+    [
+        ({"loss": 0.2, "accuracy": 0.0}, "accuracy 0.00: at the end, no answer was right"),
+        ({"eval/exact_match": 0.0, "answer_rate": 0.0}, "eval/exact_match, answer_rate 0.00: "),
+        ({"loss": 0.0, "accuracy": 0.01, "inaccuracy": 0.0}, None),
+    ],
+)
+def test_a_success_without_one_right_answer_is_in_doubt(metrics, doubt):
+    state = RunState(state="succeeded", reason="completed")
+    result = Result(None, {}, None, metrics, None, 1.0)
+    progress = Progress(RUN, 60)
+    progress.step = 60
+    lines = [line.text.strip() for line in ending(RUN, state, result, progress, [])]
+    assert [line for line in lines if line.startswith("doubt")] == (
+        [] if doubt is None else [line for line in lines if line.startswith(f"doubt  {doubt}")]
+    )
+    assert lines[0].startswith("✓" if doubt is None else "!")

@@ -239,7 +239,7 @@ def _time(settings: SlurmSettings, partitions: Sequence[Partition], host: str) -
     shown = ", ".join(f"{one.name} allows {duration_text(one.max_time_s or 0)}" for one in partitions)
     message = f'{host}: time = "{settings.time}" is {duration_text(asked)}, and partition {shown}: sbatch would take the job, and never start it'
     largest = max(limit or 0 for limit in limits)
-    mend = f"--set slurm.time={largest / 60:.0f}     in minutes: Slurm starts the job again after each limit, until the run has ended"
+    mend = f"--set slurm.time={largest / 60:.0f}     in minutes: if the script resumes, Slurm starts its job again after each limit, until the run has ended"
     return [_refusal("time-over-limit", message, mend)]
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from launcher.cli.follow.progress import Progress, count
 from launcher.cli.output.figures import clock_text, size_text, value_text
 from launcher.runs.follow import evidence
+from launcher.runs.follow.own_checkpoint import newest_own
 from launcher.runs.follow.view import Result
 from launcher.values.record import RunState
 from launcher.values.states import Reason
@@ -20,8 +21,6 @@ LARGEST = 3
 """Number of downloaded files that are named."""
 LINE_CELLS = 200
 """Maximum length of a printed line in the report."""
-OWN_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
-"""The folder name of a checkpoint that the script saves itself, without the launcher's worker."""
 _RECOVER = {
     "interrupted": "continues from the last checkpoint",
     "card": "continues when a suitable card is free",
@@ -32,6 +31,12 @@ _RECOVER = {
     "rent": "continues on another host from the local checkpoint",
 }
 """The effect of `launch recover`, by the reason for which a run waits."""
+FEW_STEPS = 20
+"""A training of fewer steps need not have learnt anything."""
+_OF_RIGHT_ANSWERS = re.compile(
+    r"(?:^|[_/.])(?:accuracy|exact_match|answer_rate|f1|em|pass@1)$", re.IGNORECASE
+)
+"""The names of metrics that are a share of right answers."""
 _IF_IT_CAN = "continues, if its script can"
 
 
@@ -50,7 +55,9 @@ def ending(
     took = clock_text(result.seconds) if result.seconds is not None else ""
     rehearsed = ["rehearsed on a CPU"] if result.is_rehearsed else []
     has_succeeded = state.state == "succeeded"
-    doubt = evidence.doubt(state.evidence)
+    doubt = evidence.doubt(state.evidence) or (
+        _without_success(result) if has_succeeded and (progress.step or 0) >= FEW_STEPS else None
+    )
     if has_succeeded:
         outcome = ", ".join([*_outcome(progress, result), *rehearsed])
         yield StyledLine(f"  {'!' if doubt else '✓'} succeeded {took}   {outcome}".rstrip(), "bold")
@@ -161,18 +168,11 @@ def _next(
 
 def _from_start(short: str, host: str, result: Result) -> Iterator[StyledLine]:
     """Yield the command that starts from step 0, and the path of the newest checkpoint that the script saved itself."""
-    saved = {
-        folder: int(found[1])
-        for path in result.home
-        for folder in path.parents
-        if (found := OWN_CHECKPOINT.fullmatch(folder.name))
-    }
-    why = "none of its checkpoints is launcher's" if saved else "it has saved no checkpoint"
+    saved = newest_own(result.home)
+    why = "none of its checkpoints is launcher's" if saved is not None else "it has saved no checkpoint"
     yield StyledLine(f"  next     launch rerun {short} --host {host}     from its start: {why}")
-    if saved:
-        yield StyledLine(
-            f"  its own  {shown_path(max(saved, key=lambda folder: saved[folder]))}   the newest"
-        )
+    if saved is not None:
+        yield StyledLine(f"  its own  {shown_path(saved)}   the newest")
 
 
 def home_lines(run: str, files: Mapping[Path, int]) -> Iterator[str]:
@@ -189,6 +189,14 @@ def shown_path(path: Path) -> str:
     """Return a path relative to the working directory if it lies below it, else the complete path."""
     here = Path(os.path.realpath("."))
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def _without_success(result: Result) -> str | None:
+    """Return the doubt about a run whose last share of right answers is exactly zero; None for any other run."""
+    zeros = [
+        name for name, value in result.metrics.items() if _OF_RIGHT_ANSWERS.search(name) and value == 0.0
+    ]
+    return f"{', '.join(zeros)} 0.00: at the end, no answer was right" if zeros else None
 
 
 def _outcome(progress: Progress, result: Result) -> list[str]:

@@ -171,7 +171,7 @@ def recover_on(client: HostClient, local_copy: LocalCopy, request: RecoverReques
 def _new_run(client: HostClient, local_copy: LocalCopy) -> str:
     """Return the command for a new run after an ended one: from its last checkpoint, if it has any."""
     refresh(client, local_copy)
-    if any(event.kind == "checkpoint" for event in local_copy.record.events()):
+    if local_copy.record.has_checkpoint:
         return f"a new run from its last checkpoint   launch resume {local_copy.short}"
     from launcher.copy.request import new_launch  # it loads planning, and few commands need this
 

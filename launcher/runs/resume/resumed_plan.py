@@ -10,8 +10,11 @@ from launcher.backends.registry import backend_of
 from launcher.base.toml import TomlTable
 from launcher.config import resolve, secret_values
 from launcher.copy import move_records
+from launcher.copy.request import new_launch
 from launcher.errors import BadFileError, InterruptedRunError, RunError, UsageError
 from launcher.planning.assembly import changed, job_of
+from launcher.runs.follow.own_checkpoint import newest_own
+from launcher.runs.pull.local_copies import LocalCopies
 from launcher.values.job import OF_ONE_KIND, Job
 from launcher.values.parsing import build, nearest
 from launcher.values.plan import Plan
@@ -132,8 +135,23 @@ def check_ended(summary: Summary, parent: LocalCopy, request: ResumeRequest) -> 
         )
     if state == State.SUCCEEDED and not request.settings:
         more = f"steps={2 * summary.step}" if summary.step and summary.step > 0 else "steps=…"
-        again = f"train further from its last checkpoint   launch resume {short} --set {more}     from its start   launch rerun {short}"
+        again = f"from its start   {new_launch(parent)}"
+        if parent.record.has_checkpoint:
+            again = f"train further from its last checkpoint   launch resume {short} --set {more}     {again}"
+        else:
+            again += own_words(parent)
         raise UsageError(f"{parent.run} has succeeded: nothing is left to do\n  {again}")
+
+
+def own_words(parent: LocalCopy) -> str:
+    """Return the lines about a run's own checkpoint, which launch cannot resume from; empty if it has none here."""
+    path = newest_own(LocalCopies(parent).files())
+    if path is None:
+        return ""
+    return (
+        f"\n  it saved its own   {path}: only the script can continue from that, by its own option"
+        "\n  the next time      launch --adapt …     then every checkpoint of a Trainer is one to resume from"
+    )
 
 
 def refuse_moved(client: HostClient, parent: LocalCopy) -> None:

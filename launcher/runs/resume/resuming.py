@@ -40,6 +40,7 @@ from launcher.runs.resume.resumed_plan import (
     check_ended,
     check_settings,
     keys_of,
+    own_words,
     refuse_moved,
 )
 from launcher.runs.resume.secret_consent import check_consent
@@ -99,9 +100,9 @@ def _resume(
         stage.text = client.about
     try:
         summary = known_summary(client, parent.run)
-        check_ended(summary, parent, request)
         refuse_moved(client, parent)
         refresh(client, parent)
+        check_ended(summary, parent, request)
         if lease is not None:
             from launcher.runs.rented.final_download import download_files  # few runs are on a rented machine
 
@@ -176,7 +177,7 @@ def _explained(error: AgentError, parent: LocalCopy) -> LaunchError:
     if error.code == "steps":
         return UsageError(f"{words}\n  train further   launch resume {short} --set steps=…")
     if error.code in ("no-checkpoint", "cannot-resume", "lost"):
-        return RunError(f"{words}\n  start again   {new_launch(parent)}")
+        return RunError(f"{words}\n  start again   {new_launch(parent)}{own_words(parent)}")
     if error.code in ("not-ended", "held", "changed"):
         return RunError(f"{words}\n  look   launch ps     again   launch resume {short}")
     return error
