@@ -61,7 +61,7 @@ def free(client: HostClient, local_copy: LocalCopy, lose: Loss, stage: Stage) ->
         if is_terminal(summary.state):
             _end_runtime(client, summary)
         _fetch_record(client, local_copy, lose)
-        _keep_end(local_copy, summary)
+        keep_end(local_copy, summary)
         try:
             with local_copy.alone("pull"):
                 freed = _remove(client, local_copy, lose, stage)
@@ -94,7 +94,7 @@ def _fetch_record(client: HostClient, local_copy: LocalCopy, lose: Loss) -> None
         refresh(client, local_copy, MAX_RECORD)
 
 
-def _keep_end(local_copy: LocalCopy, summary: Summary) -> None:
+def keep_end(local_copy: LocalCopy, summary: Summary) -> None:
     """Write an end that the host has only derived, e.g. from Slurm, into the local record, before its source is removed."""
     last, folders = local_copy.record.last_state(), local_copy.files.numbered()
     if last is None or not folders or is_terminal(last.state) or not is_terminal(summary.state):

@@ -24,11 +24,12 @@ from launcher.copy.local_copy import LocalCopy, local_copies
 from launcher.copy.printed_lines import parse_event
 from launcher.copy.run_id import RUN_ID, find, new_run_id
 from launcher.errors import ConnectionLostError, RunError, SeveralRunsError, UnknownNameError, UsageError
+from launcher.runs.cleaning import keep_end
 from launcher.runs.follow.refreshing import refresh
 from launcher.runs.follow.summaries import remembered
 from launcher.transport.channel import AgentReply
 from launcher.values.host import LOCAL, Host
-from launcher.values.record import Event
+from launcher.values.record import Event, Summary
 
 RUN = "0101-sft-w8q2"
 PLAN = SimpleNamespace(to_file=lambda: b"{}\n")
@@ -187,6 +188,20 @@ class Place:
         found.pop(".mirror.lock", None)
         assert found.pop("plan.json") == Path(self.run.plan).read_bytes()
         assert found == files_below(self.there)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "derived", "kept"),
+    [("resuming", "stopped", "stopped"), ("succeeded", "stopped", "succeeded"), ("resuming", "interrupted", "resuming")],
+)  # fmt: skip
+def test_an_end_that_only_the_host_can_derive_stays_after_the_removal(local_copy, recorded, derived, kept):
+    """As of a job that was cancelled in Slurm: nobody can ask for it afterwards."""
+    state = {"state": recorded, "reason": "ended-by-slurm", "step": 7}
+    local_copy.files.write("0001/state.json", json.dumps(state).encode())
+    keep_end(local_copy, Summary(run=RUN, state=derived, reason="cancelled-in-slurm"))
+    last = local_copy.record.last_state()
+    reason = "cancelled-in-slurm" if kept == "stopped" else "ended-by-slurm"
+    assert (last.state, last.reason, last.step) == (kept, reason, 7)
 
 
 @pytest.fixture
