@@ -5,7 +5,6 @@ A loop writes its error on other data at its end. It differs by at most 1 % from
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 from testbed.tables import mostly_long
@@ -14,7 +13,6 @@ from worker.test_adaptation import describe, environment
 
 pytestmark = pytest.mark.training
 
-TESTS = Path(__file__).parents[1]
 BEGIN = """
 import json, torch
 torch.manual_seed(0)

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from launcher_worker.guard.torch_hooks import has_closure
 
 WORKER = Path(__file__).parents[2] / "launcher" / "worker"
 pytestmark = pytest.mark.training
@@ -157,3 +158,11 @@ def test_a_script_that_trains_nothing_opens_no_connection(start, agent):
     """It may be an evaluation, or a server."""
     assert start(ONLY_READS) == "torch.Size([1, 2])\n"
     assert agent.connections == []
+
+
+def test_a_step_that_is_given_no_closure_by_name_or_place_has_none():
+    """accelerate hands None on."""
+    assert not has_closure(("optimizer", None), {})
+    assert not has_closure(("optimizer",), {"closure": None})
+    assert has_closure(("optimizer", print), {})
+    assert has_closure(("optimizer",), {"closure": print})

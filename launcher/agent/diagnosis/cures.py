@@ -156,13 +156,13 @@ _DATA = (
     ),
     _rule(
         r"Dataset scripts are no longer supported",
-        "datasets 4 runs no loading scripts",
+        "datasets 4 does not run loading scripts",
         "load the files themselves (parquet, json), or   launch --with 'datasets<4'",
     ),
     _rule(
         r"contains custom code which must be executed|requires you to execute the (?:configuration|dataset script)|"
         r"pass the argument `?trust_remote_code=True",
-        "the model or dataset brings code of its own, which runs only if you agree",
+        "the model or dataset contains code, which runs only if you agree",
         "read that code, then   trust_remote_code=True",
     ),
     _rule(
@@ -242,7 +242,7 @@ _TRAINING = (
     _rule(
         r"backward through the graph a second time",
         "the graph of this loss was freed by its first backward pass",
-        "compute the loss again in each step; detach what is carried from step to step: state.detach()",
+        "compute the loss again in each step; detach the state that one step passes to the next: state.detach()",
     ),
     _rule(
         r"grad can be implicitly created only for scalar outputs",
@@ -287,7 +287,7 @@ _TRAINING = (
     ),
     _rule(
         r"daemonic processes are not allowed to have children",
-        "a loader's worker starts processes of its own",
+        "a loader's worker starts more processes",
         "num_workers=0, or no multiprocessing in the dataset",
     ),
 )
@@ -493,7 +493,7 @@ _HOST = (
     _rule(
         r"Read-only file system",
         "the script writes to a folder that is read-only there",
-        "write below the current folder, which comes home, or to a folder in /tmp",
+        "write below the current folder, which is downloaded, or to a folder in /tmp",
     ),
     _rule(
         r"CERTIFICATE_VERIFY_FAILED|certificate verify failed",

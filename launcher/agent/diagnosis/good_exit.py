@@ -221,10 +221,7 @@ def diagnose_log(log: AnyLog) -> Diagnosis:
     found = diagnose_lines(lines, END_UNKNOWN)
     if reading.doubt is not None:
         return found if found.number is not None else _as_diagnosis(reading.doubt, reading.number)
-    lost, has_learnt = _losses(file)
-    if lost is not None and not has_learnt and found.number is None:
-        row = BY_NAME["not-learning"]
-        return Diagnosis(row.name, lost.line, _number_of(file, lost.line), _ALL_ZERO, row.mend)
+    lost = _losses(file).last
     if lost is not None and not lost.is_finite:
         row = BY_NAME["nan-divergence"]
         by_value = Diagnosis(row.name, lost.line, _number_of(file, lost.line), row.why, row.mend)

@@ -258,8 +258,9 @@ def choose_profile(
 
 def of_software(facts: Facts) -> str:
     """Return a host's Python, container engines and free disk space in one line."""
-    version = facts.interpreter.version if facts.interpreter else None
-    error = facts.interpreter.error if facts.interpreter else None
+    version, error = (
+        (facts.interpreter.version, facts.interpreter.error) if facts.interpreter else (None, None)
+    )
     python = f"Python {version}" if version else f"no usable Python{f' ({error})' if error else ''}"
     engines = [
         f"{engine.name.title()} {engine.version}"

@@ -43,7 +43,7 @@ ESTIMATED_NAMES = (
     "teacher",
     "teacher_dtype",
 )
-"""The settings that the estimate of memory uses, whatever the script does with them."""
+"""The settings that the memory estimate uses, even if the script ignores them."""
 
 
 class Workload(NamedTuple):

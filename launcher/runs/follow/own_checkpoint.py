@@ -10,7 +10,7 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 
 
 def newest_own(files: Iterable[Path]) -> Path | None:
-    """Return the folder of the newest checkpoint that some of these files belong to; None if there is none."""
+    """Return the folder of the newest checkpoint among these files; None without one."""
     saved = {
         folder: int(found[1])
         for path in files

@@ -114,7 +114,7 @@ def of_bfloat16_in_numpy():
     torch.ones(1, dtype=torch.bfloat16).numpy()
 
 
-def of_pickled_objects(folder="/tmp"):
+def of_pickled_objects():
     import argparse
     import tempfile
 

@@ -6,20 +6,12 @@ by an eps that float16 cannot hold. Other weights are stepped as they are.
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Any
 
+from ..guard.optimizers import has_tiny_eps
 from ..shield import shielded
 from ..values import knobs
 from .changes import changes
-
-SMALLEST_NORMAL = 2.0**-14
-"""The smallest number that float16 holds with all of its digits."""
-
-
-def needs_wide_step(group: Mapping[str, Any]) -> bool:
-    """Return whether an optimizer would divide the updates of float16 weights by an eps that float16 cannot hold."""
-    eps = group.get("eps")
-    return isinstance(eps, float) and eps < SMALLEST_NORMAL
 
 
 class WideSteps:
@@ -48,7 +40,7 @@ class WideSteps:
         if has_closure or knobs().peek.precision.trainable_dtype != "float32":
             return
         for group in optimizer.param_groups:
-            for part in group["params"] if needs_wide_step(group) else ():
+            for part in group["params"] if has_tiny_eps(group) else ():
                 if str(part.dtype) == "torch.float16":
                     self._widen_one(part)
         if self._narrow:

@@ -13,6 +13,7 @@ import weakref
 from typing import Any, List, Set
 
 from ..channel import process_channel
+from ..precision.preparation import is_half
 from ..shield import SOURCE, shielded
 from ..unsaved_hook import UnsavedHook
 from ..values import knobs
@@ -139,8 +140,9 @@ class ModelSearch:
             return inputs
         converted = adapt_model(module)
         planned_scaler.follow_model(module)
-        planned_scaler.follow_inputs(inputs)
-        module.register_forward_pre_hook(UnsavedHook(_note_inputs))
+        if knobs().peek.precision.scaler:
+            planned_scaler.follow_inputs(inputs)
+            module.register_forward_pre_hook(UnsavedHook(_note_inputs))
         if knobs().peek.precision.autocast_dtype is not None:
             implicit = ImplicitAutocast(self._torch)
             module.register_forward_pre_hook(UnsavedHook(implicit.enter))
@@ -190,7 +192,7 @@ class ImplicitAutocast:
 def widened(torch: Any, value: Any) -> Any:
     """Return a value with its half-precision tensors as float32, also inside lists, tuples and dictionaries."""
     if isinstance(value, torch.Tensor):
-        return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+        return value.float() if is_half(value) else value
     if isinstance(value, dict):  # changed in place: transformers' outputs are dictionaries of a special type
         for name in value:
             value[name] = widened(torch, value[name])

@@ -68,12 +68,11 @@ class PlannedScaler:
 
     def follow_inputs(self, inputs: Any) -> None:
         """Note the inputs of a model whose gradients the script wants."""
-        if knobs().peek.precision.scaler:
-            self._inputs = [
-                weakref.ref(one)
-                for one in inputs
-                if isinstance(one, self._torch.Tensor) and one.is_leaf and one.requires_grad
-            ]
+        self._inputs = [
+            weakref.ref(one)
+            for one in inputs
+            if isinstance(one, self._torch.Tensor) and one.is_leaf and one.requires_grad
+        ]
 
     def leave_off(self) -> None:
         """Scale nothing from now on."""

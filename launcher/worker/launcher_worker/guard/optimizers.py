@@ -88,16 +88,21 @@ class LearningRates:
         return (rate if math.isfinite(rate) else None), is_rated
 
 
+def has_tiny_eps(group: Mapping[str, Any]) -> bool:
+    """Return whether a group's eps is below float16's smallest normal number."""
+    eps = group.get("eps")
+    return isinstance(eps, float) and eps < 2**-14
+
+
 def check_eps(optimizer: Any) -> None:
     """Raise RuntimeError if an optimizer of float16 values has an eps below float16's smallest normal number."""
     import torch
 
     for group in optimizer.param_groups:
-        eps = group.get("eps")
         has_half = any(part.requires_grad and part.dtype == torch.float16 for part in group["params"])
-        if isinstance(eps, float) and eps < 2**-14 and has_half:
+        if has_half and has_tiny_eps(group):
             raise RuntimeError(
-                f"eps {eps:g} is below the smallest normal number of float16, and the update divides by it: "
+                f"eps {group['eps']:g} is below the smallest normal number of float16, and the update divides by it: "
                 "train float32 weights, because no eps is right for float16 weights"
             )
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import Any, Callable, List, Optional, Protocol
+from typing import Any, Callable, List, Mapping, Optional, Protocol, Sequence
 
 from ..unsaved_hook import UnsavedHook
 
@@ -78,12 +78,17 @@ def allow_casts() -> None:
     _no_casts.clear()
 
 
+def has_closure(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Return whether a step, by the arguments that torch gives its hooks, has a closure; accelerate passes None."""
+    closures = (*args[1:], kwargs.get("closure"))  # the first argument is the optimizer
+    return any(closure is not None for closure in closures)
+
+
 def _hook_optimizers(listener: StepListener) -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     def before(optimizer: Any, args: Any, kwargs: Any) -> None:
-        closures = (*args[1:], kwargs.get("closure"))  # the first argument is the optimizer
-        listener.before_step(optimizer, has_closure=any(closure is not None for closure in closures))
+        listener.before_step(optimizer, has_closure=has_closure(args, kwargs))
 
     register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(lambda optimizer, _args, _kwargs: listener.after_step(optimizer))

@@ -20,6 +20,7 @@ import weakref
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set
 
 from ..channel import process_channel, rank, send
+from ..guard.torch_hooks import has_closure
 from ..shield import SOURCE, shielded
 from .precision_seen import (
     Backward,
@@ -111,7 +112,7 @@ class PrecisionWatch:
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """Observe a step that begins, unless a closure computes its gradients later."""
-        self._has_closure = len(args) > 1 or kwargs.get("closure") is not None  # the first is the optimizer
+        self._has_closure = has_closure(args, kwargs)
         if not self._has_closure:
             self.see_step(optimizer)
 
