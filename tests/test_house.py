@@ -469,6 +469,7 @@ OPENING = {
     "making/scratch_folder.py": "a new file in a new folder",
     "store/outputs.py": "folders and files below a descriptor, through no link",
     "store/inheritance.py": "checkpoints",
+    "store/script_checkpoint.py": "new files of a run that has not begun",
     "store/tree_files.py": "the store",
     "store/uploads.py": "the store",
     "store/worker_folder.py": "the agent's own folder",

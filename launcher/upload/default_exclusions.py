@@ -38,6 +38,11 @@ _DER = re.compile(
     re.DOTALL,
 )
 """The first bytes of a private key in DER. A certificate or a public key begins otherwise."""
+_GIT_TOKEN = re.compile(
+    rb"^\s*(?:extraheader\s*=|(?:push)?url\s*=\s*https?://(?:[^/\s@:]*:[^/\s@]+|[^/\s@:]{20,})@)",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""A line of a git configuration with a token or password: a URL with it, or a header for a server."""
 _BYTE_ORDER_MARK = re.compile(rb"\xef\xbb\xbf|\xff\xfe|\xfe\xff")
 _JSON_OBJECT = re.compile(rb"\s*\{")
 _TOKEN_KEYS = (b"refresh_token", b"refreshToken", b"service_account")
@@ -122,7 +127,7 @@ def sample(file: IO[bytes], size: int) -> bytes:
 
 
 def holds_private_key(content: bytes) -> bool:
-    """Return whether the sample of a file is a private key, or a cloud service's token in a JSON file.
+    """Return whether the sample of a file is a private key, a cloud service's token in JSON, or a git configuration with a token.
 
     A key is in PEM, possibly after other lines, in the formats of PuTTY or age, or in DER. Text may be UTF-8
     or UTF-16.
@@ -141,6 +146,8 @@ def holds_private_key(content: bytes) -> bool:
     if b"PuTTY-User-Key-File-" in text and _PUTTY.search(text) is not None:
         return True
     if b"AGE-SECRET-KEY-" in text and _AGE.search(text) is not None:
+        return True
+    if (b'[remote "' in text or b"[http" in text) and _GIT_TOKEN.search(text) is not None:
         return True
     return (
         _JSON_OBJECT.match(text) is not None

@@ -23,7 +23,7 @@ from launcher.upload.default_exclusions import SAMPLE, holds_private_key, sample
 
 FIELDS = 6
 """The number of fields of a file: size, two times and inode as read, whether it is a private key, SHA-256."""
-RULES = 2
+RULES = 3
 """The version of the rules for private keys.
 
 Increase it when the rules change, so that files are checked again.

@@ -211,7 +211,7 @@ class Job(StrictModel):
     """Starts of the training within one run."""
     restart: bool = False
     """Allow a second start of a script that does not resume through the worker. Such a
-    script resumes from its own file, or begins again.
+    script resumes from its own file, or begins again; a `Trainer` of transformers gets its last checkpoint.
     """
     hang_minutes: Minutes | None = None
     """Minutes of silence that count as a hang; by default 30 times the median step, but at least 15 minutes.

@@ -32,6 +32,44 @@ def test_a_resume_is_offered_only_where_it_can_help(reason, checkpoint, rents_at
 
 
 @pytest.mark.parametrize(
+    ("reason", "is_trainers", "command"),
+    [
+        ("signal", True, "resume   launch resume w8q2     from its own out/checkpoint-20"),
+        (
+            "signal",
+            False,
+            "resume   launch resume w8q2 -- COMMAND     with your script's option that loads out/ch",
+        ),
+        ("user-code-error", True, "next     launch logs w8q2"),
+    ],
+)
+def test_a_resume_from_a_scripts_own_checkpoint_is_offered(reason, is_trainers, command):
+    own = {"path": "out/checkpoint-20", "step": 20, "is_trainers": is_trainers}
+    evidence = {"own_checkpoint": own, "class": reason, "why": "x"}
+    state = RunState(state="failed", reason=reason, evidence=evidence)
+    lines = ending(RUN, state, Result(None, {}, None, {}, None, 1.0), Progress(RUN, 60), [])
+    assert [line.text.strip() for line in lines][-1].startswith(command)
+
+
+@pytest.mark.parametrize(
+    ("own", "command"),
+    [
+        (("out/model.bin", False), "launch resume w8q2 -- COMMAND     does what follows its training, beside out/model.bin and the other files that it wrote"),
+        (("out/checkpoint-60", True), "launch resume w8q2     from its own out/checkpoint-60, to do what follows its training"),
+    ],
+)  # fmt: skip
+def test_a_failure_after_the_training_offers_only_the_rest(own, command):
+    """An upload that found no network, for example: the training need not be repeated."""
+    found = {"path": own[0], "step": 60, "is_trainers": own[1]}
+    evidence = {"own_checkpoint": found, "class": "network", "why": "x"}
+    state = RunState(state="failed", reason="network", evidence=evidence)
+    progress = Progress(RUN, 60)
+    progress.step = 60
+    lines = ending(RUN, state, Result(None, {}, None, {}, None, 1.0), progress, [])
+    assert [line.text.strip() for line in lines][-1] == f"resume   {command}"
+
+
+@pytest.mark.parametrize(
     ("metrics", "doubt"),
     [
         ({"loss": 0.2, "accuracy": 0.0}, "accuracy 0.00: at the end, no answer was right"),

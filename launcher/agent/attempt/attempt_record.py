@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Optional, Sequence
 from ..diagnosis import remedy
 from ..liveness.run_state import probe_of
 from ..record.rundir import VERSION, RecordFolder, Run, place_of
-from ..store import checkpoints
+from ..store import checkpoints, script_checkpoint
 from ..system import process
 from .hook_parts import imitates_card
 
@@ -84,6 +84,7 @@ def compose(basis: Basis, folder: RecordFolder, attempt: int) -> AttemptRecord:
         "trial": basis.trial,
         "guard": "warn" if plan.get("guard") == "warn" else "end",
         "checkpoint": checkpoints.describe(basis.checkpoint),
+        "own_checkpoint": _trainers_checkpoint(basis),
         "split": {**plan["split"], **split} if plan.get("split") else None,
         "steps": plan.get("steps"),
         "port": _free_port(),
@@ -106,6 +107,18 @@ def compose(basis: Basis, folder: RecordFolder, attempt: int) -> AttemptRecord:
             "cache": run.cache,
         },
     }
+
+
+def _trainers_checkpoint(basis: Basis) -> Optional[str]:
+    """Return the path of the checkpoint that the start-up hook passes to the script's own Trainer; None without one.
+
+    It does so in a run that continues another one, and if the job says that the script may start again.
+    """
+    plan, parent = basis.plan, basis.prepared.get("parent") or {}
+    if plan.get("inject") is not True or not (parent.get("is_trainers") or plan.get("restart") is True):
+        return None
+    own = script_checkpoint.newest(basis.run, 0)
+    return basis.run.code.below(own.path) if own is not None and own.is_trainers else None
 
 
 def _adaptation(plan: PlanRecord, accumulation: int) -> AdaptationRecord:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, List
 
 if TYPE_CHECKING:
-    from ..record.run_records import PlanRecord
+    from ..record.run_records import AttemptRecord, PlanRecord
 
 
-def hook_parts(plan: PlanRecord) -> List[str]:
-    """Return the names of the parts, for the variable LAUNCH_HOOK."""
+def hook_parts(plan: PlanRecord, attempt: AttemptRecord) -> List[str]:
+    """Return the names of the parts, for the variable LAUNCH_HOOK. `attempt` is the attempt's record."""
     parts = {
         "rehearse": imitates_card(plan),
         "adapt": plan.get("adapt") is True,
+        "resume": attempt.get("own_checkpoint") is not None,
         "observe": plan.get("inject") is True,
     }
     return [name for name, is_on in parts.items() if is_on]

@@ -488,7 +488,8 @@ _HOST = (
     _rule(
         r"Command '?\[?'git'|not a git repository",
         "the script asks git about its repository, and launch does not send the folder .git",
-        "pass it as a variable   -e COMMIT=$(git rev-parse HEAD)     and read os.environ['COMMIT']",
+        "pass it as a variable   -e COMMIT=$(git describe --always --dirty)     and read os.environ['COMMIT']; "
+        "or send .git: a line !.git/ in .launchignore",
     ),
     _rule(
         r"Read-only file system",

@@ -67,6 +67,9 @@ _UNLABELLED = re.compile(rb"\btrain: Scanning[^\r\n]*\b0 images, [1-9]\d* backgr
 _NO_LABELS = "the dataset has images, and not one label: the labels are not where the loader looks for them"
 _MIN_ZEROS = 6
 """Fewer zeros, of losses and gradient norms, say nothing."""
+_FLAT = "the loss is %.4g from the first step to the last: nothing was learnt. exp(%.4g) is %s, so for a model with a vocabulary of that size each answer is a guess"
+_MIN_FLAT, _FLAT_WITHIN, _MIN_FLAT_LOSS = 30, 0.005, 1.0
+"""A loss is flat if this many values lie within this share of the largest. A small loss may be flat because all is learnt."""
 _IF_GOOD = "; with exit status 0, the lines after it would count as continued work"
 _LAST_ERROR = "the log ends with this error, although the exit status is 0"
 
@@ -162,15 +165,13 @@ def _is_judged_by_value(found: Diagnosis) -> bool:
 
 
 def _lost(log: LogFile) -> LogReading:
-    """Return a doubt if the last training loss is not finite, or if all were exactly zero.
+    """Return a doubt if the last training loss is not finite, or if the losses were all exactly zero or never changed.
 
     A certain divergence is found elsewhere, from the whole log.
     """
-    last, has_learnt = _losses(log)
-    if last is not None and not has_learnt:
-        return LogReading(
-            doubt=Doubt("not-learning", last.line, _ALL_ZERO), number=_number_of(log, last.line)
-        )
+    last, why = _losses(log)
+    if last is not None and why is not None:
+        return LogReading(doubt=Doubt("not-learning", last.line, why), number=_number_of(log, last.line))
     if unlabelled := _UNLABELLED.search(log.end(_MAX_BYTES)):
         line = unlabelled[0].decode("utf-8", "replace").strip()
         return LogReading(doubt=Doubt("not-learning", line, _NO_LABELS), number=_number_of(log, line))
@@ -181,20 +182,28 @@ def _lost(log: LogFile) -> LogReading:
 
 
 class _Losses(NamedTuple):
-    """The last training loss of a log, and whether its losses and gradient norms, and its rates, were not all exactly zero."""
+    """The last training loss of a log, and why its losses show that nothing was learnt; None if they do not."""
 
     last: Optional[LastLoss]
-    has_learnt: bool
+    why_unlearnt: Optional[str]
 
 
 def _losses(log: LogFile) -> _Losses:
     """Read the training losses at the end of a log."""
     scanner = LogScanner()
     found = scanner.feed(log.end(_MAX_BYTES)) + scanner.finish()
-    losses = _values(found, ("loss", "train_loss", "grad_norm"))
+    losses = _values(found, ("loss", "train_loss"))
     rates = _values(found, ("learning_rate", "lr"))
-    has_learnt = (len(losses) < _MIN_ZEROS or any(losses)) and (len(rates) < _MIN_ZEROS or any(rates))
-    return _Losses(scanner.last_loss, has_learnt)
+    if any(map(_are_zero, ([*losses, *_values(found, ("grad_norm",))], rates))):
+        return _Losses(scanner.last_loss, _ALL_ZERO)
+    if len(losses) >= _MIN_FLAT and _MIN_FLAT_LOSS < max(losses) < min(losses) * (1 + _FLAT_WITHIN):
+        size = "%.0f" % math.exp(losses[-1]) if losses[-1] < math.log(1e6) else "beyond any"
+        return _Losses(scanner.last_loss, _FLAT % (losses[-1], losses[-1], size))
+    return _Losses(scanner.last_loss, None)
+
+
+def _are_zero(values: List[float]) -> bool:
+    return len(values) >= _MIN_ZEROS and not any(values)
 
 
 def _values(found: Iterable[LoggedMetric], names: Collection[str]) -> List[float]:

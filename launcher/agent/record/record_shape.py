@@ -200,7 +200,8 @@ ATTEMPT: Shape = {
     "job_id": _text,
     "runtime": table_of(RUNTIME),
     "parent": table_of(
-        {"run": _text, "checkpoint": _text, "step": _whole}, required=("run", "checkpoint", "step")
+        {"run": _text, "checkpoint": _text, "step": _whole, "is_trainers": _flag},
+        required=("run", "checkpoint", "step"),
     ),
     "changes": _table,
 }

@@ -212,11 +212,16 @@ class AgentProcessRecord(TypedDict, total=False):
 
 
 class ParentRecord(TypedDict, total=False):
-    """The checkpoint of another run from which a run starts."""
+    """The checkpoint of another run from which a run starts.
+
+    It is a name in the run's checkpoints, or for a script's own checkpoint the path below its code.
+    `is_trainers`: transformers' Trainer saved it, so the start-up hook passes it to the Trainer.
+    """
 
     run: str
     checkpoint: str
     step: int
+    is_trainers: bool
 
 
 class AgentEndRecord(TypedDict, total=False):
@@ -304,6 +309,7 @@ class AttemptRecord(TypedDict, total=False):
     trial: Optional[WorkerTrialRecord]
     guard: str
     checkpoint: Optional[CheckpointRecord]
+    own_checkpoint: Optional[str]
     split: Optional[SplitRecord]
     steps: Optional[int]
     port: int

@@ -242,3 +242,19 @@ def status_of(path: str) -> os.stat_result:
     """Return the status of a path; below a run, follow no link. Raises OSError."""
     with opened_folder(parent_of(path)) as folder:
         return os.stat(os.path.basename(path), dir_fd=folder, follow_symlinks=not isinstance(path, RunPath))
+
+
+def link_regular(source: RunPath, copy: str) -> bool:
+    """Hard-link a file; return False if it is behind a link, or if the file systems do not allow it.
+
+    A link's target may be any file of the user. Its contents must be compared, so it is copied.
+    """
+    try:
+        with opened_folder(parent_of(source)) as folder:
+            os.link(os.path.basename(source), copy, src_dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return False
+    if not os.path.islink(copy):
+        return True
+    os.unlink(copy)
+    return False

@@ -135,7 +135,7 @@ class _Member:
             attempt=self._folder.path,
             socket=socket_path,
             stacks=self._node.stacks,
-            hook=hook_parts(plan),
+            hook=hook_parts(plan, record),
             rendezvous=rendezvous,
         )
         before = words_of(run, plan, socket_path)

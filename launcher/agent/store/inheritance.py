@@ -1,4 +1,4 @@
-"""A run's inheritance from its parent, the run that it continues: newest intact checkpoint, code and data.
+"""A run's inheritance from its parent, the run that it continues: newest checkpoint, code and data.
 
 The parent has ended on this host, and is never written to. A checkpoint's files get a second hard link in the
 child, or are copied, so that either run can be removed without harm to the other.
@@ -18,9 +18,10 @@ from ..diagnosis import remedy
 from ..liveness import run_state
 from ..record.files import read_json, remove_folder, sync_folder
 from ..record.locks import is_locked
+from ..record.run_progress import progress_of
 from ..record.rundir import TERMINAL, RecordFolder, Run
-from ..record.safe_open import RunPath, opened_folder, parent_of
-from . import checkpoints
+from ..record.safe_open import RunPath, link_regular
+from . import checkpoints, script_checkpoint
 from .manifest import Manifest, check, read_manifest, shared_modes_of
 from .store import Store
 
@@ -70,11 +71,13 @@ def inherit(
     ParentError.
     """
     check_ended(parent)
+    if not resumes(parent):
+        return _inherit_own(parent, child, prepared, store, asked)
+    if "command" in asked:
+        words = "the script of run %s continues from launcher's checkpoint: a resumed run keeps its command"
+        raise ParentError("command", words % parent.id)
     in_force = remedy.in_force(parent.newest_records())
     sealed = _unspoilt(parent, in_force)
-    if not resumes(parent):
-        words = "the script of run %s never called worker.resume_from(): it would start at step 1 again"
-        raise ParentError("cannot-resume", words % parent.id)
     step, path, passed_over = _newest_whole(parent, sealed)
     steps = child.read_plan().get("steps")
     if steps is not None and steps <= step:
@@ -92,6 +95,30 @@ def inherit(
     child.write_prepared(prepared, {**child.prepared(), "parent": origin, "changes": changes})
     _place(parent, child, store)
     return {"parent": origin, "changes": changes, "passed_over": passed_over}
+
+
+def _inherit_own(
+    parent: Run, child: Run, prepared: RecordFolder, store: Store, asked: Collection[str]
+) -> InheritedCheckpoint:
+    """Give a new run the files that its parent's script wrote, for a script that does not use the worker."""
+    plan = parent.read_plan()
+    step = progress_of(parent, is_live=False).step or 0
+    finds_it = "command" in asked or plan.get("restart") is True
+    own = script_checkpoint.newest(parent, step)
+    if own is None and finds_it:
+        own = script_checkpoint.newest_file(parent, step)
+    if own is None:
+        words = "the script of run %s never called worker.resume_from(), and left no checkpoint of its own"
+        raise ParentError("cannot-resume", words % parent.id)
+    if not finds_it and not (own.is_trainers and plan.get("inject")):
+        words = "only the script of run %s can continue from %s, by an option of its own"
+        raise ParentError("own-checkpoint", words % (parent.id, own.path))
+    origin: ParentRecord = {"run": parent.id, "checkpoint": own.path, "step": own.step}
+    origin["is_trainers"] = own.is_trainers
+    child.write_prepared(prepared, {**child.prepared(), "parent": origin, "changes": {}})
+    _place(parent, child, store)
+    script_checkpoint.hand_on(parent, child)
+    return {"parent": origin, "changes": {}, "passed_over": []}
 
 
 # whether the parent can be continued
@@ -206,7 +233,7 @@ def take_over(path: str, target: str, *, links: bool) -> None:
 
     def put(name: str, entry: Mapping[str, Any], copy: str) -> None:
         source = top.below(name)
-        if not (links and _is_linked(source, copy)):
+        if not (links and link_regular(source, copy)):
             copy_checked(source, copy, entry["sha256"])
 
     manifest = functools.partial(copy_checked, os.path.join(path, checkpoints.MANIFEST))
@@ -238,22 +265,6 @@ def publish(
         sync_folder(written)
     os.rename(hidden, target)
     sync_folder(folder)
-
-
-def _is_linked(source: RunPath, copy: str) -> bool:
-    """Hard-link a file; return False if it is behind a link, or if the file systems do not allow it.
-
-    A link's target may be any file of the user. Its contents must be compared, so it is copied.
-    """
-    try:
-        with opened_folder(parent_of(source)) as folder:
-            os.link(os.path.basename(source), copy, src_dir_fd=folder, follow_symlinks=False)
-    except OSError:
-        return False
-    if not os.path.islink(copy):
-        return True
-    os.unlink(copy)
-    return False
 
 
 def copy_checked(source: str, copy: str, sha256: str | None = None) -> None:

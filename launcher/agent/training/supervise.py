@@ -44,7 +44,7 @@ from ..record.files import REFUSED, sync_tree
 from ..record.rundir import SESSION_LIMIT, TERMINAL, RecordFolder, Run
 from ..record.safe_open import unlink
 from ..record.strict_json import JsonObject
-from ..store import checkpoints, code_sync
+from ..store import checkpoints, code_sync, script_checkpoint
 from ..store.manifest import ShippingError
 from ..store.secret_end import forget_secrets
 from ..system import oom
@@ -346,7 +346,7 @@ class Supervisor:
             attempt=self.account.folder.path,
             socket=socket_path,
             stacks=self.account.folder.stacks,
-            hook=hook_parts(self.plan),
+            hook=hook_parts(self.plan, self.record),
         )
         before = words_of(run, self.plan, socket_path)
         python = PYTHON if before else interpreter_of(runtime)
@@ -554,7 +554,7 @@ class Supervisor:
         if not self.account.has_begun:  # nothing was trained: the last step is that of an earlier attempt
             self.progress.step, self.progress.loss, _ = self.history.progress
         if state in TERMINAL:
-            evidence = {**evidence, **self._send_notice(state, reason)}
+            evidence = {**evidence, **self._own_checkpoint(), **self._send_notice(state, reason)}
         self.account.record("state", {"state": state, "reason": reason, "evidence": evidence})
         with self.run_time.paused():  # the run has ended, though its disk may be full
             while not (self.account.flush() and self._is_recorded(state, reason, evidence, **more)):
@@ -600,6 +600,16 @@ class Supervisor:
                 "mend": "check the disk of this host",
             }
         return {}
+
+    def _own_checkpoint(self) -> JsonObject:
+        """Return the script's own checkpoint as evidence; after a whole training, else the last file that it wrote."""
+        if self.progress.uses_worker:
+            return {}
+        step = self.progress.step or 0
+        own = script_checkpoint.newest(self.run, step)
+        if own is None and self.progress.has_ended:
+            own = script_checkpoint.newest_file(self.run, step)
+        return {"own_checkpoint": own._asdict()} if own is not None else {}
 
     def _send_notice(self, state: str, reason: str) -> dict[str, str]:
         """Run the job's command for the end, or call its webhook; return the failure as evidence."""

@@ -90,7 +90,7 @@ def ending(
     if problem := evidence.not_sent(state.evidence):
         yield StyledLine(f"    ! on_end: {problem[:LINE_CELLS]}")
     yield from _at_home(run, result)
-    yield from _next(short, state, result, progress.steps, has_doubt=bool(doubt))
+    yield from _next(short, state, result, progress, has_doubt=bool(doubt))
 
 
 def _at_home(run: str, result: Result) -> Iterator[StyledLine]:
@@ -111,9 +111,9 @@ def _at_home(run: str, result: Result) -> Iterator[StyledLine]:
 
 
 def _next(
-    short: str, state: RunState, result: Result, steps: int | None, *, has_doubt: bool
+    short: str, state: RunState, result: Result, progress: Progress, *, has_doubt: bool
 ) -> Iterator[StyledLine]:
-    """Yield the commands to type next. `steps` is the number of the run's last step, if it is known."""
+    """Yield the commands to type next."""
     name = state.state
     if name == "succeeded":
         if result.unsound is not None:
@@ -158,12 +158,30 @@ def _next(
             yield StyledLine(
                 f"  rerun    launch rerun {short}{there}     with your corrected code, from its start"
             )
-        elif steps is not None and saved >= steps:
+        elif progress.steps is not None and saved >= progress.steps:
             yield StyledLine(
                 f"  rerun    launch rerun {short}{there}     from its start: its last step is done"
             )
         else:
             yield StyledLine(f"  resume   launch resume {short}{there}     from step {saved}")
+    elif name in ("failed", "stopped") and state.reason != Reason.USER_CODE_ERROR and result.rents_at is None:
+        yield from _from_own(short, state, progress)
+
+
+def _from_own(short: str, state: RunState, progress: Progress) -> Iterator[StyledLine]:
+    """Yield the command that continues beside the files that the script wrote, if it can do so."""
+    own = evidence.own_checkpoint(state.evidence)
+    has_trained = progress.steps is not None and (progress.step or 0) >= progress.steps
+    if own is None:
+        return
+    if own.is_trainers:
+        rest = ", to do what follows its training" if has_trained else ""
+        yield StyledLine(f"  resume   launch resume {short}     from its own {own.path}{rest}")
+        return
+    words = f"with your script's option that loads {own.path}"
+    if has_trained:
+        words = f"does what follows its training, beside {own.path} and the other files that it wrote"
+    yield StyledLine(f"  resume   launch resume {short} -- COMMAND     {words}")
 
 
 def _from_start(short: str, host: str, result: Result) -> Iterator[StyledLine]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.base.json_file import JsonObject
 from launcher.values.record import Event, Reason, RunState, State, Summary
@@ -25,7 +25,7 @@ def words(evidence: object) -> list[str]:
     other = {
         key: value
         for key, value in evidence.items()
-        if key not in ("class", "doubt", "lingered", "on_end", "silent", "log", *_DIAGNOSIS)
+        if key not in ("class", "doubt", "lingered", "on_end", "silent", "log", "own_checkpoint", *_DIAGNOSIS)
     }
     if evidence.get("class") in _GIVEN_UP and other.get("signal") == SIGKILL:
         other = {**other, "signal": None, "launcher": "ended it (signal 9)"}
@@ -68,6 +68,21 @@ def lingered(evidence: object) -> str | None:
     """Return the note that a process outlived its script and was terminated; `None` if there is none."""
     words = evidence.get("lingered") if isinstance(evidence, dict) else None
     return words if isinstance(words, str) else None
+
+
+class OwnCheckpoint(NamedTuple):
+    """A checkpoint that a script saved itself, on the run's host: its path below the code, and whether a Trainer saved it."""
+
+    path: str
+    is_trainers: bool
+
+
+def own_checkpoint(evidence: object) -> OwnCheckpoint | None:
+    """Return the checkpoint that the script of an ended run saved itself; `None` if none is recorded."""
+    own = evidence.get("own_checkpoint") if isinstance(evidence, dict) else None
+    if not isinstance(own, dict) or not isinstance(path := own.get("path"), str):
+        return None
+    return OwnCheckpoint(path[:MAX_CHARS], own.get("is_trainers") is True)
 
 
 def of_service(evidence: object) -> str | None:

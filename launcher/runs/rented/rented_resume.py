@@ -71,7 +71,7 @@ def resume_on_rented(parent: LocalCopy, target: Host, request: ResumeRequest, vi
     name = None if request.name is None else resolve.checked_name(request.name)
     source = _source(parent, target, request, view)
     before = parent.whole_plan()
-    plan = changed_plan(before, request.settings, name, target)
+    plan = changed_plan(before, request, name, target)
     _check_steps(plan, source.home, parent)
     against = undeclared(plan.settings, before.settings, parent.run)
     settle([*against, *job_variables.findings(plan.variables), *on_end_findings(plan.on_end)], view)

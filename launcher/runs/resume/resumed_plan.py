@@ -13,8 +13,7 @@ from launcher.copy import move_records
 from launcher.copy.request import new_launch
 from launcher.errors import BadFileError, InterruptedRunError, RunError, UsageError
 from launcher.planning.assembly import changed, job_of
-from launcher.runs.follow.own_checkpoint import newest_own
-from launcher.runs.pull.local_copies import LocalCopies
+from launcher.runs.follow import evidence
 from launcher.values.job import OF_ONE_KIND, Job
 from launcher.values.parsing import build, nearest
 from launcher.values.plan import Plan
@@ -53,6 +52,7 @@ _TABLES = {
 class ResumeRequest(NamedTuple):
     """The options of a command line: changes KEY=VALUE, the run's name, the maximum wait, and files with secrets.
 
+    `command` replaces the run's command, for a script that loads its own checkpoint by an option; empty keeps it.
     `is_sure`: consent to secrets in a plan from the host, and to a high rental cost. `profile` is the card of
     a machine to rent.
     """
@@ -63,6 +63,13 @@ class ResumeRequest(NamedTuple):
     env_files: Sequence[str] = ()
     is_sure: bool = False
     profile: str | None = None
+    command: Sequence[str] = ()
+
+    @property
+    def keys(self) -> list[str]:
+        """The changed keys of the job."""
+        changed = {key for setting in self.settings for key in keys_of(setting)}
+        return sorted(changed | {"command"} if self.command else changed)
 
 
 def check_settings(settings: Sequence[str], host: Host) -> None:
@@ -107,13 +114,15 @@ def keys_of(setting: str) -> list[str]:
     return [f"{key}.{name}" for name in value] if isinstance(value, dict) and key in _TABLES else [key]
 
 
-def changed_plan(parent: Plan, settings: Sequence[str], name: str | None, host: Host) -> Plan:
+def changed_plan(parent: Plan, request: ResumeRequest, name: str | None, host: Host) -> Plan:
     """Return the plan of the resumed run. Raises BadFileError that names key and value."""
     data = job_of(parent).model_dump(mode="json", by_alias=True, exclude_none=True)
-    for setting in settings:
+    for setting in request.settings:
         resolve.change(data, setting)
+    if request.command:
+        data["command"] = list(request.command)
     job = build(Job, {**data, "name": name or parent.job}, file=FILE)
-    keys = {key for setting in settings for key in keys_of(setting)}
+    keys = set(request.keys)
     if "on_end" in keys:  # the address in `on_end` may contain a secret that the parent did not have
         named = secret_values.with_names(job, ()).secrets
         job, keys = job.model_copy(update={"secrets": tuple(sorted(named))}), keys | {"secrets"}
@@ -133,25 +142,15 @@ def check_ended(summary: Summary, parent: LocalCopy, request: ResumeRequest) -> 
             f"{parent.run} is {state}: it has not ended\n"
             f"  end it   launch stop {short}     or follow it   launch attach {short}"
         )
-    if state == State.SUCCEEDED and not request.settings:
+    if state == State.SUCCEEDED and not request.settings and not request.command:
+        ended = parent.state()
         more = f"steps={2 * summary.step}" if summary.step and summary.step > 0 else "steps=…"
         again = f"from its start   {new_launch(parent)}"
         if parent.record.has_checkpoint:
             again = f"train further from its last checkpoint   launch resume {short} --set {more}     {again}"
-        else:
-            again += own_words(parent)
+        elif (own := evidence.own_checkpoint(ended.evidence if ended is not None else None)) is not None:
+            again += f"\n  train further from {own.path}, with your script's option that loads it   launch resume {short} -- COMMAND"
         raise UsageError(f"{parent.run} has succeeded: nothing is left to do\n  {again}")
-
-
-def own_words(parent: LocalCopy) -> str:
-    """Return the lines about a run's own checkpoint, which launch cannot resume from; empty if it has none here."""
-    path = newest_own(LocalCopies(parent).files())
-    if path is None:
-        return ""
-    return (
-        f"\n  it saved its own   {path}: only the script can continue from that, by its own option"
-        "\n  the next time      launch --adapt …     then every checkpoint of a Trainer is one to resume from"
-    )
 
 
 def refuse_moved(client: HostClient, parent: LocalCopy) -> None:

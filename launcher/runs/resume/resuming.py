@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shlex
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -39,8 +40,6 @@ from launcher.runs.resume.resumed_plan import (
     changed_plan,
     check_ended,
     check_settings,
-    keys_of,
-    own_words,
     refuse_moved,
 )
 from launcher.runs.resume.secret_consent import check_consent
@@ -71,6 +70,10 @@ def resume(word: str, host_name: str | None, request: ResumeRequest, view: View)
     host, parent = locate(word, host_name if target is None else None)
     kept = rented_for(parent.run)
     if target is not None and not _is_kept_at(kept, target):
+        if request.command:
+            raise UsageError(
+                "a command is only for a run's own host: there are the files that its script wrote"
+            )
         from launcher.runs.rented.rented_resume import resume_on_rented  # few runs are on a rented machine
 
         return resume_on_rented(parent, target, request, view)
@@ -110,7 +113,7 @@ def _resume(
             download_files(client, parent, view)
         before = parent.whole_plan()
         refuse_verification(before, parent)
-        plan = changed_plan(before, request.settings, name, host)
+        plan = changed_plan(before, request, name, host)
         against = undeclared(plan.settings, before.settings, parent.run)
         settle([*against, *job_variables.findings(plan.variables), *on_end_findings(plan.on_end)], view)
         if not request.is_sure:
@@ -130,8 +133,7 @@ def _resume(
         build_options = build_settings.read(host, os.environ)
         # Use the parent's runtime, which has the image.
         with open_for_run(client, summary, build_options, contact.facts) as runtime:
-            keys = sorted({key for setting in request.settings for key in keys_of(setting)})
-            inherit = functools.partial(_inherit, client, parent, host, view, keys)
+            inherit = functools.partial(_inherit, client, parent, host, view, request.keys)
             contact = contact._replace(host=host)
             filling = UploadStage("resume", lambda child, _stage: inherit(child))
             run = None
@@ -177,7 +179,12 @@ def _explained(error: AgentError, parent: LocalCopy) -> LaunchError:
     if error.code == "steps":
         return UsageError(f"{words}\n  train further   launch resume {short} --set steps=…")
     if error.code in ("no-checkpoint", "cannot-resume", "lost"):
-        return RunError(f"{words}\n  start again   {new_launch(parent)}{own_words(parent)}")
+        return RunError(f"{words}\n  start again   {new_launch(parent)}")
+    if error.code == "command":
+        return UsageError(f"{words}\n  its settings   launch resume {short} --set KEY=VALUE")
+    if error.code == "own-checkpoint":
+        command = shlex.join(parent.whole_plan().command)
+        return RunError(f"{words}\n  add it here   launch resume {short} -- {command} …")
     if error.code in ("not-ended", "held", "changed"):
         return RunError(f"{words}\n  look   launch ps     again   launch resume {short}")
     return error

@@ -116,6 +116,8 @@ class Knobs:
         self.seed: int = values["seed"]
         self.rehearsed: bool = values.get("rehearsed", False)  # whether a card's plan runs on a CPU
         self.checkpoint: Optional[ResumedCheckpoint] = values.get("checkpoint")
+        # the path of a checkpoint that the parent run's Trainer saved itself
+        self.own_checkpoint: Optional[str] = values.get("own_checkpoint")
         # the rate of one card at the plan's precision
         self.peak_tflops: Optional[float] = values.get("peak_tflops")
         # "end": the guard ends a bad training; "warn": it only reports

@@ -61,6 +61,23 @@ def test_a_long_line_of_errors_is_judged_at_once():
     assert time.process_time() - began < 2
 
 
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        ([10.37 + 0.01 * (step % 3) for step in range(40)], ("doubt", "not-learning")),
+        ([10.37 + 0.01 * (step % 3) for step in range(20)], None),
+        ([10.37 - 0.003 * step for step in range(40)], None),
+        ([0.2512] * 40, None),
+        ([11.0, *[10.9] * 39], None),
+    ],
+    ids=["flat at a guess", "too few", "falls slowly", "small: learnt", "fell once"],
+)
+def test_a_loss_that_never_changed_is_a_doubt(losses, expected):
+    """A model of 32,000 words that guesses has a loss of 10.37."""
+    log = "".join(f"step {number} loss {loss:.4f}\n" for number, loss in enumerate(losses, 1))
+    assert verdict(log) == expected
+
+
 STEPS = 30
 UNSCALE = b'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: Attempting to unscale FP16 gradients.\n'
 PLAIN = CommandResult(

@@ -205,7 +205,7 @@ WRITTEN = [
     ("FileNotFoundError: [Errno 2] No such file or directory: 'nvcc'", "missing-dependency", "-devel"),
     ("RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu.", "no-gpu-in-container", "nvidia-smi"),
     ("exec /opt/conda/bin/python: exec format error", "user-code-error", "--platform linux/amd64"),
-    ("subprocess.CalledProcessError: Command '['git', 'describe']' returned non-zero exit status 128.", "user-code-error", "git rev-parse HEAD"),
+    ("subprocess.CalledProcessError: Command '['git', 'describe']' returned non-zero exit status 128.", "user-code-error", "git describe --always --dirty"),
     ("ValueError: The checkpoint you are trying to load has model type `newest` but Transformers does not recognize this architecture.", "missing-dependency", "transformers>="),
     ("TypeError: unsupported operand type(s) for |: 'type' and 'NoneType'", "user-code-error", "newer Python"),
     ("BlockingIOError: [Errno 11] Resource temporarily unavailable", "too-many-processes", "ulimit -u"),

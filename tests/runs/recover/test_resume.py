@@ -13,7 +13,7 @@ from testbed.kept import Kept
 from launcher.copy.local_copy import LocalCopy
 from launcher.errors import BadFileError, UsageError
 from launcher.metrics.ancestry import ancestors, joined
-from launcher.runs.resume.resumed_plan import changed_plan, check_settings
+from launcher.runs.resume.resumed_plan import ResumeRequest, changed_plan, check_settings
 from launcher.values.host import Host
 from launcher.values.plan import Plan
 
@@ -339,6 +339,7 @@ def test_a_mistake_is_told_before_a_host_is_asked(succeeded):
         done = aware.run("resume", run, *words)
         assert (done.returncode, done.stdout) == (2, "")
     assert "steps = 10 is not above 10" in refused(aware, 2, run, "--set", "steps=10")
+    assert "a resumed run keeps its command" in refused(aware, 2, run, "--", "python", "train.py", "-v")
     assert here(aware) == {run}
 
 
@@ -366,9 +367,7 @@ def test_a_script_that_never_resumed_is_not_begun_again(aware):
     aware.script(STEPS.replace("worker.resume_from()", "None"))
     run = launched(aware)
     said = refused(aware, 1, run, "--set", "steps=20")
-    assert (
-        f"the script of run {run} never called worker.resume_from(): it would start at step 1 again" in said
-    )
+    assert f"the script of run {run} never called worker.resume_from(), and left no checkpoint" in said
     assert len(ledger(aware)) == 1
 
 
@@ -490,9 +489,9 @@ def test_another_webhook_brings_its_own_secret():
     """Its address is a secret that the parent did not have, beside those that it had."""
     golden = REPOSITORY / "tests" / "cases" / "sft_on_cpu" / "plan.json"
     parent = Plan.model_validate_json(golden.read_text()).model_copy(update={"secrets": ("HF_TOKEN",)})
-    plan = changed_plan(parent, ["on_end=https://x.invalid/$HOOK"], None, LAB)
+    plan = changed_plan(parent, ResumeRequest(["on_end=https://x.invalid/$HOOK"]), None, LAB)
     assert (plan.on_end, plan.secrets) == (("https://x.invalid/$HOOK",), ("HF_TOKEN", "HOOK"))
-    assert changed_plan(parent, ["steps=9"], None, LAB).secrets == parent.secrets
+    assert changed_plan(parent, ResumeRequest(["steps=9"]), None, LAB).secrets == parent.secrets
 
 
 def test_ctrl_c_before_the_new_run_began_leaves_nothing(succeeded):

@@ -160,10 +160,8 @@ def test_a_script_that_is_one_process_is_not_sent_to_two_nodes(client, hive):
     ("words", "code", "accepts"),
     [
         (["slurm.partition=none"], "no-partition", False),
-        pytest.param(["slurm.gres=gpu:9"], "no-such-gres", False, marks=pytest.mark.long),
         pytest.param(["slurm.gres=a100:2"], "no-such-gres", False, marks=pytest.mark.long),
         pytest.param(["slurm.constraint=h100"], "no-such-feature", False, marks=pytest.mark.long),
-        pytest.param(["slurm.nodes=9"], "too-many-nodes", True, marks=pytest.mark.long),
         pytest.param(
             ["slurm.partition=short", "slurm.time=60"], "time-over-limit", True, marks=pytest.mark.long
         ),

@@ -183,9 +183,29 @@ def test_a_byte_order_mark_does_not_hide_a_key():
     assert holds_private_key(b"\xef\xbb\xbf" + KEY.format("RSA", "RSA").encode())
 
 
+GIT = '[core]\n\tbare = false\n[remote "origin"]\n\t{}\n'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "url = https://me:ghp_0123456789@github.com/a/b",
+        "pushurl=HTTPS://x-access-token:t@host/a",
+        "url = https://ghp_0123456789abcdef0123@github.com/a/b",
+        "[http]\n\textraheader = AUTHORIZATION: basic eDp5",
+    ],
+)
+def test_a_git_configuration_with_a_token_counts_as_one(line):
+    """It stays at home even where a rule sends `.git`."""
+    assert holds_private_key(GIT.format(line).encode())
+
+
 @pytest.mark.parametrize(
     "content",
     [
+        GIT.format("url = https://github.com/a/b").encode(),
+        GIT.format("url = git@github.com:a/b").encode(),
+        GIT.format("url = https://me@host/a").encode(),
         b"-----BEGIN PUBLIC KEY-----",
         b"-----BEGIN CERTIFICATE-----",
         b"x -----BEGIN PRIVATE KEY-----",

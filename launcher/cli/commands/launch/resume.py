@@ -23,6 +23,14 @@ from launcher.cli.options import (
 
 def resume(
     run: RunWord,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[-- COMMAND]",
+            help="For a script that saves its own checkpoints: its command, with its own option to load one.",
+            show_default=False,
+        ),
+    ] = None,
     host: HostOption = None,
     profile: CardOption = None,
     settings: Annotated[
@@ -50,8 +58,12 @@ def resume(
     If --host is an account that rents machines, one is rented for the new run, with the same card if one is offered;
     --profile names another. Checkpoint, code and data are sent to it.
 
+    A script that does not use launcher's worker continues with the files that it wrote. Its own Trainer of transformers
+    gets the last checkpoint; any other script needs a command with its own option.
+
     Examples:
         launch resume w8q2 --set steps=600
+        launch resume w8q2 -- python train.py --resume out/checkpoint-20
         launch resume last
         launch resume w8q2 --host lambda --set steps=600
     """
@@ -61,7 +73,9 @@ def resume(
     from launcher.runs.resume.resuming import resume as start
 
     view = make_view(as_json, is_quiet=quiet)
-    request = ResumeRequest(settings or (), name, seconds(wait), env_files or (), sure, profile)
+    request = ResumeRequest(
+        settings or (), name, seconds(wait), env_files or (), sure, profile, command or ()
+    )
     start_and_follow(
         lambda: start(run, host, request, view),
         view,

@@ -33,6 +33,7 @@ PARTS = (
     ("adapt", "transformers.training_args", "adaptation.trainers.adapt_arguments"),
     ("adapt", "transformers.trainer", "adaptation.trainers.adapt_trainer"),
     ("adapt", "accelerate.accelerator", "adaptation.accelerators.adapt_accelerator"),
+    ("resume", "transformers.trainer", "own_resume.resume_trainer"),
     ("observe", "torch", "precision.precision_watch.watch_torch"),
     ("observe", "transformers.trainer", "observer.observe_trainer"),
 )
