@@ -6,6 +6,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from launcher.errors import AuthRefusedError
 from launcher.transport.channel import AgentChannel, Link
 from launcher.transport.client.host_client import HostClient
 from launcher.values.host import Host
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from launcher.transport.persistent_connection import PersistentConnection
     from launcher.transport.shared_connection import Connection, SharedConnection
     from launcher.transport.ssh.ssh import SshConnection
+    from launcher.transport.ssh.ssh_master import MasterConnection
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,8 +57,11 @@ def _connection(host: Host) -> Connection:
     return _over_ssh(host)
 
 
-def _over_ssh(host: Host) -> PersistentConnection | SshConnection:
-    """Return the persistent connection to a host, or a new one."""
+def _over_ssh(host: Host) -> PersistentConnection | SshConnection | MasterConnection:
+    """Return the persistent connection to a host, a new one, or the one that the user's ssh holds open.
+
+    The last is only for a host that refuses launcher's own login.
+    """
     from launcher.transport import persistent_connection  # none of this is needed on this machine
     from launcher.transport.ssh.ssh_config import hops
 
@@ -67,6 +72,15 @@ def _over_ssh(host: Host) -> PersistentConnection | SshConnection:
             return connection
     from launcher.transport.ssh.ssh import SshConnection  # fabric and paramiko take 0.15 s to import
 
-    made = SshConnection(host, route)
+    route = route or hops(host)
+    try:
+        made = SshConnection(host, route)
+    except AuthRefusedError:
+        from launcher.transport.ssh import ssh_master  # few logins need a person
+
+        master = ssh_master.find(host, route[-1])
+        if master is None:
+            raise
+        return master
     persistent_connection.note(host, needs_person=made.needs_person)
     return made

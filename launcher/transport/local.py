@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 
@@ -163,13 +164,21 @@ class LocalConnection:
 class ProgramStream:
     """The stream to a program's standard input and output. The program ends with it."""
 
-    def __init__(self, host: str, words: Sequence[str]) -> None:
-        """Start the program in its own session. Raises HostError."""
+    def __init__(self, host: str, words: Sequence[str], *, hears_errors: bool = False) -> None:
+        """Start the program in its own session. Raises HostError.
+
+        With `hears_errors`, its standard error goes to `errors`, else to that of this process.
+        """
         ours, theirs = socket.socketpair()
+        self._errors = tempfile.TemporaryFile() if hears_errors else None  # noqa: SIM115 - closed with the stream
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    words, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True
+                    words,
+                    stdin=theirs.fileno(),
+                    stdout=theirs.fileno(),
+                    stderr=self._errors,
+                    start_new_session=True,
                 )
             except OSError as error:
                 ours.close()
@@ -180,11 +189,27 @@ class ProgramStream:
         self.sendall = ours.sendall
         self.shutdown = ours.shutdown
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the program has exited."""
+        return self._process.poll() is not None
+
+    def errors(self) -> bytes:
+        """Return what the program has written to its standard error so far."""
+        if self._errors is None:
+            return b""
+        self._errors.seek(0)
+        return self._errors.read()
+
     def close(self) -> None:
         """Close the stream, and end the program."""
+        with contextlib.suppress(OSError):  # it has ended
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes a thread that reads
         self._socket.close()
         self._process.kill()
         self._process.wait()
+        if self._errors is not None:
+            self._errors.close()
 
 
 def _socket(host: str, path: str) -> socket.socket:

@@ -35,7 +35,7 @@ ListenAddress {address}
 HostKey {folder}/host_key
 PidFile {folder}/sshd.pid
 AuthorizedKeysFile {folder}/authorized_keys
-PasswordAuthentication no
+PasswordAuthentication {password}
 KbdInteractiveAuthentication no
 StrictModes no
 UsePAM no
@@ -58,6 +58,7 @@ class SshHost:
             str, ...
         ] = ()  # what the daemon is started in, e.g. a view of its own of the file system
         self.more = ""  # lines of its configuration
+        self.takes_passwords = False
         self._daemon: subprocess.Popen[bytes] | None = None
 
     @property
@@ -114,7 +115,13 @@ class SshHost:
         threads = os.environ.get("OMP_NUM_THREADS")  # of a training there, as of one here
         environment = f"SetEnv OMP_NUM_THREADS={threads}\n{self.more}" if threads else self.more
         config.write_text(
-            _CONFIG.format(port=self.port, address=ADDRESS, folder=self.folder, environment=environment)
+            _CONFIG.format(
+                port=self.port,
+                address=ADDRESS,
+                folder=self.folder,
+                environment=environment,
+                password="yes" if self.takes_passwords else "no",
+            )
         )
         log = (self.folder / "sshd.log").open("ab")
         self._daemon = daemon = subprocess.Popen(

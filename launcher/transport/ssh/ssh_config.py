@@ -77,6 +77,8 @@ class Hop(NamedTuple):
     proxy_command: str | None
     key_library: str | None
     """A PKCS#11 library for hardware keys."""
+    control_path: str | None = None
+    """ControlPath: the socket of a connection that ssh holds open."""
     source: Source = ANYWHERE
 
     @property
@@ -186,6 +188,7 @@ def _hop(name: str, values: dict[str, str]) -> Hop:
         agent=None if agent in ("none", "") else os.path.expanduser(expand(agent)),
         proxy_command=None if command == "none" else expand(command),
         key_library=next(iter(paths("pkcs11provider")), None),
+        control_path=next(iter(paths("controlpath")), None),
         source=Source(
             values.get("bindaddress"),
             values.get("bindinterface"),

@@ -69,7 +69,7 @@ class KeyLogin:
                     more = transport.auth_publickey(self._hop.user, key)
                 except paramiko.BadAuthenticationType as error:
                     wants = ", ".join(error.allowed_types)
-                    raise self._refusal(f"accepts no keys, only {wants}") from error
+                    raise self._refusal(f"accepts no keys, only {wants}", self._by_person()) from error
                 except (paramiko.SSHException, ValueError) as error:
                     if time.monotonic() - began >= limit_s:
                         raise TimeoutError from error
@@ -78,12 +78,20 @@ class KeyLogin:
                         raise
                     continue  # the server rejects this key, or it cannot sign
                 if more:
-                    raise self._refusal(f"accepts the key, but requires {', '.join(more)} too")
+                    wants = ", ".join(more)
+                    raise self._refusal(f"accepts the key, but requires {wants} too", self._by_person())
                 self.needs_person |= limit_s == TOUCH_S or agent.slowest_s > ASKED_USER_S
                 return
         if tries == 0:
             raise NoKeyError(self._host, str(self._refusal("requires a key, and none is available")))
         raise self._refusal("refuses every key that launch may offer")
+
+    def _by_person(self) -> str:
+        """Return what to type for a login that needs a password or a code: a connection of ssh that launcher can use."""
+        login = self._ssh_command.removesuffix(" true").replace("ssh ", "ssh -fNM ", 1)
+        if self._hop.control_path is None:
+            return f"log in once, and launch uses that connection   ControlPath ~/.ssh/%C in ~/.ssh/config, then   {login}"
+        return f"log in once, and launch uses that connection   {login}"
 
     def _check_tries(self, tries: int) -> None:
         if tries >= MAX_TRIES:
