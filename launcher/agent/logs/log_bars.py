@@ -14,6 +14,7 @@ from typing import Iterable, Iterator, List, Match, NamedTuple, Optional, Patter
 
 from .log_names import Name, meaning
 from .log_pairs import NUMBER, PAIR, number
+from .log_steps import GLOBAL, Count
 
 _TQDM = re.compile(r"%\|[^|]{0,400}\|\s{0,4}(\d{1,15})/(\d{1,15})\s{0,3}\[(?P<inside>[^\]]{0,4000})\]?")
 _COUNTED = re.compile(r"(\d{1,15})it \[(?P<inside>\d[\d:]{2,11}, [^\][]{0,4000})\]")  # tqdm without a total
@@ -36,6 +37,7 @@ _RATE = re.compile(r"^[^,]{0,40}(?:,\s{0,6}[^,=]{1,20})?")
 _SEPARATORS = re.compile(r"\s-\s|\s{2,}")
 _NUMBER = re.compile(NUMBER)
 _RICH_PAIR = re.compile(r"([A-Za-z][\w/.-]{0,60}): (?P<number>" + NUMBER + r")(?!\S)")
+_STEPS = ("step", "steps", "iter", "iters", "iteration", "it", "update", "updates")
 _MAX_DRAWN = 400
 _NOTHING = slice(0, 0)
 _UNKNOWN = -1
@@ -54,23 +56,32 @@ class Bar(NamedTuple):
     length: Optional[int]
     epoch: Optional[int]
     pairs: List[Tuple[Name, float]]
-    own_step: Optional[int]
+    own_step: Optional[Count]
     is_lightning: bool
     postfix: str
     rest: str
     is_of_others: bool = False
 
     @property
+    def name(self) -> str:
+        """The title without its numbers."""
+        return _DIGITS.sub("", self.title)[:60].strip().lower()
+
+    @property
     def key(self) -> str:
         """An identifier that is the same for all states of a bar, and for the bars of all epochs."""
-        return "bar %s/%s" % (_DIGITS.sub("", self.title)[:60].strip().lower(), self.length)
+        return "bar %s/%s" % (self.name, self.length)
 
 
 class _Numbers(NamedTuple):
-    """The names beside a bar with the positions of their numbers, and of a step if the bar shows one."""
+    """The names beside a bar with the positions of their numbers, and of a step if the bar shows one.
+
+    `is_global` is False for a step that may count from the start of an epoch.
+    """
 
     named: Tuple[Tuple[Name, slice], ...]
     step: Optional[slice]
+    is_global: bool = False
 
 
 class BarForm(NamedTuple):
@@ -90,13 +101,15 @@ class BarForm(NamedTuple):
     def of(self, line: str) -> Bar:
         """Return the bar of a line of this form."""
         title, postfix = line[self.title], line[self.postfix]
+        epoch = None if self.epoch is None else int(line[self.epoch])
+        own = self.numbers.step
         return Bar(
             title,
             int(line[self.position]),
             None if self.length is None else int(line[self.length]),
-            None if self.epoch is None else int(line[self.epoch]),
+            epoch,
             [(name, number(line[where])) for name, where in self.numbers.named],
-            None if self.numbers.step is None else _step(line[self.numbers.step]),
+            None if own is None else Count("beside", _step(line[own]), None, epoch, self.numbers.is_global),
             self.is_lightning,
             "%s, %s" % (title, postfix) if self.is_titled else postfix,
             line[self.rest],
@@ -156,7 +169,7 @@ def _tqdm(line: str, match: Match[str], title: slice, position: slice, length: O
     torchtune = _TORCHTUNE.match(line, title.start, title.stop)
     if torchtune:
         described = _at(torchtune, 2)
-        numbers = _numbers(_pairs(_POSTFIX, line, described))._replace(step=_at(torchtune, 1))
+        numbers = _numbers(_pairs(_POSTFIX, line, described))._replace(step=_at(torchtune, 1), is_global=True)
         return BarForm(_NOTHING, position, length, None, numbers, postfix=described, rest=rest)
     inside = slice(*match.span("inside"))
     postfix = slice(inside.start + _end_of_rate(match["inside"]), inside.stop)
@@ -207,15 +220,16 @@ def _pairs(pattern: Pattern[str], line: str, part: slice) -> Iterator[Tuple[str,
 def _numbers(found: Iterable[Tuple[str, slice]]) -> _Numbers:
     """Keep the names with a known meaning."""
     named: List[Tuple[Name, slice]] = []
-    step = None
+    step, is_global = None, False
     for words, place in itertools.islice(found, 200):
-        if words.strip().lower() in ("global_step", "global step"):
-            step = place
+        low = words.strip().lower()
+        if low in GLOBAL or (low in _STEPS and step is None):
+            step, is_global = place, low in GLOBAL
             continue
         name = meaning(words.strip())
         if name is not None:
             named.append((name, place))
-    return _Numbers(tuple(named), step)
+    return _Numbers(tuple(named), step, is_global)
 
 
 def keras_form(line: str) -> Optional[BarForm]:
@@ -286,6 +300,9 @@ class BarPasses:
         is_new = is_training and written != self._trained
         moved = bar.position - self._position
         shown: List[Shown] = []
+        is_reset = bar.position == 0 < self._position and bar.epoch is not None and bar.epoch == self._epoch
+        if is_reset and not is_new:
+            return []  # Lightning draws the bar of an epoch at 0 once more before that of the next epoch
         if moved < 0 or bar.epoch != self._epoch:
             shown, moved = self.give_up(), 0
             self._restart(bar)
@@ -345,7 +362,7 @@ class BarPasses:
         is_complete = bar.length is not None and self._position == bar.length
         is_next = bar.epoch is None or self._epoch is None or bar.epoch == self._epoch + 1
         if is_first:
-            self._ran = 0 if bar.epoch in (None, 0, 1) else None
+            self._ran = 0 if bar.epoch in (None, 0) or (bar.epoch == 1 and not bar.is_lightning) else None
         elif self._ran is not None:
             self._ran = self._ran + (bar.length or 0) if is_complete and is_next else None
         self._epoch = bar.epoch

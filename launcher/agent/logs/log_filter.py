@@ -33,6 +33,7 @@ _WORDS = (
     b"test error",
     b" test ",
     b" val ",
+    b"global_step",
 )
 _LIKELY = re.compile(
     rb"(?:loss|ppl|perp|acc|reward|score|eval|valid|val_|lr|bpb|wer|f1|miou|map50)[\w/@.()'\"-]{0,60}(?: [a-z][\w/()-]{0,40})?"
@@ -49,9 +50,9 @@ _HEADS = (
 )  # headings that give the position of the next lines
 _PHASE = re.compile(
     rb"\b(?:train|training|eval|evaluat(?:e|ing|ion)|val|valid|validat(?:e|ing|ion)|test|testing)\b"
-    rb"(?:[^a-z0-9]{1,12}(?:[a-z]{2,11}|epoch[^a-z]{1,12})){0,3}[^a-z0-9]{0,40}\Z"
+    rb"(?:[^a-z0-9]{1,12}(?:[a-z]{2,11}|epoch[^a-z]{1,12})){0,3}[^a-z0-9]{0,40}(?:\x1b\[[\d;]{0,20}m[^a-z0-9]{0,8})?\Z"
 )
-_MAX_PHASE_LENGTH = 80
+_MAX_PHASE_LENGTH = 160
 _COLUMNS = re.compile(
     rb"\S(?:\s{2,}|\t|\s?(?:\||\xe2\x94[\x82\x83])\s?)\S"
 )  # the heading of a table has no numbers
@@ -77,7 +78,7 @@ def search_of(words: List[bytes]) -> Pattern[bytes]:
 
 def is_likely(low: bytes) -> bool:
     """Whether a lower-case line with one of the words may be a metric line or the heading of metric lines."""
-    is_head = low.lstrip()[:5] in _HEADS or low.endswith(b"validation set")
+    is_head = low.lstrip()[:5] in _HEADS or low.endswith(b"validation set") or b"global_step" in low
     return is_head or bool(_LIKELY.search(low) or _COLUMNS.search(low)) or is_phase(low)
 
 

@@ -12,7 +12,8 @@ from .log_pairs import OF_EVALUATION, DictForm, PairsForm, cell_form, dict_form,
 from .log_steps import PositionForm, place_form
 
 ASIDE = re.compile(
-    r"\b(?:(?:val|valid|eval|test)_(?:step|iter|batch|epoch|phase)|val|valid|validat(?:e|ing|ion)|eval|evaluat(?:e|ing|ion)|test(?:ing)?|dev|predict(?:ing)?|inference)\b(?!\.py|[_/=:]\d)",
+    r"\b(?:(?:val|valid|eval|test)_(?:step|iter|batch|epoch|phase)|val|valid|validat(?:e|ing|ion)|eval|evaluat(?:e|ing|ion)|test(?:ing)?|dev|predict(?:ing)?|inference)\b(?!\.py|[_/=:]\d)"
+    r"|\b(?-i:CV)\b(?!\W{0,3}(?:fold|split|\d))",
     re.IGNORECASE,
 )
 _PART = re.compile(r"[\[(]\s{0,8}(\d{1,12})\s?/\s{0,8}(\d{1,12})")
@@ -86,11 +87,13 @@ def text_form(text: str) -> TextForm:
     printed = dict_form(line) if "{" in line else None
     if printed is not None:
         return TextForm(prefix.end, prefix.rank, is_indented, printed)
-    opens = line.startswith("[") and line.endswith("]:")
     pairs = pairs_form(line) or cell_form(line)
     where = place_form(line)
+    opens = pairs is None and _opens(line, where)
     if pairs is None or pairs.is_weak:
-        trains = None if is_indented or text.startswith("- ") else phase_of(line)
+        is_banner = line.isupper() and not line.endswith(":")
+        is_setting = text.startswith("- ") or (is_indented and not is_banner)
+        trains = None if is_setting else phase_of(line)
         return TextForm(prefix.end, prefix.rank, is_indented, None, where, pairs, None, opens, trains)
     aside = _aside_form(line, pairs.first)
     trains = True if aside is None and _trains(line, pairs) else None
@@ -99,6 +102,15 @@ def text_form(text: str) -> TextForm:
     if inside and inside.start() < pairs.first:
         rank = slice(prefix.end + inside.start(1), prefix.end + inside.end(1))
     return TextForm(prefix.end, rank, is_indented, None, where, pairs, aside, opens, trains, is_label)
+
+
+def _opens(line: str, where: PositionForm) -> bool:
+    """Whether indented lines below belong to a line: `[epoch=1][batch=5/10]:`, `[step=5]`, `GLOBAL_STEP: 5`."""
+    place = None if where.counted is None else where.counted.position
+    if where.counted is None or place is None or ASIDE.search(line):
+        return False
+    is_bracketed = line.endswith(("]:", "]")) and line.rfind("[") < place.start
+    return is_bracketed or where.counted.is_global
 
 
 def _trains(line: str, pairs: PairsForm) -> bool:

@@ -46,7 +46,7 @@ _QUALIFIERS = _words(
 )
 _EVALUATIONS = _words(
     """
-    eval evaluation val valid validation test testing dev heldout held-out
+    eval evaluation val valid validation test testing dev heldout held-out cv
     """
 )
 _NEVER = _words(
@@ -55,7 +55,8 @@ _NEVER = _words(
     beta type fn func function init initial decay warmup patience delta eps factor scheduler best lambda
     smoothing limit penalty final expected random baseline previous old minimum maximum lowest highest ideal
     min max num log time sec seconds ms size interval every steps count counts version ratio_clip skip
-    skipped nan_count multiplier cap tolerance tol mode
+    skipped nan_count multiplier cap tolerance tol mode thr thre thrs thresholds ratio gamma margin temperature
+    temp tau epsilon momentum freq frequency period index idx power exponent shape dim dims dtype device
     """
 )
 _TRAINING_LOSSES = _words(
@@ -65,10 +66,11 @@ _TRAINING_LOSSES = _words(
     loss/train loss_train loss/train/total train_loss/train/total reduced_train_loss actor/pg_loss actor/loss train/lm_loss loss/total
     smooth_loss train_step_train_loss loss/current loss/average language_model_loss current_loss
     train/ce_loss tr_loss global_avg_loss loss_metrics/global_avg_loss nll_loss_train avg_train_loss
-    average_train_loss mean_train_loss
+    average_train_loss mean_train_loss metrics/loss metrics/train/loss metrics/train_loss train/metrics/loss
     """
 )
-_PARTS = re.compile(r"[/_\s.:-]+")
+_ACCUMULATION = ({"grad", "acc"}, {"gradient", "acc"})
+_PARTS = re.compile(r"[/_\s.:@-]+")
 _SUFFIXES = ("loss", "accuracy")
 _MAX_NAMES = 1000
 
@@ -96,6 +98,8 @@ def meaning(words: str) -> Optional[Name]:
         return None
     text = "_".join(kept).rstrip("-.")
     pieces = [piece for piece in _PARTS.split(text) if piece]
+    if set(pieces) in _ACCUMULATION:
+        return None
     known = {*pieces, *kept, text, "_".join(pieces[-2:])}
     is_measure = not _MEASURES.isdisjoint(known) or any(piece.endswith(_SUFFIXES) for piece in pieces)
     if not is_measure and _COMPANIONS.isdisjoint(known):
@@ -127,7 +131,7 @@ def _is_known(part: str) -> bool:
 
 def is_training_loss(name: str) -> bool:
     """Whether a recorded name is the loss that the training minimises."""
-    return name.lower() in _TRAINING_LOSSES
+    return name.lower().replace(".", "/") in _TRAINING_LOSSES
 
 
 def is_measure(key: str) -> bool:
@@ -139,7 +143,7 @@ def is_measure(key: str) -> bool:
 @functools.lru_cache(maxsize=_MAX_NAMES)
 def is_evaluation(key: str) -> bool:
     """Whether a recorded name is an evaluation's: eval_loss, val/acc, test_wer."""
-    return not _EVALUATIONS.isdisjoint(re.split(r"[/_\s-]", key.lower(), maxsplit=2)[:2])
+    return not _EVALUATIONS.isdisjoint(re.split(r"[/_\s.-]", key.lower(), maxsplit=2)[:2])
 
 
 def loss_of(values: Dict[str, float]) -> Optional[str]:

@@ -22,17 +22,27 @@ NUMBER = (
 )
 """A number as logs write it. 2,345 does not count: it may mean 2345 or 2.345."""
 _GROUPED = r"(?!\d{1,3}[ '\u00a0\u202f]\d{3}(?!\d))"  # 1 234 is neither 1 nor 234
+# In `Train loss 100 0.5` and `Validation loss 100: 0.5`, 100 is a step.
+_NO_COUNTER = r"(?!\d{1,15}(?:\s{0,3}:\s{0,3}|\s{1,6})[-+]?(?:\.?\d|" + _NOT_FINITE + r"(?!\w)))"
+_OF = r"(?:\s?/\s?|\s(?:out\s)?of\s)"
+# In `Accuracy: 9/10 (90%)`, 90 is the value.
+_COUNTS = r"(?:\d{1,15}" + _OF + r"\d{1,15}\s?\((?=[\d.]{1,20}\s?%))?"
 _WRAP = r"(?:tensor\(|(?:np|numpy|torch)\.\w{1,12}\(|[\[('\"])?"
 PAIR = re.compile(
     r"(?<![\w/.@%$+-])([A-Za-z][\w/.@-]{0,80}(?:'s)?(?: (?!"
     + _NOT_FINITE
-    + r"(?![\w/@-]))[A-Za-z][\w/@-]{0,60}){0,3})"
-    r"(\s{0,12}[:=]\s{0,12}|\s{1,12})"
+    + r"(?![\w/@-]))[A-Za-z][\w/@-]{0,60}){0,3}\.?)"
+    r"(\s{0,12}[:=]\s{0,12}|\s{1,12}"
+    + _NO_COUNTER
+    + ")"
+    + _COUNTS
     + _WRAP
     + _GROUPED
     + "(?P<number>"
     + NUMBER
-    + r")(?![\w]|[.,/:-]\d|/\s?\d)"
+    + r")(?![\w]|[.,:-]\d|"
+    + _OF
+    + r"\d|\s{0,3}(?:-{1,3}>|\u2192))"
 )
 _CELLS = re.compile(
     r"(?:\A|[|\u2502\u2503])\s{0,40}([A-Za-z][\w/.@-]{0,60})\s{0,60}[|\u2502\u2503]\s{0,40}(?P<number>"
@@ -48,6 +58,8 @@ _COMMENT = re.compile(
 _OTHER = re.compile(
     r"\b(?:best|initial|final|target|lowest|highest|minimum|maximum|expected)\b", re.IGNORECASE
 )
+_ARTICLE = re.compile(r"\b(?:the|an?|this|that|of|his|her|its|my|your|our)\s", re.IGNORECASE)
+_ONE_OF_MANY = re.compile(r"\b(?:class|label|layer|head|query|example)s?[ _#:=]{0,3}\d", re.IGNORECASE)
 _WORD = re.compile(
     r"\b(?!(?:train|test|eval|valid|val|dev|epoch)(?:ing|uation|ation)?\b)[A-Za-z]{3,}", re.IGNORECASE
 )
@@ -94,16 +106,19 @@ def pairs_form(line: str) -> Optional[PairsForm]:
         start, begin = begin, match.end()
         length += 1
         name = meaning(match[1])
+        has_mark = ":" in match[2] or "=" in match[2]
         if name is None or _OTHER.search(line, start, match.start()):
             continue
+        if not has_mark and _ARTICLE.search(match[1]):  # a sentence: `the loss 3 of them had`
+            continue
         is_finite = is_finite and math.isfinite(number(match[3]))
-        is_marked = is_marked or ":" in match[2] or "=" in match[2]
+        is_marked = is_marked or has_mark
         if name.is_measure:
             first = min(first, match.start())
             is_weak = False
         if len(named) < _MAX_PAIRS:
             named.append((name, slice(*match.span(3))))
-    if not named:
+    if not named or _ONE_OF_MANY.search(line, 0, first):
         return None
     words += _words(line, begin, len(line))
     allowed = _FEW_WORDS if is_marked else 0  # accepts `loss 2.3` alone, not in a sentence
@@ -151,36 +166,45 @@ OF_EVALUATION = re.compile(
     r"(?:val|valid|validat(?:e|ing|ion)|eval|evaluat(?:e|ing|ion)|test(?:ing)?|dev)(?![A-Za-z0-9/.-])",
     re.IGNORECASE,
 )
+_RESULTS = ("train", "training", "eval", "evaluation", "val", "valid", "validation", "test", "dev", "metrics")
+_OPENS = re.compile(r"\s{0,8}:\s{0,8}\{")
 _UNSET = re.compile(r": (?:None|True|False|null|true|false)\b")
 
 
 def dict_form(line: str) -> Optional[DictForm]:
     """Return the names and number positions of a dict or JSON object at the end of a line, None without one.
 
-    Only top-level entries count, not nested ones.
+    Entries of nested dicts count if all these dicts are results: `{"train": {"loss": 0.5}}` has `train/loss`.
     """
     start = line.find("{")
     if start < 0 or line[start + 1 : start + 2] not in ("'", '"') or not line.rstrip().endswith("}"):
         return None
     pairs: Dict[str, slice] = {}
-    depth = 0
-    end = start
+    nested: Dict[str, slice] = {}
+    path: List[str] = []
+    key, end, has_results = "", start, True
     for token in _TOKEN.finditer(line, start):
         mark = token[0]
         end = token.end()
         if token["n"] is not None:
-            if depth == 1 and len(pairs) < _MAX_PAIRS:
-                pairs[token["a"] or token["b"]] = slice(*token.span("n"))
+            found = pairs if len(path) == 1 else nested
+            if path and len(found) < _MAX_PAIRS and (has_results or found is pairs):
+                found["/".join([*path[1:], token["a"] or token["b"]])] = slice(*token.span("n"))
         elif mark in "{[":
-            if depth == 1 and line[token.start() - 8 : token.start()].rstrip()[-1:] != ":":
+            if len(path) == 1 and line[token.start() - 8 : token.start()].rstrip()[-1:] != ":":
                 return None  # an unusual key: a training does not print it
-            depth += 1
+            has_results = has_results and (not path or (mark == "{" and key.lower() in _RESULTS))
+            path.append(key)
         elif mark in "}]":
-            depth -= 1
-            if depth == 0:
+            path.pop()
+            if not path:
                 break
-    if depth != 0 or line[end:].strip():
+        else:
+            key = mark[1:-1]
+            has_results = has_results and (len(path) < 2 or bool(_OPENS.match(line, end)))
+    if path or line[end:].strip():
         return None
+    pairs.update(nested if has_results else {})
     is_evaluation = bool(OF_EVALUATION.search(line, start))
     return DictForm(tuple(pairs.items()), sum(1 for _ in _UNSET.finditer(line)), is_evaluation)
 

@@ -126,6 +126,8 @@ class LogScanner:
                 is_head = self._is_evaluating and b"train" in low and is_phase(low)
                 if is_head or self._table.is_open or (search(low) and is_likely(low)):
                     self._take_line(segment)
+                elif self._head is not None and segment[:1] not in b" \t":
+                    self._head = None
                 self._is_cleared = False
 
     # bars
@@ -161,12 +163,12 @@ class LogScanner:
         """Take the numbers beside a bar."""
         if not any(name.is_measure for name, _ in bar.pairs):
             return
-        if ASIDE.search(bar.title):
+        key = bar.key
+        if ASIDE.search(bar.title) or self._is_beside_training(bar):
             self._is_evaluating = True
             if bar.position == bar.length:
                 self._emit(bar.pairs, NOWHERE, bar.postfix, is_aside=True)
             return
-        key = bar.key
         if key not in self._passes and len(self._passes) >= _MAX_COUNTERS:
             return
         if not bar.title.strip() and bar.epoch is None:
@@ -175,6 +177,12 @@ class LogScanner:
         shown = self._passes.setdefault(key, BarPasses()).take(bar)
         if shown:
             self._take_shown(shown)
+
+    def _is_beside_training(self, bar: Bar) -> bool:
+        """Whether a bar below the heading of an evaluation differs from the training's only in its length."""
+        if not self._is_evaluating or bar.epoch is not None or bar.key in self._passes:
+            return False
+        return any(key.rpartition("/")[0] == "bar " + bar.name for key in self._passes)
 
     def _take_shown(self, shown: List[Shown]) -> None:
         """Take numbers beside bars.
@@ -185,7 +193,8 @@ class LogScanner:
             epoch = None if bar.epoch is None else float(bar.epoch)
             is_unclear = self._has_two_lengths and bar.key == self._unnamed
             step = None if bar.is_of_others or is_unclear else position
-            step = step if bar.own_step is None else bar.own_step
+            if bar.own_step is not None:
+                step = self._step(LinePosition(bar.own_step, epoch), is_aside=False)
             self._record(named(pairs, epoch, is_aside=False), step, bar.key, bar.postfix)
 
     def _take_keras(self, bar: Bar) -> None:
@@ -295,20 +304,24 @@ class LogScanner:
         if where.counted is None and self._is_cleared and "epoch" in values:
             self._pending = _Pending(values, line, is_aside)
             return
+        if where.epoch is not None:
+            values = {"epoch": where.epoch, **values}
         step = self._step(where, is_aside=is_aside, is_doubtful=form.is_evaluation)
         if is_aside:
             values = {aside_name(key): value for key, value in values.items()}
         self._record(values, step, where.counted.name if where.counted else None, line, is_aside=is_aside)
 
     def _take_pairs(self, line: str, form: TextForm, *, is_other: bool) -> None:
-        """Take a line of free text. Indented lines below `[epoch=1][batch=5/10]:` have its position.
+        """Take a line of free text. Indented lines below a heading such as `[epoch=1][batch=5/10]:` have its position.
 
         If `is_other`, the number in front may be another rank, or an epoch (`[1] step 10`), so the line gets
         no step.
         """
         where = form.where.of(line)
-        if not form.is_indented:
-            self._head = where if form.opens else None
+        if form.opens:
+            self._head = where
+        elif not form.is_indented or (form.pairs is None and form.trains is not None):
+            self._head = None
         elif self._head is not None and where == NOWHERE:
             where = self._head
         pairs, aside = form.pairs, form.aside

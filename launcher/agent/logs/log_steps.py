@@ -16,7 +16,7 @@ import re
 from typing import Dict, NamedTuple, Optional, Tuple
 
 MAX_STEP = 2**53
-_GLOBAL = ("global step", "global_step", "num_updates", "globalstep", "optimizer step", "optimizer_step")
+GLOBAL = ("global step", "global_step", "num_updates", "globalstep", "optimizer step", "optimizer_step")
 _WHOLE = r"(\d{1,3}(?:,\d{3}){1,4}|\d{1,15})"
 _COUNT = re.compile(
     r"(?<![\w/.<-])(?<!max )(?<!total )(?<!last )(?<!of )(global[ _]?step|num_updates|optimizer[ _]step|(?:train(?:ing)? |mini-?)?(?:step|iteration|iter|itr|update|batch|it))"
@@ -33,7 +33,9 @@ _EPOCH = re.compile(
     re.IGNORECASE,
 )
 _INNER = re.compile(
-    r"\s{0,3}[:,|-]?\s{0,3}[\[(]?\s{0,12}(\d{1,12})\s{0,3}/\s{0,12}(\d{1,12})\s{0,2}(\(\s{0,4}\d{1,3}(?:\.\d{1,4})?%\))?"
+    r"\s{0,3}[:,|-]?\s{0,3}[\[(]?\s{0,12}(\d{1,12})\s{0,3}/\s{0,12}(\d{1,12})(?![\d./])\s{0,2}"
+    r"(\(\s{0,4}\d{1,3}(?:\.\d{1,4})?%\)|(?:sample|image|img|example|sentence|seq|token)s?\b)?",
+    re.IGNORECASE,
 )
 _BATCHES = re.compile(r"(?<![\w./-])(\d{1,12})\s{0,3}/\s{0,8}(\d{1,12})\s{1,3}(?:mini)?batches\b")
 _PAIR = re.compile(r"\[\s?(\d{1,9}),\s{1,8}(\d{1,12})\]\s")
@@ -121,7 +123,7 @@ def place_form(line: str) -> PositionForm:
     counted = _counted(line)
     if not found:
         return PositionForm(counted)
-    if counted is None or not counted.is_global:
+    if counted is None or counted.is_within:  # else the script prints a step of its own
         counted = _inner(line, found) or counted
     return PositionForm(counted, _at(found, 2) or _at(found, 5), _at(found, 3))
 
@@ -154,7 +156,7 @@ def _counted(line: str) -> Optional[_CountForm]:
     for match in _COUNT.finditer(line):
         name = match[1].lower().replace("_", " ")
         names = (*names, name)
-        is_global = name in _GLOBAL
+        is_global = name in GLOBAL
         is_within = "batch" in name
         count = _CountForm(name, _at(match, 2), _at(match, 3), is_global, is_within)
         if is_global or best is None or _RANKS.get(best.name, 1) < _RANKS.get(name, 1):
@@ -228,6 +230,8 @@ class StepCounter:
         position = count.position
         if position is None or position > MAX_STEP or self.is_lost:
             return None
+        if count.is_within and count.epoch is None:
+            return None  # a batch of an unknown epoch
         if count.epoch is None or count.is_global:
             # A decreasing step counts something else: an epoch, a second training, another rank.
             self.is_lost = position < self._position
