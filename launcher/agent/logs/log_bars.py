@@ -13,8 +13,8 @@ import re
 from typing import Iterable, Iterator, List, Match, NamedTuple, Optional, Pattern, Tuple
 
 from .log_names import Name, meaning
-from .log_pairs import NUMBER, PAIR, number
-from .log_steps import GLOBAL, Count
+from .log_pairs import NUMBER, OF, PAIR, number
+from .log_steps import Count, own_step
 
 _TQDM = re.compile(r"%\|[^|]{0,400}\|\s{0,4}(\d{1,15})/(\d{1,15})\s{0,3}\[(?P<inside>[^\]]{0,4000})\]?")
 _COUNTED = re.compile(r"(\d{1,15})it \[(?P<inside>\d[\d:]{2,11}, [^\][]{0,4000})\]")  # tqdm without a total
@@ -23,12 +23,16 @@ _RICH = re.compile(r"(Epoch (\d{1,9})/-?\d{1,9}\s{1,3})[━─╸╺ ]{5,200}\s?
 _POSTFIX = re.compile(
     r"(?:^|[,\s|])\s{0,3}([A-Za-z][\w/.@ -]{0,60}?)\s{0,2}[=:]\s{0,3}(?:tensor\(|[\['\"])?(?P<number>"
     + NUMBER
-    + r")(?![\w.]|,\d)"
+    + r")(?![\w.]|,\d|"
+    + OF
+    + r"\d)"
 )
 _DIGITS = re.compile(r"[-+]?\d[\d.,e+-]*|\bnan\b|\binf\b")
 _EPOCH = re.compile(
-    r"\s{0,8}(?:train(?:ing)?\W{1,3})?epochs?\s{0,2}[:#\[(]{0,2}\s{0,2}(\d{1,9})", re.IGNORECASE
+    r"\s{0,8}(?:train(?:ing)?\W{1,3})?epochs?\s{0,2}[:#\[(]{0,2}\s{0,2}(\d{1,9})(?:\s?/\s?(\d{1,9}))?",
+    re.IGNORECASE,
 )
+_EPOCH_BESIDE = re.compile(r"(?<![\w/.-])epoch\s?[:=]\s?(\d{1,9})(?:\s?/\s?(\d{1,9}))?", re.IGNORECASE)
 _TORCHTUNE = re.compile(r"\d{1,9}\|(\d{1,15})\|(.{1,200})")  # epoch, step, loss
 _UNITS = r"(?:epoch|sample|image|img|example|ex|token|tok|sentence|seq|row|doc|file|word|pair)s?"
 _OF_OTHERS = re.compile(r"\d\s?" + _UNITS + r"/s\b|\ds/" + _UNITS + r"\b", re.IGNORECASE)
@@ -37,7 +41,6 @@ _RATE = re.compile(r"^[^,]{0,40}(?:,\s{0,6}[^,=]{1,20})?")
 _SEPARATORS = re.compile(r"\s-\s|\s{2,}")
 _NUMBER = re.compile(NUMBER)
 _RICH_PAIR = re.compile(r"([A-Za-z][\w/.-]{0,60}): (?P<number>" + NUMBER + r")(?!\S)")
-_STEPS = ("step", "steps", "iter", "iters", "iteration", "it", "update", "updates")
 _MAX_DRAWN = 400
 _NOTHING = slice(0, 0)
 _UNKNOWN = -1
@@ -97,15 +100,18 @@ class BarForm(NamedTuple):
     is_lightning: bool = False
     is_titled: bool = False
     is_of_others: bool = False
+    shown_epoch: Optional[slice] = None
+    epochs: Optional[slice] = None
 
     def of(self, line: str) -> Bar:
         """Return the bar of a line of this form."""
         title, postfix = line[self.title], line[self.postfix]
         epoch = None if self.epoch is None else int(line[self.epoch])
         own = self.numbers.step
+        position = int(line[self.position])
         return Bar(
             title,
-            int(line[self.position]),
+            position,
             None if self.length is None else int(line[self.length]),
             epoch,
             [(name, number(line[where])) for name, where in self.numbers.named],
@@ -113,8 +119,14 @@ class BarForm(NamedTuple):
             self.is_lightning,
             "%s, %s" % (title, postfix) if self.is_titled else postfix,
             line[self.rest],
-            self.is_of_others,
+            self.is_of_others or self._counts_epochs(line, position),
         )
+
+    def _counts_epochs(self, line: str, position: int) -> bool:
+        """Whether the bar counts epochs: the script prints its length as their number, or its position as the epoch."""
+        if self.epochs is not None and self.length is not None:
+            return int(line[self.epochs]) == int(line[self.length])
+        return self.shown_epoch is not None and abs(int(line[self.shown_epoch]) - position) <= 1
 
 
 def _step(text: str) -> Optional[int]:
@@ -150,7 +162,7 @@ def bar_form(line: str) -> Optional[BarForm]:
     rich = _RICH.match(line) if "━" in line else None
     if rich:
         postfix = _at(rich, 5)
-        numbers = _numbers(_pairs(_RICH_PAIR, line, postfix))
+        numbers = _numbers(_pairs(_RICH_PAIR, line, postfix), *own_step(line, postfix.start, postfix.stop))
         return BarForm(
             slice(0, len("Epoch")),
             _at(rich, 3),
@@ -169,7 +181,7 @@ def _tqdm(line: str, match: Match[str], title: slice, position: slice, length: O
     torchtune = _TORCHTUNE.match(line, title.start, title.stop)
     if torchtune:
         described = _at(torchtune, 2)
-        numbers = _numbers(_pairs(_POSTFIX, line, described))._replace(step=_at(torchtune, 1), is_global=True)
+        numbers = _numbers(_pairs(_POSTFIX, line, described), _at(torchtune, 1), is_global=True)
         return BarForm(_NOTHING, position, length, None, numbers, postfix=described, rest=rest)
     inside = slice(*match.span("inside"))
     postfix = slice(inside.start + _end_of_rate(match["inside"]), inside.stop)
@@ -179,17 +191,23 @@ def _tqdm(line: str, match: Match[str], title: slice, position: slice, length: O
     if is_titled:
         found = itertools.chain(_pairs(PAIR, line, title), found)
     epoch = _EPOCH.match(line, title.start, title.stop)
+    beside = _EPOCH_BESIDE.search(line, postfix.start, postfix.stop)
+    shown = beside or (epoch if is_titled else None)
+    total = beside or epoch
+    begin = title.start if is_titled else postfix.start
     return BarForm(
         title,
         position,
         length,
         _at(epoch, 1) if epoch else None,
-        _numbers(found),
+        _numbers(found, *own_step(line, begin, postfix.stop)),
         is_lightning="v_num=" in line[postfix],
         is_titled=is_titled,
         postfix=postfix,
         rest=rest,
         is_of_others=bool(_OF_OTHERS.search(match["inside"], 0, 100) or _EPOCHS.search(line[title])),
+        shown_epoch=_at(shown, 1) if shown else None,
+        epochs=_at(total, 2) if total and total[2] else None,
     )
 
 
@@ -217,15 +235,12 @@ def _pairs(pattern: Pattern[str], line: str, part: slice) -> Iterator[Tuple[str,
         yield match[1], slice(part.start + begin, part.start + end)
 
 
-def _numbers(found: Iterable[Tuple[str, slice]]) -> _Numbers:
+def _numbers(
+    found: Iterable[Tuple[str, slice]], step: Optional[slice] = None, is_global: bool = False
+) -> _Numbers:
     """Keep the names with a known meaning."""
     named: List[Tuple[Name, slice]] = []
-    step, is_global = None, False
     for words, place in itertools.islice(found, 200):
-        low = words.strip().lower()
-        if low in GLOBAL or (low in _STEPS and step is None):
-            step, is_global = place, low in GLOBAL
-            continue
         name = meaning(words.strip())
         if name is not None:
             named.append((name, place))
@@ -238,7 +253,7 @@ def keras_form(line: str) -> Optional[BarForm]:
     if not match:
         return None
     fields = _at(match, 3)
-    numbers = _numbers(_fields(line, fields))._replace(step=None)
+    numbers = _numbers(_fields(line, fields))
     return BarForm(_NOTHING, _at(match, 1), _at(match, 2), None, numbers, postfix=fields)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from .log_names import Name, is_measure, is_training_loss, meaning
 
@@ -24,9 +24,9 @@ NUMBER = (
 _GROUPED = r"(?!\d{1,3}[ '\u00a0\u202f]\d{3}(?!\d))"  # 1 234 is neither 1 nor 234
 # In `Train loss 100 0.5` and `Validation loss 100: 0.5`, 100 is a step.
 _NO_COUNTER = r"(?!\d{1,15}(?:\s{0,3}:\s{0,3}|\s{1,6})[-+]?(?:\.?\d|" + _NOT_FINITE + r"(?!\w)))"
-_OF = r"(?:\s?/\s?|\s(?:out\s)?of\s)"
+OF = r"(?:\s?/\s?|\s(?:out\s)?of\s)"
 # In `Accuracy: 9/10 (90%)`, 90 is the value.
-_COUNTS = r"(?:\d{1,15}" + _OF + r"\d{1,15}\s?\((?=[\d.]{1,20}\s?%))?"
+_COUNTS = r"(?:\d{1,15}" + OF + r"\d{1,15}\s?\((?=[\d.]{1,20}\s?%))?"
 _WRAP = r"(?:tensor\(|(?:np|numpy|torch)\.\w{1,12}\(|[\[('\"])?"
 PAIR = re.compile(
     r"(?<![\w/.@%$+-])([A-Za-z][\w/.@-]{0,80}(?:'s)?(?: (?!"
@@ -41,7 +41,7 @@ PAIR = re.compile(
     + "(?P<number>"
     + NUMBER
     + r")(?![\w]|[.,:-]\d|"
-    + _OF
+    + OF
     + r"\d|\s{0,3}(?:-{1,3}>|\u2192))"
 )
 _CELLS = re.compile(
@@ -96,7 +96,7 @@ def pairs_form(line: str) -> Optional[PairsForm]:
     """Return the form of a line of free text, None if it is not a metric line."""
     if _COMMENT.match(line) or _CALL.search(line):
         return None
-    named: List[Tuple[Name, slice]] = []
+    named: List[Tuple[Name, slice, str]] = []
     first = len(line)
     is_weak, is_finite, is_marked = True, True, False
     start, begin, length = 0, 0, 0
@@ -117,13 +117,23 @@ def pairs_form(line: str) -> Optional[PairsForm]:
             first = min(first, match.start())
             is_weak = False
         if len(named) < _MAX_PAIRS:
-            named.append((name, slice(*match.span(3))))
+            printed = "_".join(match[1].lower().split()).rstrip("-.")
+            named.append((name, slice(*match.span(3)), printed))
     if not named or _ONE_OF_MANY.search(line, 0, first):
         return None
     words += _words(line, begin, len(line))
     allowed = _FEW_WORDS if is_marked else 0  # accepts `loss 2.3` alone, not in a sentence
     with_step = (_MAX_WORDS if is_finite else _FEW_WORDS) + length // 2
-    return PairsForm(tuple(named), first, is_weak, words > allowed, words > with_step)
+    return PairsForm(tuple(_distinct(named)), first, is_weak, words > allowed, words > with_step)
+
+
+def _distinct(named: List[Tuple[Name, slice, str]]) -> Iterator[Tuple[Name, slice]]:
+    """Yield the names; those that would be the same, as of `Style Loss: 2.5 Content Loss: 1.5`, as printed."""
+    forms: Dict[str, Set[str]] = {}
+    for name, _, printed in named:
+        forms.setdefault(name.text, set()).add(printed)
+    for name, place, printed in named:
+        yield name if len(forms[name.text]) == 1 else name._replace(text=printed), place
 
 
 def cell_form(line: str) -> Optional[PairsForm]:

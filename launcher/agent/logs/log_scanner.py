@@ -62,6 +62,7 @@ class LogScanner:
         self._axes: Dict[str, StepCounter] = {}
         self._outranked: Set[str] = set()
         self._passes: Dict[str, BarPasses] = {}
+        self._training_bars: Set[str] = set()
         self._unnamed: Optional[str] = None
         self._has_two_lengths = False
         self._counters: Dict[str, str] = {}
@@ -174,15 +175,20 @@ class LogScanner:
         if not bar.title.strip() and bar.epoch is None:
             self._has_two_lengths = self._has_two_lengths or (self._unnamed or key) != key
             self._unnamed = key
+        if not self._is_evaluating and key not in self._passes:
+            self._training_bars.add(bar.name)
         shown = self._passes.setdefault(key, BarPasses()).take(bar)
         if shown:
             self._take_shown(shown)
 
     def _is_beside_training(self, bar: Bar) -> bool:
         """Whether a bar below the heading of an evaluation differs from the training's only in its length."""
-        if not self._is_evaluating or bar.epoch is not None or bar.key in self._passes:
-            return False
-        return any(key.rpartition("/")[0] == "bar " + bar.name for key in self._passes)
+        return (
+            self._is_evaluating
+            and bar.epoch is None
+            and bar.key not in self._passes
+            and bar.name in self._training_bars
+        )
 
     def _take_shown(self, shown: List[Shown]) -> None:
         """Take numbers beside bars.

@@ -16,10 +16,10 @@ import re
 from typing import Dict, NamedTuple, Optional, Tuple
 
 MAX_STEP = 2**53
-GLOBAL = ("global step", "global_step", "num_updates", "globalstep", "optimizer step", "optimizer_step")
+_GLOBAL = ("global step", "global_step", "num_updates", "globalstep", "optimizer step", "optimizer_step")
 _WHOLE = r"(\d{1,3}(?:,\d{3}){1,4}|\d{1,15})"
 _COUNT = re.compile(
-    r"(?<![\w/.<-])(?<!max )(?<!total )(?<!last )(?<!of )(global[ _]?step|num_updates|optimizer[ _]step|(?:train(?:ing)? |mini-?)?(?:step|iteration|iter|itr|update|batch|it))"
+    r"(?<![\w/.<-])(global[ _]?step|num_updates|optimizer[ _]step|(?:train(?:ing)? |mini-?)?(?:step|iteration|iter|itr|update|batch|it))"
     r"(?:\(\w{1,12}\)|\]|\s?#)?\s{0,3}[:=]?\s{0,12}[\[(]?\s{0,12}(?!\d{1,3}[ '\u00a0\u202f]\d{3}(?![\d.]))"
     + _WHOLE
     + r"(?:\.0{1,6})?(?:\s{0,3}(?:/|of\b)\s{0,12}"
@@ -27,14 +27,21 @@ _COUNT = re.compile(
     + r")?(?![\w%]|[.,:]\d|\s?(?:ms|s|sec|it)\b)",
     re.IGNORECASE,
 )
+# Words before a count that is not the training's position, as in `tokens per step: 4096`.
+_OTHER_COUNT = re.compile(
+    r"\b(?:max|total|num|last|best|next|start|of|per|every|each|micro|accumulation|inner|diffusion|denoising|sampling)\s\Z",
+    re.IGNORECASE,
+)
+_OTHER_EPOCH = re.compile(r"\b(?:max|total|num|number of|last|best|per|every|each)\s\Z", re.IGNORECASE)
+_EPISODE = re.compile(r"\bepisode\s{0,2}[:#=]?\s{0,4}\d", re.IGNORECASE)
 _EPOCH = re.compile(
-    r"(?<![\w/.-])(?:epochs?(?:\((\w{1,10})\))?\s{0,3}[:=#]?\s{0,6}[\[(]?\s{0,6}(\d{1,9})(?!\d|,\d)(?:\.(\d{1,9}))?(?:\s?(?:/|of\b)\s{0,3}(\d{1,9}))?[\])]?"
+    r"(?<![\w/.-])(?:epochs?(?:\((\w{1,10})\))?\s{0,3}[:=#]?\s{0,6}[\[(]?\s{0,6}(\d{1,9})(?!\d|,\d|e[-+]?\d)(?:\.(\d{1,9}))?(?:\s?(?:/|of\b)\s{0,3}(\d{1,9}))?[\])]?"
     r"|(\d{1,6})epoch(?::|\b))",
     re.IGNORECASE,
 )
 _INNER = re.compile(
     r"\s{0,3}[:,|-]?\s{0,3}[\[(]?\s{0,12}(\d{1,12})\s{0,3}/\s{0,12}(\d{1,12})(?![\d./])\s{0,2}"
-    r"(\(\s{0,4}\d{1,3}(?:\.\d{1,4})?%\)|(?:sample|image|img|example|sentence|seq|token)s?\b)?",
+    r"(\(\s{0,4}\d{1,3}(?:\.\d{1,4})?%\)|(?:sample|image|img|example|sentence|seq|token|file|frame|row|fold|gpu|node|correct)s?\b)?",
     re.IGNORECASE,
 )
 _BATCHES = re.compile(r"(?<![\w./-])(\d{1,12})\s{0,3}/\s{0,8}(\d{1,12})\s{1,3}(?:mini)?batches\b")
@@ -119,13 +126,20 @@ def place_form(line: str) -> PositionForm:
     boosted = _ROUND.match(line) if bracketed else None
     if boosted:
         return PositionForm(_CountForm("round", _at(boosted, 1)))
-    found = _EPOCH.search(line)
+    found = next((match for match in _EPOCH.finditer(line) if not _follows(_OTHER_EPOCH, match)), None)
     counted = _counted(line)
+    if counted is not None and not counted.is_global and _EPISODE.search(line):
+        counted = None  # a step of an episode
     if not found:
         return PositionForm(counted)
     if counted is None or counted.is_within:  # else the script prints a step of its own
         counted = _inner(line, found) or counted
     return PositionForm(counted, _at(found, 2) or _at(found, 5), _at(found, 3))
+
+
+def _follows(words: "re.Pattern[str]", match: "re.Match[str]") -> bool:
+    """Whether one of these words stands before a match."""
+    return bool(words.search(match.string, max(0, match.start() - 16), match.start()))
 
 
 def _at(match: "re.Match[str]", group: int) -> Optional[slice]:
@@ -150,13 +164,21 @@ def _inner(line: str, found: "re.Match[str]") -> Optional[_CountForm]:
 _RANKS = {"step": 3, "update": 2, "batch": 0, "mini batch": 0, "minibatch": 0}
 
 
-def _counted(line: str) -> Optional[_CountForm]:
+def own_step(line: str, begin: int, end: int) -> Tuple[Optional[slice], bool]:
+    """Return the columns of a step in a part of a line, and whether it cannot count from the start of an epoch."""
+    counted = _counted(line, begin, end)
+    return (None, False) if counted is None or counted.is_within else (counted.position, counted.is_global)
+
+
+def _counted(line: str, begin: int = 0, end: int = MAX_STEP) -> Optional[_CountForm]:
     best: Optional[_CountForm] = None
     names: Tuple[str, ...] = ()
-    for match in _COUNT.finditer(line):
+    for match in _COUNT.finditer(line, begin, end):
+        if _follows(_OTHER_COUNT, match):
+            continue
         name = match[1].lower().replace("_", " ")
         names = (*names, name)
-        is_global = name in GLOBAL
+        is_global = name in _GLOBAL
         is_within = "batch" in name
         count = _CountForm(name, _at(match, 2), _at(match, 3), is_global, is_within)
         if is_global or best is None or _RANKS.get(best.name, 1) < _RANKS.get(name, 1):
