@@ -34,6 +34,7 @@ _WORDS = (
     b" test ",
     b" val ",
     b"global_step",
+    b"[step",
 )
 _LIKELY = re.compile(
     rb"(?:loss|ppl|perp|acc|reward|score|eval|valid|val_|lr|bpb|wer|f1|miou|map50)[\w/@.()'\"-]{0,60}(?: [a-z][\w/()-]{0,40})?"
@@ -78,7 +79,8 @@ def search_of(words: List[bytes]) -> Pattern[bytes]:
 
 def is_likely(low: bytes) -> bool:
     """Whether a lower-case line with one of the words may be a metric line or the heading of metric lines."""
-    is_head = low.lstrip()[:5] in _HEADS or low.endswith(b"validation set") or b"global_step" in low
+    is_head = low.lstrip()[:5] in _HEADS or low.endswith(b"validation set")
+    is_head = is_head or b"global_step" in low or b"[step" in low
     return is_head or bool(_LIKELY.search(low) or _COLUMNS.search(low)) or is_phase(low)
 
 

@@ -95,7 +95,8 @@ class LogScanner:
         segments = self._segments.cut(piece)
         low = b"\n".join(segments).lower()
         words = words_of(low)
-        if words or self._is_evaluating or self._pending or self._table.is_open or _BAR in low:
+        is_amid = self._is_evaluating or self._pending or self._table.is_open or self._head is not None
+        if words or is_amid or _BAR in low:
             self._take_all(segments, low.split(b"\n"), words)
         elif segments:
             self._is_cleared = _is_blank(segments[-1])
