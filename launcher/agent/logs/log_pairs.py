@@ -13,7 +13,7 @@ import math
 import re
 from typing import Dict, Iterator, List, NamedTuple, Optional, Set, Tuple
 
-from .log_names import Name, is_measure, is_training_loss, meaning
+from .log_names import Name, aside_name, is_evaluation, is_measure, is_training_loss, meaning
 
 _NOT_FINITE = r"(?i:nan|inf(?:inity)?)"
 NUMBER = (
@@ -117,14 +117,26 @@ def pairs_form(line: str) -> Optional[PairsForm]:
             first = min(first, match.start())
             is_weak = False
         if len(named) < _MAX_PAIRS:
-            printed = "_".join(match[1].lower().split()).rstrip("-.")
-            named.append((name, slice(*match.span(3)), printed))
+            named.append((name, slice(*match.span(3)), match[1].lower()))
     if not named or _ONE_OF_MANY.search(line, 0, first):
         return None
     words += _words(line, begin, len(line))
     allowed = _FEW_WORDS if is_marked else 0  # accepts `loss 2.3` alone, not in a sentence
     with_step = (_MAX_WORDS if is_finite else _FEW_WORDS) + length // 2
-    return PairsForm(tuple(_distinct(named)), first, is_weak, words > allowed, words > with_step)
+    return PairsForm(
+        tuple(_distinct(list(_of_phase(named)))), first, is_weak, words > allowed, words > with_step
+    )
+
+
+def _of_phase(named: List[Tuple[Name, slice, str]]) -> Iterator[Tuple[Name, slice, str]]:
+    """Yield the names of a line. Behind `val Loss: 2.5`, `Acc: 0.5` is the evaluation's too."""
+    is_evaluated = has_loss = False
+    for name, place, printed in named:
+        is_marked = name.is_measure and any(map(is_evaluation, printed.split()[:-1]))
+        is_theirs = is_evaluated and name.is_measure and not (has_loss and is_training_loss(name.text))
+        if is_marked or name.text.startswith("train"):
+            is_evaluated, has_loss, is_theirs = is_marked, name.text.endswith("loss"), False
+        yield name._replace(text=aside_name(name.text)) if is_theirs else name, place, printed
 
 
 def _distinct(named: List[Tuple[Name, slice, str]]) -> Iterator[Tuple[Name, slice]]:
@@ -133,7 +145,8 @@ def _distinct(named: List[Tuple[Name, slice, str]]) -> Iterator[Tuple[Name, slic
     for name, _, printed in named:
         forms.setdefault(name.text, set()).add(printed)
     for name, place, printed in named:
-        yield name if len(forms[name.text]) == 1 else name._replace(text=printed), place
+        is_one = len(forms[name.text]) == 1
+        yield name if is_one else name._replace(text="_".join(printed.split()).rstrip("-.")), place
 
 
 def cell_form(line: str) -> Optional[PairsForm]:
