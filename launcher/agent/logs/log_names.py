@@ -104,8 +104,12 @@ def meaning(words: str) -> Optional[Name]:
     is_measure = not _MEASURES.isdisjoint(known) or any(piece.endswith(_SUFFIXES) for piece in pieces)
     if not is_measure and _COMPANIONS.isdisjoint(known):
         return None
-    is_evaluation = not _EVALUATIONS.isdisjoint(pieces)
-    return Name(text, is_measure and text not in _AMBIGUOUS, is_evaluation)
+    is_measure = is_measure and text not in _AMBIGUOUS
+    dropped = parts[: len(parts) - len(kept)]
+    place = next((place for place, part in enumerate(dropped) if part in _EVALUATIONS), None)
+    if is_measure and place is not None:  # `test set loss` is an evaluation's as a whole
+        return Name("_".join(parts[place:]).rstrip("-."), True, True)
+    return Name(text, is_measure, not _EVALUATIONS.isdisjoint(pieces))
 
 
 def column_meaning(words: str) -> Optional[Name]:
