@@ -58,6 +58,8 @@ _COMMENT = re.compile(
 _OTHER = re.compile(
     r"\b(?:best|initial|final|target|lowest|highest|minimum|maximum|expected)\b", re.IGNORECASE
 )
+_OF_CHECKPOINT = re.compile(r"\b(?:loaded|resumed|resuming|restored|restoring)\b", re.IGNORECASE)
+_LIST = re.compile(r"[\[(][-+]?[\d.e+-]{1,30}(?:\s?,\s?|\s{1,2})[-+]?\.?\d")
 _ARTICLE = re.compile(r"\b(?:the|an?|this|that|of|his|her|its|my|your|our)\s", re.IGNORECASE)
 _ONE_OF_MANY = re.compile(r"\b(?:class|label|layer|head|query|example)s?[ _#:=]{0,3}\d", re.IGNORECASE)
 _WORD = re.compile(
@@ -94,7 +96,7 @@ class PairsForm(NamedTuple):
 
 def pairs_form(line: str) -> Optional[PairsForm]:
     """Return the form of a line of free text, None if it is not a metric line."""
-    if _COMMENT.match(line) or _CALL.search(line):
+    if _COMMENT.match(line) or _CALL.search(line) or _OF_CHECKPOINT.search(line):
         return None
     named: List[Tuple[Name, slice, str]] = []
     first = len(line)
@@ -110,6 +112,8 @@ def pairs_form(line: str) -> Optional[PairsForm]:
         if name is None or _OTHER.search(line, start, match.start()):
             continue
         if not has_mark and _ARTICLE.search(match[1]):  # a sentence: `the loss 3 of them had`
+            continue
+        if name.is_measure and _LIST.match(line, match.start(3) - 1):
             continue
         is_finite = is_finite and math.isfinite(number(match[3]))
         is_marked = is_marked or has_mark
