@@ -35,6 +35,7 @@ _WORDS = (
     b" val ",
     b"global_step",
     b"[step",
+    b"train on ",
 )
 _LIKELY = re.compile(
     rb"(?:loss|ppl|perp|acc|reward|score|eval|valid|val_|lr|bpb|wer|f1|miou|map50)[\w/@.()'\"-]{0,60}(?: [a-z][\w/()-]{0,40})?"
@@ -48,6 +49,7 @@ _HEADS = (
     b"iter,",
     b"itera",
     b"globa",
+    b"train",
 )  # headings that give the position of the next lines
 _PHASE = re.compile(
     rb"\b(?:train|training|eval|evaluat(?:e|ing|ion)|val|valid|validat(?:e|ing|ion)|test|testing)\b"

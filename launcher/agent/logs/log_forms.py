@@ -23,6 +23,7 @@ _RANK = re.compile(
 )
 _TRAINING = re.compile(r"\btrain(?:ing)?\b", re.IGNORECASE)
 _OWN_COUNT = re.compile(r"[\s_\])-]{0,3}(?:step|iter|batch|update)", re.IGNORECASE)
+_KERAS_SAMPLES = re.compile(r"Train on (\d{1,12}) samples\b")
 _KERAS_EPOCH = re.compile(r"\s{0,4}Epoch (\d{1,9})/\d{1,9}\s*$")
 
 
@@ -58,9 +59,10 @@ class TextForm(NamedTuple):
 
 
 class LineForm(NamedTuple):
-    """The form of a line: the heading of a Keras epoch, a bar, or free text."""
+    """The form of a line: the heading of a Keras epoch or training, a bar, or free text."""
 
     keras_epoch: Optional[slice] = None
+    keras_samples: Optional[slice] = None
     keras: Optional[BarForm] = None
     bar: Optional[BarForm] = None
     text: Optional[TextForm] = None
@@ -72,6 +74,9 @@ def line_form(text: str) -> LineForm:
     epoch = _KERAS_EPOCH.match(text) if start == "E" else None
     if epoch:
         return LineForm(keras_epoch=slice(*epoch.span(1)))
+    samples = _KERAS_SAMPLES.match(text) if start == "T" else None
+    if samples:
+        return LineForm(keras_samples=slice(*samples.span(1)))
     keras = keras_form(text) if start.isdigit() else None
     if keras is not None:
         return LineForm(keras=keras)

@@ -61,7 +61,7 @@ _OTHER = re.compile(
 _OF_CHECKPOINT = re.compile(r"\b(?:loaded|resumed|resuming|restored|restoring)\b", re.IGNORECASE)
 _LIST = re.compile(r"[\[(][-+]?[\d.e+-]{1,30}(?:\s?,\s?|\s{1,2})[-+]?\.?\d")
 _ARTICLE = re.compile(r"\b(?:the|an?|this|that|of|his|her|its|my|your|our)\s", re.IGNORECASE)
-_ONE_OF_MANY = re.compile(r"\b(?:class|label|layer|head|query|example)s?[ _#:=]{0,3}\d", re.IGNORECASE)
+_ONE_OF_MANY = re.compile(r"\b(?:class|label|layer|head|query)s?[ _#:=]{0,3}\d", re.IGNORECASE)
 _WORD = re.compile(
     r"\b(?!(?:train|test|eval|valid|val|dev|epoch)(?:ing|uation|ation)?\b)[A-Za-z]{3,}", re.IGNORECASE
 )

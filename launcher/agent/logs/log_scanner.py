@@ -75,6 +75,7 @@ class LogScanner:
         self._has_other = False
         self._has_ranks = False
         self._keras_epoch: Optional[int] = None
+        self._keras_samples: Optional[int] = None
         self._is_evaluating = False
         self._is_of_validation = False
         self._has_loss = False
@@ -205,10 +206,14 @@ class LogScanner:
             self._record(named(pairs, epoch, is_aside=False), step, bar.key, bar.postfix)
 
     def _take_keras(self, bar: Bar) -> None:
-        """Take a Keras bar. Without an `Epoch 1/5` before it, it belongs to an evaluation or a prediction."""
+        """Take a Keras bar. Without an `Epoch 1/5` before it, it belongs to an evaluation or a prediction.
+
+        Its position is no step if its length is the number of samples of `Train on 60000 samples`.
+        """
         if self._keras_epoch is None:
             return
-        count = Count("keras", bar.position, bar.length, self._keras_epoch, is_within=True)
+        position = None if bar.length == self._keras_samples else bar.position
+        count = Count("keras", position, bar.length, self._keras_epoch, is_within=True)
         self._emit(bar.pairs, LinePosition(count, float(self._keras_epoch)), bar.postfix, is_aside=False)
         if any(name.is_evaluation for name, _ in bar.pairs):
             self._keras_epoch = None
@@ -259,6 +264,8 @@ class LogScanner:
         elif form.keras_epoch is not None:
             self._keras_epoch = int(text[form.keras_epoch])
             self._is_evaluating = False
+        elif form.keras_samples is not None:
+            self._keras_samples = int(text[form.keras_samples])
         elif form.keras is not None:
             self._take_keras(form.keras.of(text))
         elif form.bar is not None:
