@@ -16,6 +16,7 @@ from ..channel import rank
 from ..guard import process_guard
 from ..precision.precision_watch import note_scaling
 from ..shield import shielded
+from ..unsaved_hook import UnsavedHook
 from ..values import knobs
 from .changes import changes
 
@@ -233,7 +234,9 @@ def _parts_of(optimizer: Any) -> List[Any]:
 
 def _has_hooks(part: Any) -> bool:
     """Return whether the script has registered a hook on a tensor's gradient."""
-    return bool(part._backward_hooks or getattr(part, "_post_accumulate_grad_hooks", None))  # noqa: SLF001
+    hooks = (part._backward_hooks or {}).values()  # noqa: SLF001
+    is_watched = any(not isinstance(hook, UnsavedHook) for hook in hooks)  # the guard's hook sees no size
+    return is_watched or bool(getattr(part, "_post_accumulate_grad_hooks", None))
 
 
 planned_scaler = PlannedScaler()

@@ -8,6 +8,7 @@ starts the next attempt from an earlier one, at another precision.
     torch_hooks      reports forward passes, optimizer steps, scaler updates and casts to the guard
     step_guard       follows the steps: collects the observations of each one, and acts on the verdict
     watched_models   the models, and samples of their weights, gradients and frozen base
+    unzeroed_gradients  gradients that a script forgot to zero
     twins            frozen tensors that follow trained ones, such as an EMA teacher's
     samples          a few thousand elements of a model: their movement, and whether they are finite
     optimizers       the optimizer whose steps count, if there are several; learning rates; a check of eps

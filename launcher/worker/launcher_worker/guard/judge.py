@@ -10,6 +10,7 @@ from .losses import LossCourse
 from .rules import (
     DEAD_AFTER_A_LEAP,
     FINAL_STEP_RULES,
+    ROUNDED,
     RULES,
     SETTLING_SKIPS,
     SKIP_WINDOW,
@@ -26,10 +27,11 @@ from .rules import (
 
 
 class Streak(NamedTuple):
-    """Bad steps in a row by one rule: their number, and the first of them."""
+    """Bad steps in a row by one rule: their number, the first of them, and whether the weights leapt just before."""
 
     steps: int
     since: int
+    has_leapt: bool = False
 
 
 class Judge:
@@ -43,7 +45,7 @@ class Judge:
         self.plan(planned_steps)
         self.warning: Optional[Trip] = None  # of the last judged step
         self.steps = self.good_steps = self.skips = 0
-        self.has_moved = self._has_had_gradient = False
+        self.has_moved = self.has_left_start = self._has_had_gradient = False
         self.losses = LossCourse()
         # a series of non-finite losses that has just ended
         self.recovered: Optional[Dict[str, object]] = None
@@ -51,6 +53,7 @@ class Judge:
         self.expects_rewards = False  # whether the script will log rewards
         self._rewards_differed_at = -1
         self._leapt_at = -math.inf
+        self._largest_gradient = 0.0
         # whether each of the latest steps since the scaler settled was skipped
         self._settled_skips: List[bool] = []
         self._streaks: Dict[str, Streak] = {}
@@ -74,9 +77,11 @@ class Judge:
             self._mark("zero", figures.gradient == "zero", step)
         if figures.loss is not None:
             self._mark_loss(figures.loss, step)
-        must_move = figures.is_rated and not figures.skipped and figures.gradient != "zero"
-        if figures.moved is not None and must_move:
-            self._mark("still", not figures.moved, step)
+        if figures.rate is not None:
+            self._mark("rest", figures.rate == 0 and not figures.moved, step)
+        self._mark("astray", figures.is_astray, step)
+        self._mark("left", figures.are_left, step)
+        self._judge_movement(figures, step)
         if figures.leapt:
             self._leapt_at = step
         if self.losses.last is not None and math.isfinite(self.losses.last):
@@ -123,6 +128,23 @@ class Judge:
         """The event that may have spoiled the weights in the last step, if any."""
         return next((RULES[rule].text for rule in SPOILING_RULES if rule in self._streaks), None)
 
+    def _judge_movement(self, figures: Figures, step: int) -> None:
+        """Judge a step that should have moved the weights: it had a learning rate, and a gradient.
+
+        A gradient that is no more than rounding errors of earlier ones is none: the training has converged.
+        """
+        size = figures.size
+        if size is not None and math.isfinite(size):
+            self._largest_gradient = max(self._largest_gradient, size)
+        is_small = size is not None and size <= ROUNDED * self._largest_gradient
+        if not figures.is_rated or figures.skipped or is_small or figures.gradient == "zero":
+            return
+        if figures.moved is not None:
+            self._mark("still", not figures.moved, step)
+        if figures.at_start is not None:
+            self.has_left_start = not figures.at_start
+            self._mark("start", figures.at_start, step)
+
     def _judge_scaler(self, figures: Figures, step: int) -> None:
         """Judge overflows. While a scaler settles, skipped steps are normal."""
         has_room = figures.scale is None or figures.scale >= 1.0
@@ -157,8 +179,9 @@ class Judge:
 
     def _mark(self, rule: str, is_bad: bool, step: int) -> None:
         if is_bad:
-            steps, since = self._streaks.get(rule, Streak(0, step))
-            self._streaks[rule] = Streak(steps + 1, since)
+            has_leapt = step - self._leapt_at <= RULES["leap"].steps
+            streak = self._streaks.get(rule, Streak(0, step, has_leapt))
+            self._streaks[rule] = streak._replace(steps=streak.steps + 1)
         else:
             self._streaks.pop(rule, None)
 
@@ -168,7 +191,7 @@ class Judge:
             streak = self._streaks.get(name)
             if streak is None:
                 continue
-            if name == "zero" and self._leapt_at >= streak.since - RULES["leap"].steps:
+            if name == "zero" and streak.has_leapt:
                 rule = DEAD_AFTER_A_LEAP  # noqa: PLW2901  # a training that looks dead has diverged
             if name == "loss" and self._is_unlabelled:
                 rule = UNLABELLED  # noqa: PLW2901  # another precision would not help
@@ -183,6 +206,8 @@ class Judge:
         if rule is RULES["zero"]:
             is_unheard = self.expects_rewards and self._rewards_differed_at < self._streaks[name].since
             return math.inf if is_unheard else self._zero_limit
+        if name == "rest":  # a schedule may end when half of a training is done
+            return max(rule.steps, self._zero_limit, self.steps / 2 + 1)
         if name == "gradients" and self._is_settling_anew:
             return SETTLING_SKIPS
         if name == "explosion":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, List, Mapping, NamedTuple, Optional, Sequence
 
 
 class FollowedOptimizer:
@@ -44,7 +44,7 @@ class FollowedOptimizer:
         return followed is not None and bool(self._is_ours.get(followed, False))
 
     def note_step(self, optimizer: Any) -> bool:
-        """Note a step of a known optimizer; return whether the guard now switches to this optimizer.
+        """Note a step of a known optimizer; return whether the guard now leaves another optimizer for this one.
 
         The guard switches if it follows no optimizer, if only the new one holds trainables, or if the
         followed one has made no step for a long time.
@@ -55,14 +55,23 @@ class FollowedOptimizer:
         self._other_steps += 1
         is_silent = self._other_steps > 10 * len(self._is_ours)
         is_better = self._is_ours[optimizer] and not self.holds_trainables
-        if self._get() is not None and not is_silent and not is_better:
+        has_followed = self._get() is not None  # False too if a script makes a new optimizer for each step
+        if has_followed and not is_silent and not is_better:
             return False
         self._followed = weakref.ref(optimizer)
         self._other_steps = 0
-        return True
+        return has_followed
 
     def _get(self) -> Any:
         return None if self._followed is None else self._followed()
+
+
+class StepRates(NamedTuple):
+    """The figures of a step that the optimizer's settings give: see `Figures`."""
+
+    rate: Optional[float]
+    is_rated: bool
+    is_astray: bool
 
 
 class LearningRates:
@@ -70,22 +79,31 @@ class LearningRates:
 
     def __init__(self) -> None:
         self._rates: List[float] = []
+        self._has_full_momentum = False
         self._highest = 0.0
 
     def note(self, optimizer: Any) -> None:
-        """Note the rates of an optimizer before its step."""
+        """Note the rates and momenta of an optimizer before its step."""
         self._rates = [_rate(group) for group in optimizer.param_groups]
+        momenta = [group.get("momentum") for group in optimizer.param_groups]
+        self._has_full_momentum = any(isinstance(one, (int, float)) and one >= 1 for one in momenta)
 
-    def at_step_end(self) -> Tuple[Optional[float], bool]:
-        """Return the largest rate, if known, and whether the step should have moved every group.
+    def at_step_end(self) -> StepRates:
+        """Return the rates of the step.
 
         A rate below a thousandth of the highest so far belongs to the start or end of a schedule; such a step
         need not move any weight.
         """
-        rate = max(self._rates, default=math.nan)
+        rate, lowest = max(self._rates, default=math.nan), min(self._rates, default=0.0)
         self._highest = max(self._highest, rate if math.isfinite(rate) else 0.0)
-        is_rated = min(self._rates, default=0.0) > 0 and rate >= self._highest / 1000
-        return (rate if math.isfinite(rate) else None), is_rated
+        is_rated = lowest > 0 and rate >= self._highest / 1000
+        is_astray = lowest < 0 or self._has_full_momentum
+        return StepRates(rate if math.isfinite(rate) else None, is_rated, is_astray)
+
+
+def parameters_with_gradients(optimizer: Any) -> List[Any]:
+    """Return the parameters of an optimizer that have a gradient."""
+    return [part for group in optimizer.param_groups for part in group["params"] if part.grad is not None]
 
 
 def has_tiny_eps(group: Mapping[str, Any]) -> bool:

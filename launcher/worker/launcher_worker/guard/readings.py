@@ -5,8 +5,10 @@ On CUDA the copy is asynchronous: the numbers are read one step later, when they
 
 from __future__ import annotations
 
+import math
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
+from .optimizers import StepRates
 from .rules import Figures
 
 
@@ -15,8 +17,9 @@ class OpenStep:
 
     def __init__(self) -> None:
         self.forward_passes = 0
-        # whether a gradient is non-finite, and whether all are zero
+        # the size of the largest gradient element, and whether all gradients are zero
         self.gradients: Optional[Tuple[Any, Any]] = None
+        self.are_left: Any = None  # whether the gradients of the step before were never zeroed
         self.scaling: Optional[Tuple[Any, Any]] = None  # whether the step was skipped, and the new scale
         self._loss: Any = None
 
@@ -31,7 +34,9 @@ class OpenStep:
         if self._loss is not None:
             numbers["loss"] = self._loss / max(1, self.forward_passes)
         if self.gradients is not None:
-            numbers["bad"], numbers["zero"] = self.gradients
+            numbers["size"], numbers["zero"] = self.gradients
+        if self.are_left is not None:
+            numbers["left"] = self.are_left
         if self.scaling is not None:
             numbers["skipped"], numbers["scale"] = self.scaling
         return numbers
@@ -44,15 +49,15 @@ class Reading(NamedTuple):
     names: Tuple[str, ...]
     numbers: Any
     arrival: Any  # a CUDA event; None if the numbers are already on the host
-    rate: Optional[float]
-    is_rated: bool
+    rates: StepRates
 
     def figures(self, *, is_norm_bad: bool) -> Figures:
         """Wait for the numbers; return the figures of the step. `is_norm_bad` if Trainer logged a non-finite norm."""
         if self.arrival is not None:
             self.arrival.synchronize()
         numbers = dict(zip(self.names, self.numbers.tolist() if self.names else ()))  # noqa: B905 - Python 3.8 has no `strict`
-        is_bad = is_norm_bad or bool(numbers.get("bad"))
+        size = numbers.get("size")
+        is_bad = is_norm_bad or not math.isfinite(size or 0.0)
         gradient = "bad" if is_bad else "zero" if numbers.get("zero") else "fine"
         return Figures(
             loss=numbers.get("loss"),
@@ -60,17 +65,19 @@ class Reading(NamedTuple):
             finite=bool(numbers.get("finite", True)),
             leapt=bool(numbers.get("leapt", False)),
             base_moved=bool(numbers.get("base", False)),
-            gradient=gradient if is_bad or "bad" in numbers else "",
+            gradient=gradient if is_bad or size is not None else "",
+            size=size,
+            are_left=bool(numbers.get("left", False)),
+            at_start=bool(numbers["near"]) if "near" in numbers else None,
             skipped=bool(numbers.get("skipped", False)),
             scale=numbers.get("scale"),
-            rate=self.rate,
-            is_rated=self.is_rated,
+            **self.rates._asdict(),
         )
 
 
-def start_reading(step: int, numbers: Mapping[str, Any], rate: Optional[float], is_rated: bool) -> Reading:
+def start_reading(step: int, numbers: Mapping[str, Any], rates: StepRates) -> Reading:
     """Start the copy of a step's numbers to the host."""
-    return Reading(step, tuple(numbers), *_fetch(numbers), rate, is_rated)
+    return Reading(step, tuple(numbers), *_fetch(numbers), rates)
 
 
 def _fetch(numbers: Mapping[str, Any]) -> Tuple[Any, Any]:

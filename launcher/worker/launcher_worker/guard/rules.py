@@ -21,6 +21,8 @@ STEPS_AFTER_A_JUMP = 4
 # The limit of steps in a row without any gradient: this share of the planned steps. Without a plan: a number.
 ZERO_SHARE = 0.1
 ZERO_STEPS = 20
+# A gradient below this share of the largest so far consists of float32's rounding errors: eight units in the last place.
+ROUNDED = 2**-20
 
 
 class Rule(NamedTuple):
@@ -31,8 +33,8 @@ class Rule(NamedTuple):
     text: str
 
 
-# If several rules end an attempt, the first one here is reported. No limit here exceeds four
-# steps. On CUDA the figures of a step are read one step later: the attempt then ends at the fifth bad step.
+# If several rules end an attempt, the first one here is reported. Most limits are four steps or
+# fewer. On CUDA the figures of a step are read one step later: the attempt then ends at the fifth bad step.
 RULES = {
     "weights": Rule(DIVERGED, 1, "trainable weights became non-finite"),
     "loss": Rule(DIVERGED, 2, "the loss is not finite"),
@@ -47,6 +49,21 @@ RULES = {
     "still": Rule(NOT_LEARNING, 4, "no trainable weight moves, although the learning rate is above zero"),
     "zero": Rule(
         NOT_LEARNING, 4, "every gradient is exactly zero, or the loss where no gradient can be seen"
+    ),
+    # These two have time: a warm-up may begin at zero, and its first steps move weights by little.
+    "rest": Rule(NOT_LEARNING, 20, "every learning rate is zero"),
+    "start": Rule(
+        NOT_LEARNING,
+        20,
+        "all steps together moved the weights by less than float32 rounds: is the rate too low?",
+    ),
+    "left": Rule(
+        NOT_LEARNING, 4, "the gradients of earlier steps are never zeroed: is optimizer.zero_grad() missing?"
+    ),
+    "astray": Rule(
+        NOT_LEARNING,
+        4,
+        "a learning rate is negative, so each step climbs; or a momentum is 1 or more, so it never decays",
     ),
     "idle": Rule(NOT_LEARNING, 1, "no optimizer has made a step: is optimizer.step() missing?"),
     # A moving base is not a divergence: another precision would not help. A checkpoint holds only the
@@ -64,7 +81,7 @@ UNLABELLED = Rule(
 )
 # one bad step by these rules is enough if it is the last step
 FINAL_STEP_RULES = ("weights", "loss", "gradients", "explosion")
-WARNING_RULES = ("zero", "explosion")  # these rules warn first: the task may be the cause
+WARNING_RULES = ("zero", "rest", "explosion")  # these rules warn first: the task may be the cause
 # no checkpoint is sealed after a bad step by these rules
 SPOILING_RULES = ("weights", "loss", "explosion", "leap")
 
@@ -78,12 +95,16 @@ class Figures(NamedTuple):
     leapt: bool = False
     base_moved: bool = False
     gradient: str = ""  # fine, zero or bad
+    size: Optional[float] = None  # of the largest gradient element that was read
+    are_left: bool = False  # whether the gradients of the step before were never zeroed
+    at_start: Optional[bool] = None  # whether the weights are still where they began
     skipped: bool = False
     scale: Optional[float] = None
     rate: Optional[float] = None  # the largest learning rate
     is_rated: bool = (
         False  # every learning rate is above zero, and not negligible as at the start or end of a schedule
     )
+    is_astray: bool = False  # a learning rate is negative, or a momentum is 1 or more
 
 
 class Trip(NamedTuple):

@@ -8,6 +8,7 @@ change.
 from __future__ import annotations
 
 import functools
+import math
 import random
 from typing import Any, Sequence, Tuple
 
@@ -15,6 +16,8 @@ WEIGHT_TENSORS = 16  # the number of trainable tensors that are read after every
 BASE_TENSORS = 2
 # A leap exceeds at least this root mean square: smaller steps are normal for weights that begin near zero.
 SMALL = 0.1
+# Float32 rounds a number by up to this share of it.
+SHARE_OF_ROUNDING = 2**-24
 # The number of elements of a sample, over all its tensors. A smaller sample could miss a step that moves only
 # few rows of an embedding.
 ELEMENTS = 4096
@@ -32,6 +35,7 @@ class Sample:
         ]
         self.norms: Any = None  # the norm of each tensor's elements at the start
         self._last: Any = None
+        self._first: Any = None
 
     def aim_at_gradients(self) -> None:
         """Switch to the elements with the largest gradients."""
@@ -58,9 +62,20 @@ class Sample:
         elements = torch.stack(rows)
         before, self._last = self._last, elements
         if before is None:
-            self.norms = elements.norm(dim=1)
+            self._first, self.norms = elements, elements.norm(dim=1)
             return elements, torch.zeros_like(elements)
         return elements, elements - before
+
+    def are_at_start(self, elements: Any) -> Any:
+        """Return, as a bool tensor, whether no tensor has moved further from its start than float32 rounds.
+
+        A tensor that began near zero, such as a LoRA's B, is compared with the smallest other one: next to its own
+        size every movement is large.
+        """
+        is_small = self.norms <= SHARE_OF_ROUNDING * self.norms.max()
+        others = self.norms.masked_fill(is_small, math.inf).min().nan_to_num(posinf=0.0)
+        sizes = self.norms.where(~is_small, others)
+        return ((elements - self._first).norm(dim=1) <= SHARE_OF_ROUNDING * sizes).all()
 
     def have_leapt(self, moves: Any) -> Any:
         """Return, as a bool tensor, whether the elements together moved by more than their size.

@@ -21,6 +21,7 @@ from .readings import OpenStep, Reading, start_reading
 from .rewards import LoggedRewards
 from .rules import RULES, Trip, Tripped
 from .torch_hooks import CAST_REFUSED, hook_forward, install
+from .unzeroed_gradients import UnzeroedGradients
 from .watched_models import WatchedModels
 
 
@@ -36,6 +37,7 @@ class StepGuard:
         self._models = WatchedModels()
         self._optimizer = FollowedOptimizer()
         self._rates = LearningRates()
+        self._unzeroed = UnzeroedGradients()
         self._open_step = OpenStep()
         self._reading: Optional[Reading] = None  # the last step's figures, if they are still in transfer
         self._judge = Judge()
@@ -163,6 +165,8 @@ class StepGuard:
         self._open_step.gradients = self._models.read_gradients(
             optimizer, check_all=self._judge.is_suspect("zero")
         )
+        self._open_step.are_left = self._unzeroed.take()
+        self._unzeroed.follow(optimizer)
 
     def after_step(self, optimizer: Any) -> None:
         """Tick, unless a Trainer or a scaler ticks."""
@@ -192,8 +196,10 @@ class StepGuard:
             return
         self._step = self._step + 1 if step is None else step
         beat(self._step)
-        numbers = self._measure()
-        reading = start_reading(self._step, numbers, *self._rates.at_step_end())
+        rates = self._rates.at_step_end()
+        if self._trial is not None:  # it holds its first steps at a rate of zero
+            rates = rates._replace(rate=rates.rate or None)
+        reading = start_reading(self._step, self._measure(), rates)
         self._open_step, self._idle = OpenStep(), IdleLog()
         if reading.arrival is None:
             self._judge_reading(reading)
@@ -257,7 +263,9 @@ class StepGuard:
         has_gradients = self._open_step.gradients is not None
         is_own_step = self._is_in_trainer or has_gradients or self._optimizer.holds_trainables
         with torch.no_grad():
-            weights = self._models.measure(must_move=is_own_step and not is_fresh)
+            weights = self._models.measure(
+                must_move=is_own_step and not is_fresh, is_at_start=not self._judge.has_left_start
+            )
             return {**weights, **self._open_step.measure()}
 
     # -- the verdict

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from .optimizers import parameters_with_gradients
 from .samples import BASE_TENSORS, ELEMENTS, WEIGHT_TENSORS, Sample, can_be_sampled, sampled_indices
 from .twins import follow_twins, twin_of
 
@@ -127,8 +128,11 @@ class WatchedModels:
             self._weights = Sample(candidates, WEIGHT_TENSORS)
             self._weights.aim_at_gradients()
 
-    def measure(self, *, must_move: bool) -> Dict[str, Any]:
-        """Read the samples; return their figures as tensors on their device, `moved` only if `must_move`."""
+    def measure(self, *, must_move: bool, is_at_start: bool) -> Dict[str, Any]:
+        """Read the samples; return their figures as tensors on their device.
+
+        `moved` only if `must_move`; `near`, whether the weights are where they began, only if `is_at_start` too.
+        """
         numbers: Dict[str, Any] = {}
         if self._weights is not None:
             elements, moves = self._weights.read()
@@ -136,6 +140,8 @@ class WatchedModels:
             numbers["leapt"] = self._weights.have_leapt(moves)
             if must_move:
                 numbers["moved"] = (moves != 0).any()
+                if is_at_start:
+                    numbers["near"] = self._weights.are_at_start(elements)
         if self._base is not None:
             elements, moves = self._base.read()
             drifts = moves.norm(dim=1) > BASE_DRIFT * self._base.norms
@@ -145,15 +151,18 @@ class WatchedModels:
         return numbers
 
     def read_gradients(self, optimizer: Any, *, check_all: bool) -> Optional[Tuple[Any, Any]]:
-        """Return two flags for the next few gradients of an optimizer: any element non-finite, all zero.
+        """Return the size of the largest element of the next few gradients of an optimizer, and whether all are zero.
 
-        `check_all` reads every gradient for the second flag, because an embedding's gradient may be zero
-        almost everywhere. Both flags are tensors on the gradients' device. None if no trainable has a
+        `check_all` reads every gradient for the second figure, because an embedding's gradient may be zero
+        almost everywhere. Both figures are tensors on the gradients' device. None if no trainable has a
         readable gradient.
         """
         import torch
 
+        if not self.trainable and not parameters_with_gradients(optimizer):  # everything was frozen
+            return torch.zeros(()), torch.ones(())
         rows: List[Any] = []
+        parts: List[Any] = []
         held = self._held_by(optimizer)
         for _ in held:
             self._cursor = (self._cursor + 1) % len(held)
@@ -162,16 +171,17 @@ class WatchedModels:
                 device = rows[0].device if rows else gradient.device
                 indices = sampled_indices(gradient.numel(), ELEMENTS // GRADIENT_TENSORS, gradient.device)
                 rows.append(gradient.take(indices).to(device, torch.float32, non_blocking=True))
+                parts.append(held[self._cursor])
             if len(rows) == GRADIENT_TENSORS:
                 break
         if not rows:
             return None
-        elements = torch.cat(rows)
-        is_zero = (elements == 0).all()
+        sizes = torch.stack(rows).abs().amax(dim=1)
+        alive = (sizes != 0).unbind()
         if check_all:
-            gradients = [part.grad for part in held if part.grad is not None]
-            is_zero = ~torch.stack([gradient.any().to(elements.device) for gradient in gradients]).any()
-        return ~elements.isfinite().all(), is_zero
+            parts = [part for part in held if part.grad is not None]
+            alive = [part.grad.any().to(sizes.device) for part in parts]
+        return sizes.max(), ~_are_alive(parts, alive)
 
     def _held_by(self, optimizer: Any) -> List[Any]:
         """Return the trainables that an optimizer holds, or all if it holds none.
@@ -188,3 +198,17 @@ class WatchedModels:
 
     def _samples(self) -> List[Sample]:
         return [sample for sample in (self._weights, self._base) if sample is not None]
+
+
+def _are_alive(parts: Sequence[Any], alive: Sequence[Any]) -> Any:
+    """Return, as a bool tensor, whether gradients train a model, by whether each has an element other than zero.
+
+    A single vector among zero matrices does not count: the bias of a last layer has a gradient even if no input
+    reaches the output.
+    """
+    import torch
+
+    matrices = [one for part, one in zip(parts, alive) if part.dim() > 1]  # noqa: B905 - Python 3.8 has no `strict`
+    if not matrices:
+        return torch.stack(list(alive)).any()
+    return torch.stack(matrices).any() | (torch.stack(list(alive)).sum() > 1)
