@@ -760,6 +760,37 @@ def test_a_loss_that_jumps_although_no_weight_leapt_is_a_harder_task(worker):
     assert judged(worker, rising)[0].step <= 35
 
 
+def test_a_rate_of_zero_ends_a_training_that_rests_as_long_as_it_trained(worker):
+    """A warm-up may begin at zero, and a schedule may end early: twenty steps are a warning, and the end if few came before."""
+    rules = worker.guard.rules
+
+    def rest(first, steps):
+        judge, warned = worker.guard.judge.Judge(100), []
+        for step in range(1, steps + 1):
+            rate = 0.0 if step >= first else 1e-3
+            trip = judge.judge_step(step, rules.Figures(moved=rate > 0, rate=rate, is_rated=rate > 0))
+            warned += [step] if judge.warning else []
+            judge.warning = None
+            if trip:
+                return trip.rule, step, warned
+        return None, steps, warned
+
+    assert rest(1, 100) == ("rest", 20, [])
+    assert rest(31, 100) == ("rest", 61, [50])
+    assert rest(52, 100) == (None, 100, [71])
+
+
+def test_a_gradient_of_rounding_errors_need_not_move_the_weights(worker):
+    """Least squares converge until no update is large enough; an optimizer that moves nothing has large gradients."""
+    rules = worker.guard.rules
+    for size, rule in ((1e-7, None), (1e-3, "still")):
+        judge = worker.guard.judge.Judge()
+        steps = [rules.Figures(moved=True, size=1.0, gradient="fine", is_rated=True)]
+        steps += [rules.Figures(moved=False, size=size, gradient="fine", is_rated=True)] * 8
+        trips = [judge.judge_step(step, seen) for step, seen in enumerate(steps, 1)]
+        assert next((trip.rule for trip in trips if trip), None) == rule
+
+
 def test_leaps_end_a_training_only_while_its_loss_has_doubled(worker):
     """Weights that begin near zero leap at each step of a healthy training."""
     leaps = range(1, 40)

@@ -207,7 +207,7 @@ class Judge:
             is_unheard = self.expects_rewards and self._rewards_differed_at < self._streaks[name].since
             return math.inf if is_unheard else self._zero_limit
         if name == "rest":  # a schedule may end when half of a training is done
-            return max(rule.steps, self._zero_limit, self.steps / 2 + 1)
+            return max(rule.steps, self._zero_limit, self._streaks[name].since)
         if name == "gradients" and self._is_settling_anew:
             return SETTLING_SKIPS
         if name == "explosion":

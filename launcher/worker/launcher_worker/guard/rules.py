@@ -48,7 +48,9 @@ RULES = {
     ),
     "still": Rule(NOT_LEARNING, 4, "no trainable weight moves, although the learning rate is above zero"),
     "zero": Rule(
-        NOT_LEARNING, 4, "every gradient is exactly zero, or the loss where no gradient can be seen"
+        NOT_LEARNING,
+        4,
+        "every gradient of a weight is exactly zero, or the loss where no gradient can be seen",
     ),
     # These two have time: a warm-up may begin at zero, and its first steps move weights by little.
     "rest": Rule(NOT_LEARNING, 20, "every learning rate is zero"),

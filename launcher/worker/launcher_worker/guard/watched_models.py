@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from .optimizers import parameters_with_gradients
 from .samples import BASE_TENSORS, ELEMENTS, WEIGHT_TENSORS, Sample, can_be_sampled, sampled_indices
@@ -49,6 +49,7 @@ class WatchedModels:
         """Drop the samples."""
         self.trainable: List[Any] = []
         self._dtypes: List[Any] = []
+        self._biases: Set[int] = set()  # the ids of the biases
         self._weights: Optional[Sample] = None
         self._base: Optional[Sample] = None
         # for each tensor of the base sample, the trained tensor that it may follow
@@ -66,6 +67,7 @@ class WatchedModels:
         named = {id(part): (name, part) for model in self._models for name, part in model.named_parameters()}
         parameters = [part for _, part in named.values()]
         self.trainable = [part for part in parameters if part.requires_grad]
+        self._biases = {place for place, (name, _) in named.items() if name.split(".")[-1] == "bias"}
         self._held.clear()
         self._dtypes = [part.dtype for part in self.trainable]
         plain = [part for part in parameters if can_be_sampled(part)]
@@ -181,7 +183,20 @@ class WatchedModels:
         if check_all:
             parts = [part for part in held if part.grad is not None]
             alive = [part.grad.any().to(sizes.device) for part in parts]
-        return sizes.max(), ~_are_alive(parts, alive)
+        return sizes.max(), ~self._are_alive(parts, alive)
+
+    def _are_alive(self, parts: Sequence[Any], alive: Sequence[Any]) -> Any:
+        """Return, as a bool tensor, whether gradients train a model, by whether each has an element other than zero.
+
+        A single bias does not count if all weights have zero gradients: the bias of a last layer has a gradient
+        even if no input reaches the output.
+        """
+        import torch
+
+        weights = [one for part, one in zip(parts, alive) if id(part) not in self._biases]  # noqa: B905 - Python 3.8 has no `strict`
+        if not weights:
+            return torch.stack(list(alive)).any()
+        return torch.stack(weights).any() | (torch.stack(list(alive)).sum() > 1)
 
     def _held_by(self, optimizer: Any) -> List[Any]:
         """Return the trainables that an optimizer holds, or all if it holds none.
@@ -198,17 +213,3 @@ class WatchedModels:
 
     def _samples(self) -> List[Sample]:
         return [sample for sample in (self._weights, self._base) if sample is not None]
-
-
-def _are_alive(parts: Sequence[Any], alive: Sequence[Any]) -> Any:
-    """Return, as a bool tensor, whether gradients train a model, by whether each has an element other than zero.
-
-    A single vector among zero matrices does not count: the bias of a last layer has a gradient even if no input
-    reaches the output.
-    """
-    import torch
-
-    matrices = [one for part, one in zip(parts, alive) if part.dim() > 1]  # noqa: B905 - Python 3.8 has no `strict`
-    if not matrices:
-        return torch.stack(list(alive)).any()
-    return torch.stack(matrices).any() | (torch.stack(list(alive)).sum() > 1)
