@@ -754,6 +754,8 @@ def test_a_loss_that_jumps_although_no_weight_leapt_is_a_harder_task(worker):
     """A value function's loss jumps with the first reward, and is noisy then; after a leap the same loss has diverged."""
     harder = [0.02] * 29 + [300.0, 900.0, 100.0, 310.0, 620.0] * 6
     assert judged(worker, harder) == (None, [32])
+    noisy_before = [0.001, 0.003] * 15
+    assert judged(worker, noisy_before + harder[29:]) == (None, [33])
     trip, _ = judged(worker, harder, leapt_at=(29,))
     assert (trip.rule, trip.step) == ("explosion", 33)
     rising = [0.02] * 29 + [300.0 * 3**step for step in range(9)]

@@ -9,8 +9,7 @@ PRECISIONS = ("fp32", "bf16")  # a scaler refuses an optimizer without gradients
 
 
 def train() -> None:
-    base = llama()
-    lora(base).save_pretrained("adapter")
-    model = PeftModel.from_pretrained(base.unload() if hasattr(base, "unload") else llama(), "adapter")
+    lora(llama()).save_pretrained("adapter")
+    model = PeftModel.from_pretrained(llama(), "adapter")
     model.enable_input_require_grads()
     fit_with_trainer(model)

@@ -1,4 +1,4 @@
-"""A hook that should mask part of each gradient has its mask inverted twice: it returns zeros."""
+"""A hook that should mask part of each gradient multiplies it by a mask and by its opposite: it returns zeros."""
 
 import launcher_worker as worker
 import torch

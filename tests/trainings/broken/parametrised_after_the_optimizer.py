@@ -17,8 +17,6 @@ def train() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for layer in (model[0], model[2]):
         weight_norm(layer)
-    held = optimizer.param_groups[0]["params"]
-    held[:] = [part.detach().clone().requires_grad_() for part in held]  # weight_norm keeps the objects
     worker.prepare(model)
     points, labels = blobs()
     fit(optimizer, lambda _step: cross_entropy(model(points), labels))

@@ -19,7 +19,7 @@ def train() -> None:
             task = torch.randint(3, ()).item()
         optimizer.zero_grad()
         with worker.autocast():
-            loss = cross_entropy(model(points[:, torch.arange(16)] + 0.1 * task), labels)
+            loss = cross_entropy(model(points + 0.1 * task), labels)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()

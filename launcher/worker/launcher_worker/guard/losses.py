@@ -10,7 +10,8 @@ FIRST_LOSSES = 5  # the loss at the start is the median of this many losses
 RECENT_LOSSES = 20  # the recent level is the median of this many losses; a curriculum raises it slowly
 # In an explosion, a loss below this share of the explosion's first loss has begun to fall.
 FALLING = 0.99
-SUDDEN = 3.0  # a jump to more than this multiple of the previous loss is sudden
+# A jump to more than this multiple of the previous loss is sudden, unless the loss had begun to rise before.
+SUDDEN = 3.0
 # Losses are too noisy to show a trend if their spread exceeds this share of their median.
 NOISY = 0.5
 # In an explosion, the loss still rises if its median exceeds this multiple of the explosion's first loss.
@@ -69,8 +70,10 @@ class LossCourse:
             was_far_above = self.is_far_above
             self.is_far_above = loss > 10 * usual + 10 or self._is_absurd(loss)
             if self.is_far_above and not was_far_above:
-                before, last = (abs(recent) for recent in self._recent_losses[-2:])
-                self.is_sudden = last <= 1.5 * before and loss > SUDDEN * last and not self._is_absurd(loss)
+                # the larger of two losses, because small losses are noisy
+                *before, last = (abs(recent) for recent in self._recent_losses[-3:])
+                had_risen = last > 1.5 * max(before)
+                self.is_sudden = not had_risen and loss > SUDDEN * last and not self._is_absurd(loss)
                 self._high_losses = []
             self._compare_high(loss)
         self._recent_losses = [*self._recent_losses, loss][-RECENT_LOSSES:]

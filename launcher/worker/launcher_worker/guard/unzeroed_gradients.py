@@ -20,7 +20,7 @@ class UnzeroedGradients:
 
     def __init__(self) -> None:
         self._optimizer: Any = None  # a weak reference
-        self._parameter: Any = None  # likewise: the smallest one of the optimizer that has a gradient
+        self._parameter: Any = None  # the smallest one of the optimizer that has a gradient
         self._hook: Any = None
         # None before the first backward pass of a step, False after one without an old gradient; else a tensor
         self._are_left: Any = None
@@ -29,14 +29,15 @@ class UnzeroedGradients:
         """Follow an optimizer: only what it holds must be zeroed for its steps."""
         if self._optimizer is not None and self._optimizer() is optimizer:
             return
-        readable = [part for part in parameters_with_gradients(optimizer) if can_be_sampled(part.grad)]
+        parts = parameters_with_gradients(optimizer)
+        readable = [part for part in parts if part.requires_grad and can_be_sampled(part.grad)]
         if not readable:
             return
         if self._hook is not None:
             self._hook.remove()
-        smallest = min(readable, key=lambda part: part.numel())
-        self._optimizer, self._parameter = weakref.ref(optimizer), weakref.ref(smallest)
-        self._hook, self._are_left = smallest.register_hook(UnsavedHook(self._see)), None
+        self._optimizer, self._are_left = weakref.ref(optimizer), None
+        self._parameter = min(readable, key=lambda part: part.numel())
+        self._hook = self._parameter.register_hook(UnsavedHook(self._see))
 
     def take(self) -> Any:
         """Return, as a bool tensor, whether gradients of the last step were left; None if there were none."""
@@ -45,7 +46,7 @@ class UnzeroedGradients:
 
     def _see(self, _new: Any) -> None:
         """Look at the old gradient. After a backward pass without one, later ones of the step only accumulate."""
-        old = self._parameter().grad
+        old = self._parameter.grad
         if old is None or self._are_left is False:
             self._are_left = False
         else:
