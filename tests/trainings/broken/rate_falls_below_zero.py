@@ -1,4 +1,4 @@
-"""A linear schedule that nobody stops at its end: from step 16 on the rate is negative, and each step climbs the loss."""
+"""A linear schedule that nobody stops at its end: from step 17 on the rate is negative, and each step climbs the loss."""
 
 import launcher_worker as worker
 import torch

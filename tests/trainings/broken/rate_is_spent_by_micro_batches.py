@@ -8,7 +8,7 @@ from trainings.shared import blobs, mlp
 STEPS = 40
 ACCUMULATION = 8
 ENDS_AS = "not-learning"
-HARM_AT = 6
+HARM_AT = 5
 NOTICED_WITHIN = 20  # a warm-up may begin with some steps at zero
 
 
