@@ -101,9 +101,12 @@ def test_a_run_that_an_older_version_keeps_is_followed_stopped_and_resumed(clien
 
 @pytest.mark.testbed
 def test_a_connection_that_an_older_version_holds_is_used_by_it_alone_and_closed_by_both(
-    client, ssh_host, older
+    client, ssh_host, older, request
 ):
     """Each version has its own; a command of either closes those of both."""
+    sockets = tempfile.mkdtemp(prefix="launch-testbed-")  # a socket's path may have 100 bytes
+    request.addfinalizer(lambda: shutil.rmtree(sockets))
+    client.variables["XDG_RUNTIME_DIR"] = sockets
     (client.project / "launch.toml").write_text(ssh_host.table(hold=600))
     with version(client, older):
         client.ok("--host", "A", "--", "true")
