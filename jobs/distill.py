@@ -9,8 +9,8 @@ A plain loop with Accelerate. The loss of a token is
     kl_weight * temperature² * KL(teacher || student) + (1 - kl_weight) * CE(label)
 
 where both distributions of the KL are softened by the temperature, and its square keeps the gradient's size
-(Hinton et al. 2015, arXiv:1503.02531). Data is JSONL with {"prompt": ..., "answer": ...} a line, whose answers
-alone count, or {"text": ...}, all of which counts. Student and teacher need the same tokenizer.
+(Hinton et al. 2015, arXiv:1503.02531). The data has the forms of rows.py: answers and the assistant's turns count,
+and all of a text. Student and teacher need the same tokenizer.
 
 The student's perplexity on held-out data is measured before the first step, every `eval_steps`, and after the
 last. Each best one so far is saved, and the best student is what comes out.
@@ -40,18 +40,18 @@ from pathlib import Path
 import launcher_worker as worker
 import torch
 from accelerate import Accelerator
+from rows import read_rows
 from shared import (
     IGNORED,
     Row,
     add_adapter,
     check_settings,
     collate,
-    encode_answer,
+    encode,
     expect_one_example_a_row,
     keep_short,
     length_of,
     order_of,
-    read_examples,
     read_settings,
 )
 from torch.nn import functional
@@ -106,14 +106,6 @@ RULES = {
 # ---- data
 
 
-def encode_example(tokenizer: PreTrainedTokenizerBase, example: dict[str, str]) -> Row:
-    """Give tokens and labels of an example: of a prompt and its answer, or of a text, all of which counts."""
-    if "text" not in example:
-        return encode_answer(tokenizer, example["prompt"], example["answer"])
-    tokens = [*tokenizer(example["text"])["input_ids"], tokenizer.eos_token_id]
-    return {"input_ids": tokens, "labels": tokens}
-
-
 def counted(rows: list[Row]) -> int:
     """Give how many tokens carry loss. Nothing predicts the first one."""
     return sum(label != IGNORED for row in rows for label in row["labels"][1:])
@@ -131,16 +123,15 @@ def rows_of_step(rows: list[Row], step: int, batch: int, seed: int) -> list[Row]
     return sorted(drawn, key=length_of)
 
 
-def read_rows(
+def encoded_rows(
     tokenizer: PreTrainedTokenizerBase, data: dict[str, str], use: str, settings: Settings
 ) -> list[Row]:
-    """Read and encode the examples for a use, `train` or `eval`."""
+    """Read and encode the rows for a use, `train` or `eval`."""
     if use not in data:
         raise SystemExit(
             f"[data] has no {use!r}: a distillation needs examples to train on, and others held out"
         )
-    examples = read_examples(data[use], takes_text=True)
-    return keep_short([encode_example(tokenizer, example) for example in examples], settings.max_length)
+    return keep_short([encode(tokenizer, row) for row in read_rows(data[use])], settings.max_length)
 
 
 # ---- the loss
@@ -391,8 +382,8 @@ def main() -> None:
     check_tokenizers(tokenizer, AutoTokenizer.from_pretrained(teacher_path))
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    train_rows = read_rows(tokenizer, data, "train", settings)
-    held_out = read_rows(tokenizer, data, "eval", settings)[: settings.eval_limit]
+    train_rows = encoded_rows(tokenizer, data, "train", settings)
+    held_out = encoded_rows(tokenizer, data, "eval", settings)[: settings.eval_limit]
     student = AutoModelForCausalLM.from_pretrained(student_path, **worker.model_arguments())
     if trains_adapter:
         student = add_adapter(student, settings.lora_rank, settings.lora_alpha, settings.lora_dropout)

@@ -1,55 +1,37 @@
-"""Fine-tune a language model on prompts and answers, with LoRA, QLoRA or in full, on any card.
+"""Fine-tune a language model on your own data, with TRL's SFTTrainer: LoRA, QLoRA or in full, on any card.
 
     launch --host local                             # the demo: makes its own small model and data
-    launch --host lab --profile titan_rtx --job sft
+    launch --host lab --job sft --set model=Qwen/Qwen2.5-0.5B --set data.train=./chats.jsonl
     python sft.py                                   # by hand, outside a run: the demo again, results in ./out
-    torchrun --nproc-per-node 2 sft.py              # several cards; only rank 0 evaluates and saves
+    torchrun --nproc-per-node 2 sft.py              # several cards
 
-Data is JSONL with {"prompt": ..., "answer": ...} a line. The loss counts the answer alone, which is trained
-as `<answer>...</answer>` and an end mark. Held-out prompts are answered greedily before and after the training:
-`accuracy` is the share whose text between the tags is exactly right (numbers too are compared as text), and
-`answer_rate` the share with one well-formed pair of tags.
+The data may be chats, prompts with answers, or plain text, see rows.py. By default the loss counts the assistant's
+turns of a chat, the answer after a prompt, and all of a text. Precision, batch, resume, checkpoints, guard and
+metrics come from launcher's worker; tokens, masks, collation and loss from TRL.
 
-What comes out, in the artifacts folder: `adapter/` (or `model/` for a full fine-tune) and `result.json`.
-SIGTERM ends the current step, saves a checkpoint and exits with 0; the next start continues from there.
-
-Not covered: several turns, packing, sharded models, preference data.
+What comes out, in the artifacts folder: `adapter/` (or `model/`), `merged/` if asked, `samples.jsonl` if answers are
+generated, and `result.json`. SIGTERM ends the current step and saves; the next start continues from there.
 """
 
 import json
-import re
-from dataclasses import dataclass
+import random
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+import datasets
 import launcher_worker as worker
-import torch
-from shared import (
-    IGNORED,
-    Row,
-    StepSampler,
-    add_adapter,
-    collate,
-    encode_answer,
-    encode_prompt,
-    expect_one_example_a_row,
-    keep_short,
-    pad,
-    read_examples,
-    read_settings,
-)
+from models import adapter_of, merge, own_name, save
+from rows import IGNORED, Row, fitted, for_model, form_of, lengths_of, read_rows
+from scoring import HOW, Held, scores
+from shared import StepSampler, check_settings, read_settings
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
-    PreTrainedModel,
+    EarlyStoppingCallback,
     PreTrainedTokenizerBase,
     PrinterCallback,
-    Trainer,
-    TrainingArguments,
-    set_seed,
 )
-
-ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+from trl import SFTConfig, SFTTrainer
 
 # ---- settings: the table [settings] of the job file
 
@@ -62,105 +44,100 @@ class Settings:
     scheduler: str = "cosine"  # transformers' lr_scheduler_type
     warmup_steps: float = 0.03  # steps, or a share of all steps if below 1
     optim: str | None = None  # Trainer's name of an optimizer, where not the plan's AdamW
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    neftune_noise: float = 0.0  # NEFTune's alpha; 5 is usual
     epochs: float = 1.0  # passes over the data, where the job names no steps
     lora_rank: int = 16
     lora_alpha: int = 32  # twice the rank
     lora_dropout: float = 0.0
-    max_length: int = 1024  # tokens; longer examples are left out
-    logging_steps: int = 10
-    eval_limit: int = 100  # held-out prompts to answer
+    lora_targets: str = "all-linear"  # or names of modules, separated by commas
+    dora: bool = False
+    rslora: bool = False
+    max_length: int = 1024  # tokens of a row
+    long_rows: str = "drop"  # what becomes of longer rows: "drop", "cut" or "split"
+    loss_on: str = "auto"  # "answers" or "all"; auto: answers, but for plain text
+    packing: bool = False  # the rows of a micro-batch as one row without padding; no row sees another
+    system_prompt: str | None = None  # for rows without one
+    chat_template: str | None = None  # a file, or a model whose template is taken
+    answer_tags: bool = False  # train answers between <answer> tags; the demo does
+    eval_share: float = 0.05  # of the rows, held out where the job has no data.eval; 0 for none
+    eval_steps: int = 0  # steps between evaluations; 0: before and after the training alone
+    eval_limit: int = 100  # held-out rows
+    generate: str = "no"  # how generated answers are judged: "text" or "tags"; the demo: "tags"
     max_new_tokens: int = 64  # for one answer
+    patience: int = 0  # evaluations without a better eval_loss after which training ends; 0: never
+    merge: bool = False  # write the base with the adapter in it too
+    merge_dtype: str = "auto"  # of the merged weights; auto: the base's own
+    logging_steps: int = 10
 
 
-DEMO_SETTINGS = {"learning_rate": 5e-3}  # a model this small wants a large rate
+DEMO_SETTINGS = {
+    "learning_rate": 5e-3,
+    "answer_tags": True,
+    "generate": "tags",
+}  # a model this small wants a large rate
+RULES = {
+    "long_rows": (lambda value: value in ("drop", "cut", "split"), '"drop", "cut" or "split"'),
+    "loss_on": (lambda value: value in ("auto", "answers", "all"), '"auto", "answers" or "all"'),
+    "generate": (lambda value: value in HOW, '"no", "text" or "tags"'),
+    "eval_share": (lambda value: 0 <= value < 1, "a share from 0 to below 1"),
+    "max_length": (lambda value: value > 1, "above 1"),
+    "eval_limit": (lambda value: value > 0, "above 0"),
+}
 
 
 # ---- data
 
 
-def encode_example(tokenizer: PreTrainedTokenizerBase, example: dict[str, str]) -> Row:
-    """Give tokens and labels of an example, whose answer stands between tags."""
-    return encode_answer(tokenizer, example["prompt"], f"<answer>{example['answer']}</answer>")
+def held_out(rows: list[Row], share: float, limit: int, seed: int) -> tuple[list[Row], list[Row]]:
+    """Return the rows to train on, and those that are held out: a share of them, at most `limit`, drawn by the seed."""
+    count = min(round(share * len(rows)), limit, len(rows) - 1)
+    if not count:
+        return rows, []
+    places = set(random.Random(seed).sample(range(len(rows)), count))  # noqa: S311  # no secret
+    print(f"held out: {count} of {len(rows)} rows, drawn by seed {seed}   (data.eval names rows of your own)")
+    return [row for n, row in enumerate(rows) if n not in places], [rows[n] for n in sorted(places)]
 
 
-# ---- evaluation
-
-
-def read_answer(text: str) -> str | None:
-    """Give what stands between the tags of an output, stripped; None without one well-formed pair."""
-    found = ANSWER.findall(text)
-    well_formed = len(found) == 1 and text.count("<answer>") == text.count("</answer>") == 1
-    return found[0].strip() if well_formed else None
-
-
-@torch.inference_mode()
-def answer_prompts(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: list[str], max_new_tokens: int
-) -> list[str]:
-    """Generate greedily, all prompts as one batch padded on the left."""
-    encoded = [encode_prompt(tokenizer, prompt) for prompt in prompts]
-    tokens = pad(encoded, tokenizer.pad_token_id, side="left").to(model.device)
-    mask = pad([[1] * len(row) for row in encoded], 0, side="left").to(model.device)
-    output = model.generate(
-        input_ids=tokens,
-        attention_mask=mask,
-        max_new_tokens=max_new_tokens,
-        do_sample=False,
-        pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    return tokenizer.batch_decode(output[:, tokens.shape[1] :], skip_special_tokens=True)
-
-
-@torch.inference_mode()
-def mean_loss(model: PreTrainedModel, rows: list[Row], pad_id: int) -> tuple[float, int]:
-    """Give the loss a counted token, and how many tokens were counted."""
-    batch = {name: tensor.to(model.device) for name, tensor in collate(rows, pad_id).items()}
-    counted = int((batch["labels"] != IGNORED).sum())
-    return model(**batch).loss.item(), counted
-
-
-def evaluate(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    examples: list[dict[str, str]],
-    batch: int,
-    settings: Settings,
-) -> dict[str, float]:
-    """Give eval_loss, accuracy and answer_rate on held-out examples."""
-    model.eval()
-    loss_sum, counted, right, answered = 0.0, 0, 0, 0
-    for start in range(0, len(examples), batch):
-        part = examples[start : start + batch]
-        rows = [encode_example(tokenizer, example) for example in part]
-        loss, tokens = mean_loss(model, rows, tokenizer.pad_token_id)
-        loss_sum, counted = loss_sum + loss * tokens, counted + tokens
-        prompts = [example["prompt"] for example in part]
-        outputs = answer_prompts(model, tokenizer, prompts, settings.max_new_tokens)
-        answers = [read_answer(output) for output in outputs]
-        answered += sum(answer is not None for answer in answers)
-        right += sum(answer == example["answer"] for answer, example in zip(answers, part, strict=True))
-        worker.progress("evaluation", start + len(part), len(examples))
-    return {
-        "eval_loss": loss_sum / counted,
-        "accuracy": right / len(examples),
-        "answer_rate": answered / len(examples),
-    }
+def show_first(tokenizer: PreTrainedTokenizerBase, row: Row) -> None:
+    """Print a row as the model reads it; what it learns stands between ⟦ and ⟧."""
+    text, is_learnt = "", False
+    for token, label in zip(row["input_ids"], row["labels"], strict=True):
+        if (label != IGNORED) != is_learnt:
+            is_learnt = not is_learnt
+            text += "⟦" if is_learnt else "⟧"
+        text += tokenizer.decode([token])
+    learnt = sum(label != IGNORED for label in row["labels"])
+    print(f"first row: {len(row['input_ids'])} tokens, {learnt} of them learnt, between ⟦ and ⟧:")
+    print(text + "⟧" * is_learnt, flush=True)
 
 
 # ---- the job
 
 
-class StepTrainer(Trainer):
-    """A Trainer whose steps have the examples that a sampler draws."""
+class Finetune(SFTTrainer):
+    """TRL's trainer, with the rows of each step drawn by a sampler, and an evaluation of its own."""
 
-    def __init__(self, *args: Any, sampler: StepSampler, **kwargs: Any) -> None:
-        """Take a Trainer's arguments, and the sampler."""
-        super().__init__(*args, **kwargs)
-        self._sampler = sampler
+    sampler: StepSampler
+    held: Held
+    settings: Settings
+    scored: tuple[int, dict[str, float]] = (-1, {})  # the step of the last evaluation, and its scores
 
-    def _get_train_sampler(self, dataset: object = None) -> StepSampler:
-        return self._sampler
+    def _get_train_sampler(self, dataset: object = None) -> StepSampler:  # Trainer passes it
+        return self.sampler
+
+    def evaluate(self, *_args: object, **_more: object) -> dict[str, float]:
+        """Report the scores on the held-out rows, once a step."""
+        chosen = self.settings
+        if self.scored[0] == self.state.global_step:
+            return self.scored[1]
+        found = scores(self, self.held, chosen.generate, chosen.eval_limit, chosen.max_new_tokens)
+        if self.is_world_process_zero():
+            worker.log(self.state.global_step, **found)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
+        self.scored = self.state.global_step, found
+        return found
 
 
 def main() -> None:
@@ -169,25 +146,38 @@ def main() -> None:
     plan = worker.knobs()
     is_demo = plan.model in (None, "demo")
     settings = read_settings(Settings, plan.settings, DEMO_SETTINGS if is_demo else {})
-    arguments = TrainingArguments(
-        **worker.training_arguments(
-            learning_rate=settings.learning_rate,
-            lr_scheduler_type=settings.scheduler,
-            warmup_steps=settings.warmup_steps,
-            **({} if settings.optim is None else {"optim": settings.optim}),
-            num_train_epochs=settings.epochs,
-            logging_steps=settings.logging_steps,
-            logging_first_step=True,
-            include_num_input_tokens_seen="no",  # the sampler knows; Trainer would ask the card after each micro-batch
-            remove_unused_columns=False,
-        )
+    check_settings(settings, RULES)
+    datasets.disable_progress_bars()
+    given = dict(plan.data)
+    evaluates = bool(settings.eval_steps and ("eval" in given or settings.eval_share))
+    arguments = SFTConfig(
+        **{
+            "gradient_checkpointing": False,  # TRL turns it on unless told; the plan decides
+            **worker.training_arguments(
+                learning_rate=settings.learning_rate,
+                lr_scheduler_type=settings.scheduler,
+                warmup_steps=settings.warmup_steps,
+                weight_decay=settings.weight_decay,
+                max_grad_norm=settings.max_grad_norm,
+                **({} if settings.optim is None else {"optim": settings.optim}),
+                num_train_epochs=settings.epochs,
+                logging_steps=settings.logging_steps,
+                logging_first_step=True,
+                include_num_input_tokens_seen="no",  # the sampler knows; Trainer would ask the card after each micro-batch
+            ),
+        },
+        neftune_noise_alpha=settings.neftune_noise or None,
+        max_length=None,  # `fitted` decides, and says what it leaves out
+        padding_free=settings.packing,
+        completion_only_loss=settings.loss_on != "all",
+        eval_strategy="steps" if evaluates else "no",
+        eval_steps=settings.eval_steps or None,
+        metric_for_best_model="eval_loss",
+        greater_is_better=False,
     )
-    set_seed(plan.seed)
-    expect_one_example_a_row()
-
-    # data and model; the demo is made by one rank while the others wait
-    model_path, data = plan.model, dict(plan.data)
-    if is_demo or "demo" in data.values():
+    # data: the demo is made by one rank while the others wait
+    model_path = plan.model
+    if is_demo or "demo" in given.values():
         import demo
 
         with arguments.main_process_first(
@@ -195,51 +185,96 @@ def main() -> None:
         ):  # where each rank sees its own card, all are the local main one
             parts = demo.ensure(plan.cache)
         model_path = parts.model if is_demo else model_path
-        defaults = data or {"train": "demo", "eval": "demo"}
-        data = {use: getattr(parts, use) if name == "demo" else name for use, name in defaults.items()}
+        given = {"train": "demo", **given}
+        if given["train"] == "demo":
+            given.setdefault("eval", "demo")
+        given = {use: getattr(parts, use) if name == "demo" else name for use, name in given.items()}
+    train_rows = read_rows(given["train"])
+    if "eval" in given:
+        eval_rows = read_rows(given["eval"])[: settings.eval_limit]
+    elif settings.eval_share:
+        train_rows, eval_rows = held_out(train_rows, settings.eval_share, settings.eval_limit, plan.seed)
+    else:
+        eval_rows = []
     tokenizer = AutoTokenizer.from_pretrained(model_path)
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    encoded = [encode_example(tokenizer, example) for example in read_examples(data["train"])]
-    train_rows = keep_short(encoded, settings.max_length)
-    held_out = read_examples(data["eval"])[: settings.eval_limit] if "eval" in data else []
+    train_rows, eval_rows = (
+        [for_model(row, tokenizer, settings.system_prompt, settings.answer_tags) for row in part]
+        for part in (train_rows, eval_rows)
+    )
+    form = form_of(train_rows[0])
+    if form == "messages" and not tokenizer.chat_template and settings.chat_template is None:
+        raise SystemExit(
+            "the rows are chats, and the model has no chat template: name one   settings.chat_template"
+        )
+    arguments.assistant_only_loss = form == "messages" and settings.loss_on != "all"
+    arguments.chat_template_path = settings.chat_template
+
+    # model
     model = AutoModelForCausalLM.from_pretrained(model_path, **worker.model_arguments())
-    if plan.trains_adapter:
-        model = add_adapter(model, settings.lora_rank, settings.lora_alpha, settings.lora_dropout)
-    model = worker.prepare(model)
+    adapter = adapter_of(
+        settings.lora_rank, settings.lora_alpha, settings.lora_dropout, settings.lora_targets, settings.dora, settings.rslora
+    )  # fmt: skip
+    try:
+        trainer = Finetune(
+            model,
+            arguments,
+            train_dataset=datasets.Dataset.from_list(train_rows),
+            eval_dataset=datasets.Dataset.from_list(eval_rows) if eval_rows else None,
+            processing_class=tokenizer,
+            peft_config=adapter if plan.trains_adapter else None,
+            callbacks=[EarlyStoppingCallback(settings.patience)] if settings.patience and evaluates else [],
+        )
+    except (
+        ValueError
+    ) as error:  # a template without marks for the assistant's turns, targets that the model lacks, …
+        raise SystemExit(f"TRL refuses this training: {error}") from None
+    trainer.remove_callback(PrinterCallback)  # the worker shows the same lines
+    worker.prepare(trainer.model)
+    is_main = trainer.is_world_process_zero()
+
+    # rows of tokens, in the order of the run
+    trainer.train_dataset, said = fitted(trainer.train_dataset, settings.max_length, settings.long_rows)
+    if not len(trainer.train_dataset):
+        raise SystemExit(f"no row is left to train on: {said}")
+    if is_main:
+        if said:
+            print(said)
+        show_first(tokenizer, trainer.train_dataset[0])
+    trainer.sampler = StepSampler(lengths_of(trainer.train_dataset), plan.split.global_batch, plan.seed)
+    trainer.add_callback(worker.trainer_callback(tokens=trainer.sampler.tokens_of))
+    held = list(fitted(trainer.eval_dataset, settings.max_length, "cut")[0]) if eval_rows else []
+    eval_rows = eval_rows if held else []  # nothing of them can be learnt
+    trainer.held = Held(eval_rows, held)
+    trainer.settings = settings
 
     # training
-    sampler = StepSampler(train_rows, plan.split.global_batch, plan.seed)
-    trainer = StepTrainer(
-        model,
-        arguments,
-        sampler=sampler,
-        train_dataset=train_rows,
-        data_collator=lambda rows: collate(rows, tokenizer.pad_token_id),
-        processing_class=tokenizer,
-        callbacks=[worker.trainer_callback(tokens=sampler.tokens_of)],
-    )
-    trainer.remove_callback(PrinterCallback)  # the worker shows the same lines
-    is_main = trainer.is_world_process_zero()
     checkpoint = worker.resume_from()
-    if is_main and held_out and checkpoint is None:
-        worker.log(0, **evaluate(model, tokenizer, held_out, plan.split.micro_batch, settings))
+    if eval_rows and checkpoint is None:
+        trainer.evaluate()
     trainer.train(resume_from_checkpoint=checkpoint)
-    if worker.stopping() or not is_main:
+    if worker.stopping():
         return
 
     # evaluation and saving
+    found = trainer.evaluate() if eval_rows else {}
+    if not is_main:
+        return
     artifacts = Path(plan.artifacts)
     folder = artifacts / ("adapter" if plan.trains_adapter else "model")
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
     step = trainer.state.global_step
     losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
-    result = {"steps": step, "loss_first": losses[0], "loss_last": losses[-1]}
-    if held_out:
-        scores = evaluate(model, tokenizer, held_out, plan.split.micro_batch, settings)
-        worker.log(step, **scores)
-        result.update(scores)
+    result = {"steps": step, "loss_first": losses[0], "loss_last": losses[-1], **found}
+    about = {
+        "run": plan.run,
+        "data": own_name(given["train"]),
+        "steps": step,
+        "results": ", ".join(f"{name} {value:.4g}" for name, value in found.items()) or "not evaluated",
+        "settings": asdict(settings),
+    }
+    save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder, model_path, about)
+    if settings.merge and plan.trains_adapter:
+        merge(model_path, folder, artifacts / "merged", settings.merge_dtype)
+        tokenizer.save_pretrained(artifacts / "merged")
     (artifacts / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     worker.done(step)
 

@@ -1,7 +1,6 @@
 """What the programs in this folder share: settings, examples as tokens, batches, the adapter."""
 
 import functools
-import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import fields
@@ -19,7 +18,12 @@ PLANNED = (
     "gradient_checkpointing",
     "activation_checkpointing",
 )  # the plan reads these; `prepare` turns it on
-KINDS = {int: (int,), float: (int, float), str: (str,)}  # what a setting with such a default may be
+KINDS = {
+    int: (int,),
+    float: (int, float),
+    str: (str,),
+    bool: (bool,),
+}  # what a setting with such a default may be
 
 # ---- settings
 
@@ -35,7 +39,8 @@ def read_settings(
         raise SystemExit(f"[settings] has no {unknown[0]!r}; it has {' '.join(usual)}")
     written = {name: value for name, value in own.items() if value != "auto"}
     for name, value in written.items():
-        if isinstance(value, bool) or not isinstance(value, KINDS.get(type(usual[name]), (object,))):
+        kinds = KINDS.get(type(usual[name]), (object,))
+        if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
             raise SystemExit(f"settings.{name} = {value!r} is not of the kind of {usual[name]!r}")
     return kind(**{**(defaults or {}), **written})
 
@@ -59,47 +64,6 @@ def add_adapter(model: PreTrainedModel, rank: int, alpha: int, dropout: float) -
 # ---- data
 
 
-def read_examples(path: str, takes_text: bool = False) -> list[dict[str, str]]:
-    """Read a JSONL file of `prompt` and `answer` a line, or `text` if the caller takes it.
-
-    SystemExit names the line that is wrong and how.
-    """
-    examples = []
-    with open(path, encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                examples.append(read_example(line, f"{path}, line {number}", takes_text))
-    if not examples:
-        raise SystemExit(f"{path}: no examples")
-    return examples
-
-
-def read_example(line: str, where: str, takes_text: bool = False) -> dict[str, str]:
-    """Read one line; an answer may be a number, which becomes its text."""
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise SystemExit(f"{where}: not JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise SystemExit(f'{where}: not an object with "prompt" and "answer"')
-    if takes_text and "text" in row:
-        return {"text": check_text(row, "text", (str,), where)}
-    return {
-        "prompt": check_text(row, "prompt", (str,), where),
-        "answer": check_text(row, "answer", (str, int, float), where).strip(),
-    }
-
-
-def check_text(row: dict[str, object], key: str, kinds: tuple[type, ...], where: str) -> str:
-    """Give a value of a line as text; SystemExit if it is missing, empty or of another kind."""
-    if key not in row:
-        raise SystemExit(f'{where}: no "{key}"')
-    value = row[key]
-    if not isinstance(value, kinds) or isinstance(value, bool) or not str(value).strip():
-        raise SystemExit(f'{where}: "{key}" is {value!r}, not a text')
-    return str(value)
-
-
 def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
     """Give the tokens before the answer: by the chat template where there is one."""
     if tokenizer.chat_template:
@@ -114,6 +78,25 @@ def encode_answer(tokenizer: PreTrainedTokenizerBase, prompt: str, answer: str) 
     before = encode_prompt(tokenizer, prompt)
     counted = [*tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
     return {"input_ids": before + counted, "labels": [IGNORED] * len(before) + counted}
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> Row:
+    """Give tokens and labels of a row of rows.py: the answer counts, the assistant's turns, or all of a text."""
+    if "text" in row:
+        tokens = [*tokenizer(row["text"])["input_ids"], tokenizer.eos_token_id]
+        return {"input_ids": tokens, "labels": tokens}
+    if "prompt" in row:
+        return encode_answer(tokenizer, row["prompt"], row["completion"].strip())
+    if not tokenizer.chat_template:
+        raise SystemExit("the rows are chats, and the model has no chat template")
+    chat = tokenizer.apply_chat_template(row["messages"], return_dict=True, return_assistant_tokens_mask=True)
+    if 1 not in chat["assistant_masks"]:
+        raise SystemExit("the model's chat template does not mark the assistant's turns by {% generation %}")
+    labels = [
+        token if mask else IGNORED
+        for token, mask in zip(chat["input_ids"], chat["assistant_masks"], strict=True)
+    ]
+    return {"input_ids": chat["input_ids"], "labels": labels}
 
 
 def keep_short(rows: list[Row], max_length: int) -> list[Row]:
@@ -147,13 +130,13 @@ class StepSampler(torch.utils.data.Sampler[int]):
     its last step, so that this one too is the same on any number of ranks.
     """
 
-    def __init__(self, rows: list[Row], batch: int, seed: int) -> None:
-        """`batch` is the number of examples a step, of all ranks."""
-        self.rows, self.batch, self.seed, self.epoch = rows, batch, seed, 0
+    def __init__(self, lengths: list[int], batch: int, seed: int) -> None:
+        """Take the number of tokens of each row; `batch` is the number of examples a step, of all ranks."""
+        self.lengths, self.batch, self.seed, self.epoch = lengths, batch, seed, 0
 
     def __len__(self) -> int:
         """Give how many examples the steps of an epoch have."""
-        return -(-len(self.rows) // self.batch) * self.batch
+        return -(-len(self.lengths) // self.batch) * self.batch
 
     def __iter__(self) -> Iterator[int]:
         """Give the places of an epoch's examples among the rows."""
@@ -162,14 +145,14 @@ class StepSampler(torch.utils.data.Sampler[int]):
 
     def places_of(self, epoch: int, index: int) -> list[int]:
         """Give the places of the examples of an epoch's step, the first of which has index 0."""
-        order = order_of(len(self.rows), self.seed, epoch)
+        order = order_of(len(self.lengths), self.seed, epoch)
         step = [order[place % len(order)] for place in range(index * self.batch, (index + 1) * self.batch)]
-        return sorted(step, key=lambda place: length_of(self.rows[place]))
+        return sorted(step, key=self.lengths.__getitem__)
 
     def tokens_of(self, step: int) -> int:
         """Give how many tokens the examples of a training's step have; the first step is 1."""
         epoch, index = divmod(step - 1, len(self) // self.batch)
-        return sum(length_of(self.rows[place]) for place in self.places_of(epoch, index))
+        return sum(self.lengths[place] for place in self.places_of(epoch, index))
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch; accelerate calls it."""

@@ -24,8 +24,8 @@ import launcher_worker as worker
 import torch
 import transformers
 from gradients import Form, Rung, enter_run
-from sft import encode_example
-from shared import collate, read_examples
+from rows import TAGS, read_rows
+from shared import collate, encode
 
 CACHE = Path(__file__).resolve().parents[2] / ".testbed"
 STEPS, BATCH, WARMUP = 200, 16, 6
@@ -95,7 +95,10 @@ def measure(rates: tuple[float, ...], seeds: tuple[int, ...]) -> Iterator[Traini
     cache = os.environ.get("LAUNCH_TESTBED_CACHE") or str(CACHE)
     parts = demo.ensure(cache)
     tokens = transformers.AutoTokenizer.from_pretrained(parts.model)
-    rows = [encode_example(tokens, example) for example in read_examples(parts.train)]
+    rows = [
+        encode(tokens, {**row, "completion": TAGS.format(row["completion"])})
+        for row in read_rows(parts.train)
+    ]
     with tempfile.TemporaryDirectory() as folder:
         for rate in rates:
             for seed in seeds:

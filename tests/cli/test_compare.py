@@ -284,7 +284,7 @@ def test_a_host_that_is_lost_is_named_and_the_rest_is_shown(client, two_versions
     assert table(done.stdout)["state"] == ["succeeded", "succeeded"]
     assert "+++ " in done.stdout
     assert "lib/new.py" in diff_in(done.stdout)
-    assert "train.py: no diff: what was sent for" in done.stdout
+    assert "train.py: no diff: the files sent for" in done.stdout
     assert json.loads(client.run("compare", "first", "second", "--diff", "--json").stdout)["files"]
     assert client.ok("compare", "first", "second")
     away(client, "second")

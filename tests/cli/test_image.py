@@ -18,7 +18,10 @@ def test_it_prints_the_name_each_choice_and_the_dockerfile(client):
     assert said.startswith("launcher/p100:")
     assert "lab/py:3   (lab's build options)" in said
     assert "whl/cu126   (torch 2.14.1 is the last with code for capability 6.0" in said
-    assert re.search(r"torch==2\.14\.1, accelerate==\S+, peft==\S+, transformers==\S+   \(sft", said)
+    assert re.search(
+        r"torch==2\.14\.1, accelerate==\S+, datasets==\S+, peft==\S+, transformers==\S+, trl==\S+   \(sft",
+        said,
+    )
     assert "\nFROM lab/py:3\n" in said
     assert not client.runs.exists()
 

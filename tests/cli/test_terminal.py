@@ -118,7 +118,7 @@ def hostile(client):
         json.dumps({**json.loads(state.read_text()), "reason": EVIL, "evidence": {EVIL: EVIL}, "step": EVIL})
     )
     plan = json.loads((folder / "control" / "plan.json").read_text())
-    plan.update(job=EVIL, steps=EVIL, profile={**plan["profile"], "title": EVIL})
+    plan.update(job=EVIL, profile={**plan["profile"], "title": EVIL})
     (folder / "control" / "plan.json").write_text(json.dumps(plan))
     shutil.rmtree(client.runs)
     return folder.name

@@ -26,7 +26,7 @@ from launcher.planning.precision.workload import read_workload
 from launcher.values.plan import Plan
 
 SCRIPTS = Path(__file__).with_name("scripts")
-PROGRAMS = ("sft.py", "distill.py", "shared.py", "demo.py")
+PROGRAMS = ("sft.py", "rows.py", "models.py", "scoring.py", "distill.py", "shared.py", "demo.py")
 LONGEST_S = 400.0
 LIVE = ("preparing", "starting", "running", "resuming", "stopping", "waiting")
 JOB = """

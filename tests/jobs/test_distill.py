@@ -150,8 +150,8 @@ def test_each_epoch_has_every_example_once_whatever_the_batch(distill):
 
 def test_all_of_a_text_counts_and_of_a_prompt_and_answer_the_answer(distill, tokenizer):
     """Nothing predicts the first token of a text."""
-    text = distill.encode_example(tokenizer, {"text": "1 km"})
-    answer = distill.encode_example(tokenizer, {"prompt": "1 km in m?", "answer": "1000"})
+    text = distill.encode(tokenizer, {"text": "1 km"})
+    answer = distill.encode(tokenizer, {"prompt": "1 km in m?", "completion": "1000"})
     assert tokenizer.decode(text["input_ids"]) == "1 km<eos>"
     assert (distill.counted([text]), distill.counted([answer]), distill.counted([text, answer])) == (4, 5, 9)
 

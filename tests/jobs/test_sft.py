@@ -42,6 +42,11 @@ def tokenizer(demo):
     return demo.tokenizer()
 
 
+@pytest.fixture(scope="module")
+def scoring():
+    return load("scoring")
+
+
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
@@ -53,21 +58,9 @@ def tokenizer(demo):
         ("<answer><answer>1</answer>", None),
     ],
 )
-def test_an_answer_is_one_well_formed_pair_of_tags(sft, text, answer):
+def test_an_answer_is_one_well_formed_pair_of_tags(scoring, text, answer):
     """Anything but exactly one pair of tags is no answer."""
-    assert sft.read_answer(text) == answer
-
-
-def test_only_the_answer_carries_loss(sft, shared, tokenizer):
-    """Prompt and padding are masked; the answer's tags and the end mark are trained."""
-    rows = [
-        sft.encode_example(tokenizer, {"prompt": "1 km in m?", "answer": "1000"}),
-        sft.encode_example(tokenizer, {"prompt": "1 m in m?", "answer": "1"}),
-    ]
-    batch = shared.collate(rows, tokenizer.pad_token_id)
-    trained = [row[row != shared.IGNORED] for row in batch["labels"]]
-    texts = [tokenizer.decode(row) for row in trained]
-    assert texts == ["<answer>1000</answer><eos>", "<answer>1</answer><eos>"]
+    assert scoring.read_answer(text) == answer
 
 
 @pytest.mark.parametrize(
@@ -105,11 +98,11 @@ def test_an_example_has_the_same_logits_in_a_padded_batch_and_alone(shared, kind
 
 def test_the_tokens_of_a_step_are_those_of_its_examples(shared):
     """In a second epoch too, and where the first examples complete the last step."""
-    rows = [{"input_ids": [0] * length, "labels": []} for length in range(1, 11)]
+    rows = [*range(1, 11)]
     sampler = shared.StepSampler(rows, 4, seed=3)
     for epoch in (0, 1):
         sampler.set_epoch(epoch)
-        lengths = [shared.length_of(rows[place]) for place in sampler]
+        lengths = [rows[place] for place in sampler]
         found = [sampler.tokens_of(3 * epoch + step) for step in (1, 2, 3)]
         assert found == [sum(lengths[start : start + 4]) for start in (0, 4, 8)]
 
@@ -122,37 +115,9 @@ def test_a_chat_template_writes_the_prompt(shared, tokenizer, demo):
     assert tokenizer.decode(shared.encode_prompt(tokenizer, "1 km")) == "1 km\n"
 
 
-@pytest.mark.parametrize(
-    ("line", "complaint"),
-    [
-        ("{", "not JSON"),
-        ("[1]", "not an object"),
-        ('{"prompt": "x"}', 'no "answer"'),
-        ('{"prompt": 3, "answer": "x"}', '"prompt" is 3'),
-        ('{"prompt": "x", "answer": null}', '"answer" is None'),
-        ('{"prompt": "x", "answer": " "}', "\"answer\" is ' '"),
-    ],
-)
-def test_a_bad_line_is_named_with_its_number(shared, tmp_path, line, complaint):
-    """The message says which file, which line, and what is wrong."""
-    path = tmp_path / "train.jsonl"
-    path.write_text('{"prompt": "x", "answer": 1}\n' + line + "\n")
-    with pytest.raises(SystemExit) as stopped:
-        shared.read_examples(str(path))
-    assert str(stopped.value).startswith(f"{path}, line 2: ")
-    assert complaint in str(stopped.value)
-
-
-def test_an_answer_may_be_a_number(shared, tmp_path):
-    """Numbers in the data are compared as text, so they become text."""
-    (tmp_path / "a.jsonl").write_text('{"prompt": "x", "answer": 12.5}\n\n')
-    assert shared.read_examples(str(tmp_path / "a.jsonl")) == [{"prompt": "x", "answer": "12.5"}]
-
-
-def test_examples_too_long_are_left_out_and_counted(sft, shared, tokenizer, capsys):
+def test_examples_too_long_are_left_out_and_counted(shared, capsys):
     """A cut example would teach to stop in the middle."""
-    examples = [{"prompt": "1", "answer": "1"}, {"prompt": "1" * 50, "answer": "1"}]
-    rows = [sft.encode_example(tokenizer, example) for example in examples]
+    rows = [{"input_ids": [0] * length, "labels": [0] * length} for length in (30, 60)]
     assert shared.keep_short(rows, max_length=40) == rows[:1]
     assert "left out 1 of 2" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="max_length"):
@@ -161,7 +126,7 @@ def test_examples_too_long_are_left_out_and_counted(sft, shared, tokenizer, caps
 
 def test_a_step_has_the_same_examples_on_any_card_and_those_of_a_micro_batch_are_alike(shared):
     """Each epoch has its own order, in which only the examples of one step are sorted."""
-    rows = [{"input_ids": [0] * (number * 7 % 23 + 1), "labels": []} for number in range(40)]
+    rows = [number * 7 % 23 + 1 for number in range(40)]
     sampler = shared.StepSampler(rows, 8, seed=1)
     drawn = shared.order_of(40, 1, 0)
     orders = []
@@ -172,7 +137,7 @@ def test_a_step_has_the_same_examples_on_any_card_and_those_of_a_micro_batch_are
     for start in range(0, 40, 8):
         step = orders[0][start : start + 8]
         assert sorted(step) == sorted(drawn[start : start + 8])
-        lengths = [shared.length_of(rows[place]) for place in step]
+        lengths = [rows[place] for place in step]
         assert lengths == sorted(lengths)
     assert orders[0] != orders[1]
     assert list(shared.StepSampler(rows, 8, seed=2)) != orders[0]
@@ -181,7 +146,7 @@ def test_a_step_has_the_same_examples_on_any_card_and_those_of_a_micro_batch_are
 @pytest.mark.parametrize("batch", [16, 100])
 def test_the_first_examples_of_an_epoch_complete_its_last_step(shared, batch):
     """Otherwise the number of ranks would decide which examples that step has."""
-    rows = [{"input_ids": [0] * 5, "labels": []}] * 40
+    rows = [5] * 40
     sampler = shared.StepSampler(rows, batch, seed=1)
     drawn = shared.order_of(40, 1, 0)
     assert list(sampler) == [*drawn, *drawn, *drawn][: len(sampler)]
@@ -280,7 +245,13 @@ def start(folder: Path, **changes) -> subprocess.Popen:
         "method": "lora",
         "model": str(folder / "base"),
         "data": {"train": str(folder / "rows.jsonl"), "eval": str(folder / "rows.jsonl")},
-        "settings": {"logging_steps": 1, "eval_limit": 3, "max_new_tokens": 4},
+        "settings": {
+            "logging_steps": 1,
+            "eval_limit": 3,
+            "max_new_tokens": 4,
+            "answer_tags": True,
+            "generate": "tags",
+        },
         "folders": {
             name: str(folder / name) for name in ("run", "code", "artifacts", "checkpoints", "cache")
         },

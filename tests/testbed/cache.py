@@ -29,6 +29,8 @@ REQUIREMENTS = (
     "transformers",
     "accelerate",
     "peft",
+    "trl",
+    "datasets",
 )  # this torch has a wheel without CUDA's GBs
 # No container reads these, and they are half of the image.
 _DROPPED = (

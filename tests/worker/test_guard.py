@@ -421,6 +421,57 @@ def test_a_trainer_without_prepare_is_judged_too(worker, run_of, llama, train):
         train(llama(poison=from_step(6, lambda loss: loss * NAN)))
 
 
+def test_the_loss_that_the_trainer_optimizes_is_judged(worker, run_of, llama, train, monkeypatch):
+    """DPO's is not that of the model's output, which may be anything."""
+    from transformers import Trainer
+
+    class OwnLoss(Trainer):
+        def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            return model(**inputs).logits.float().pow(2).mean() * 7
+
+    run_of("fp32")
+    optimized, judged = [], []
+
+    class Noted(OwnLoss):
+        def training_step(self, *words, **more):
+            optimized.append(super().training_step(*words, **more))
+            return optimized[-1]
+
+    from launcher_worker.guard.judge import Judge
+
+    plain = Judge.judge_step
+
+    def noted(self, step, figures):
+        judged.append(figures.loss)
+        return plain(self, step, figures)
+
+    monkeypatch.setattr(Judge, "judge_step", noted)
+    train(llama(poison=from_step(3, lambda loss: loss * NAN)), trainer=Noted)
+    assert judged == pytest.approx([float(loss) for loss in optimized])
+    assert len(judged) == 12
+
+
+@pytest.mark.parametrize(("mode", "is_refused"), [("fp32", True), ("bf16", True), ("bf16-weights", False)])
+def test_trainables_that_a_trainer_has_cast_are_refused(worker, run_of, llama, train, mode, is_refused):
+    """As TRL casts those of a quantized model, after prepare: recorded evidence alone would help nobody."""
+    import torch
+    from transformers import Trainer
+
+    class Casting(Trainer):
+        def __init__(self, model, *words, **more):
+            for parameter in model.parameters():
+                parameter.data = parameter.data.to(torch.bfloat16)
+            super().__init__(model, *words, **more)
+
+    run_of(mode)
+    model = worker.prepare(llama(worker.knobs().peek.precision.base_dtype))
+    if is_refused:
+        with pytest.raises(RuntimeError, match=r"is torch.bfloat16, but the plan trains torch.float32"):
+            train(model, trainer=Casting)
+    else:
+        train(model, trainer=Casting, max_steps=2)
+
+
 # ---- clean trainings
 
 

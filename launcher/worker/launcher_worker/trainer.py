@@ -10,8 +10,9 @@ from .events import begin, log
 from .guard import process_guard
 from .pace import process_pace, stopping
 from .precision.planned_optimizer import restore_form
+from .precision.preparation import check_trainables
 from .saving.checkpoints import make_way, save
-from .trainer_lines import TrainerLines
+from .trainer_lines import TrainerLines, loss_in_callers
 from .values import knobs
 
 
@@ -54,6 +55,7 @@ def trainer_callback(
                 values.hold("precision")
             else:
                 values.announce()
+                check_trainables(kwargs.get("model"))
             if kwargs.get("optimizer") is not None:
                 restore_form(kwargs["optimizer"])
             self._lines.begin(args, state, kwargs.get("model"))
@@ -70,10 +72,12 @@ def trainer_callback(
         def on_substep_end(self, _args: Any, _state: Any, _control: Any, **_kwargs: Any) -> None:
             """Note the loss of a micro-batch."""
             self._lines.note_micro_batch()
+            process_guard.note_trainer_loss(loss_in_callers())
 
         def on_step_end(self, _args: Any, state: Any, control: Any, **_kwargs: Any) -> None:
             """Let the guard judge the step; save or stop if due."""
             self._lines.note_micro_batch()
+            process_guard.note_trainer_loss(loss_in_callers())
             self._lines.note_step(state.global_step)
             process_guard.tick(state.global_step)
             if process_pace.is_due(state.global_step, state.max_steps):

@@ -37,7 +37,7 @@ class TrainerLines:
 
     def note_micro_batch(self) -> None:
         """Note the loss of the micro-batch that has just ended, if Trainer filters losses."""
-        loss = _loss_in_callers() if self._filters else None
+        loss = loss_in_callers() if self._filters else None
         if loss is not None:
             self._sum = loss if self._sum is None else self._sum + loss
 
@@ -79,7 +79,7 @@ def _tokens(state: Any) -> int:
     return int(getattr(state, "num_input_tokens_seen", 0))
 
 
-def _loss_in_callers() -> Any:
+def loss_in_callers() -> Any:
     """Return a micro-batch's loss from the frame of Trainer's loop; None if no calling frame is of that loop.
 
     A Trainer does not pass this loss to callbacks.

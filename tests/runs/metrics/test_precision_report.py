@@ -113,7 +113,7 @@ def test_what_was_only_taken_is_not_said_to_have_run(client):
 
 
 @pytest.mark.parametrize(
-    ("words", "why"), [pytest.param((), "or the run is from a version that did not record it", marks=pytest.mark.long), (("--set", "inject=false"), "the start-up hook was off")]
+    ("words", "why"), [pytest.param((), "or the run is from a version that did not look", marks=pytest.mark.long), (("--set", "inject=false"), "the start-up hook was off")]
 )  # fmt: skip
 def test_a_run_that_shows_nothing_of_its_precision_says_why(client, words, why):
     """For example an old one."""

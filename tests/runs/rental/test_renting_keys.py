@@ -80,7 +80,7 @@ def test_what_was_rented_with_a_lost_key_is_dismissed_without_a_claim(project):
     row = project.client.summary(run)
     assert row["state"] == "running"  # its machine still answers
     assert "gone" not in project.client.ok("ps")
-    assert "nothing is rented" in project.client.run("reconcile", "--dismiss", run[-6:]).stderr
+    assert "no open rental is on record" in project.client.run("reconcile", "--dismiss", run[-6:]).stderr
     project.client.variables["LAMBDA_API_KEY"] = old
     assert project.client.run("reconcile").returncode == 0
     assert project.ours() == []  # its time is up, and this key's list has it

@@ -159,7 +159,7 @@ VERBS = {
     "cp last:out folder": (0, "1.0 kB   folder"),
     "cp last:none copy": (4, "its rented machine was given back"),
     "stop last --yes": (0, "has failed"),
-    "recover last": (4, "from its start   launch rerun"),
+    "recover last": (4, "start the run again   launch rerun"),
     "rm --here --yes last": (1, "launch rm --here --force"),
     "rm --yes last": (0, "its rented machine is gone"),
     "rm --here --force --yes last": (0, "record here removed"),

@@ -22,6 +22,12 @@ class OpenStep:
         self.are_left: Any = None  # whether the gradients of the step before were never zeroed
         self.scaling: Optional[Tuple[Any, Any]] = None  # whether the step was skipped, and the new scale
         self._loss: Any = None
+        self._trainer_loss: Any = None
+
+    def add_trainer_loss(self, loss: Any) -> None:
+        """Add the loss of a micro-batch as a Trainer optimizes it. It need not be that of the model's output, as in DPO."""
+        loss = loss.detach().float()
+        self._trainer_loss = loss if self._trainer_loss is None else self._trainer_loss + loss
 
     def add_loss(self, loss: Any) -> None:
         """Add the loss of a forward pass."""
@@ -32,7 +38,8 @@ class OpenStep:
         """Return the observations, as tensors on their device."""
         numbers: Dict[str, Any] = {}
         if self._loss is not None:
-            numbers["loss"] = self._loss / max(1, self.forward_passes)
+            mean = self._loss / max(1, self.forward_passes)
+            numbers["loss"] = mean if self._trainer_loss is None else self._trainer_loss
         if self.gradients is not None:
             numbers["size"], numbers["zero"] = self.gradients
         if self.are_left is not None:

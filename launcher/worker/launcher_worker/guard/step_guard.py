@@ -76,6 +76,16 @@ class StepGuard:
         self._is_in_trainer = True
         self.restart(step, steps)
 
+    @property
+    def is_watching(self) -> bool:
+        """Whether the guard follows a model."""
+        return bool(self._models)
+
+    def note_trainer_loss(self, loss: Any) -> None:
+        """Note the loss of a micro-batch in a Trainer's loop, if it is known."""
+        if loss is not None:
+            self._open_step.add_trainer_loss(loss)
+
     def expect_rewards(self) -> None:
         """Judge steps without gradients only once their rewards are logged: equal rewards give no gradient."""
         self._expects_rewards = self._judge.expects_rewards = True

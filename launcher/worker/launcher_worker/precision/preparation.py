@@ -55,6 +55,28 @@ def is_half(tensor: Any) -> bool:
     return bool(tensor.is_floating_point() and tensor.element_size() == 2)
 
 
+def check_trainables(model: Any) -> None:
+    """Raise RuntimeError if something has changed the dtype of trained weights after `prepare`.
+
+    TRL's trainers cast the adapter of a quantized model to bfloat16, whatever the card and the plan.
+    """
+    target = _trained_dtype()
+    if knobs().run is None or model is None or not process_guard.is_watching:
+        return
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and is_half(parameter) and parameter.dtype != target:
+            raise RuntimeError(
+                f"{name} is {parameter.dtype}, but the plan trains {target}: call worker.prepare(trainer.model) after the trainer is made"
+            )
+
+
+def _trained_dtype() -> Any:
+    import torch
+
+    precision = knobs().peek.precision
+    return torch.float32 if precision.scaler else getattr(torch, precision.trainable_dtype)
+
+
 def convert_trainables(model: Any, base: Any = None) -> int:
     """Convert a model's trainables to the plan's dtype, in place; return their number.
 
@@ -66,7 +88,7 @@ def convert_trainables(model: Any, base: Any = None) -> int:
     precision = knobs().peek.precision
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     half_dtypes = (torch.float16, torch.bfloat16)
-    target = torch.float32 if precision.scaler else getattr(torch, precision.trainable_dtype)
+    target = _trained_dtype()
     converted = _convert(trainable, target, half_dtypes)
     base = getattr(torch, precision.base_dtype) if base is None else base
     if base in half_dtypes and target == torch.float32:

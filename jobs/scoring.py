@@ -1,0 +1,126 @@
+"""Judge a model on held-out rows: the loss a token, perplexity, and, if asked, the answers that it generates."""
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import launcher_worker as worker
+import torch
+from accelerate.utils import gather_object
+from rows import Row, question_of
+from transformers import PreTrainedTokenizerBase
+from trl import SFTTrainer
+
+ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+HOW = ("no", "text", "tags")
+"""How generated answers are judged: not at all, as a whole, or by the text between <answer> tags."""
+
+
+class Held(NamedTuple):
+    """Held-out rows: as the model is asked, and as tokens with labels."""
+
+    rows: list[Row]
+    encoded: list[Row]
+
+
+def read_answer(text: str) -> str | None:
+    """Return the text between the tags of an output, stripped; None without exactly one well-formed pair."""
+    found = ANSWER.findall(text)
+    well_formed = len(found) == 1 and text.count("<answer>") == text.count("</answer>") == 1
+    return found[0].strip() if well_formed else None
+
+
+def mine(trainer: SFTTrainer, values: list[Any]) -> list[Any]:
+    """Return this rank's part of a list."""
+    return values[trainer.args.process_index :: trainer.args.world_size]
+
+
+@torch.inference_mode()
+def loss_of(trainer: SFTTrainer, encoded: list[Row]) -> float:
+    """Return the loss a trained token over rows of tokens: the same for any batch and any number of ranks."""
+    device, batch = trainer.args.device, trainer.args.per_device_train_batch_size
+    total = torch.zeros(2, dtype=torch.float64, device="cpu")
+    part = sorted(mine(trainer, encoded), key=lambda row: len(row["input_ids"]))
+    for start in range(0, len(part), batch):
+        inputs = trainer.data_collator(part[start : start + batch])
+        inputs = {
+            name: tensor.to(device) if hasattr(tensor, "to") else tensor for name, tensor in inputs.items()
+        }
+        with trainer.compute_loss_context_manager():
+            outputs = trainer.model(**inputs, fused_lm_head=True)
+        total += torch.stack([-outputs.log_probs.sum(), outputs.label_mask.sum()]).double().cpu()
+        worker.progress("evaluation", start + batch, len(part))
+    loss, tokens = trainer.accelerator.reduce(total.float().to(device), "sum").tolist()
+    return loss / tokens
+
+
+@torch.inference_mode()
+def generated(trainer: SFTTrainer, questions: list[object], max_new_tokens: int) -> list[str]:
+    """Answer questions greedily: texts, or the turns of a chat. One batch, padded on the left."""
+    tokenizer: PreTrainedTokenizerBase = trainer.processing_class
+    template = trainer.chat_template  # TRL's own, where it has replaced the tokenizer's
+    encoded = [
+        tokenizer(question)["input_ids"]
+        if isinstance(question, str)
+        else tokenizer.apply_chat_template(
+            question, add_generation_prompt=True, chat_template=template, return_dict=True
+        )["input_ids"]
+        for question in questions
+    ]
+    batch = tokenizer.pad({"input_ids": encoded}, padding_side="left", return_tensors="pt").to(
+        trainer.args.device
+    )
+    output = trainer.accelerator.unwrap_model(trainer.model).generate(
+        **batch,
+        max_new_tokens=max_new_tokens,
+        do_sample=False,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    return tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+def scores(trainer: SFTTrainer, held: Held, how: str, limit: int, max_new_tokens: int) -> dict[str, float]:
+    """Return eval_loss and perplexity; and, if `how` judges answers, the share of right ones, over the first `limit` rows.
+
+    The answers are added to the artifacts' `samples.jsonl`.
+    """
+    trainer.model.eval()
+    loss = loss_of(trainer, held.encoded)
+    found = {"eval_loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+    asked = [pair for row in held.rows[:limit] if (pair := question_of(row)) is not None]
+    if how != "no" and asked:
+        found |= _judged(trainer, asked, how, max_new_tokens)
+    trainer.model.train()
+    return found
+
+
+def _judged(
+    trainer: SFTTrainer, asked: list[tuple[object, str]], how: str, max_new_tokens: int
+) -> dict[str, float]:
+    samples: list[dict[str, object]] = []
+    part, batch = mine(trainer, asked), trainer.args.per_device_train_batch_size
+    for start in range(0, len(part), batch):
+        pairs = part[start : start + batch]
+        for (question, expected), text in zip(
+            pairs, generated(trainer, [question for question, _ in pairs], max_new_tokens), strict=True
+        ):
+            answer = read_answer(text) if how == "tags" else text.strip()
+            wanted = (read_answer(expected) or expected) if how == "tags" else expected
+            shown = question if isinstance(question, str) else question[-1]["content"]  # type: ignore[index]
+            samples.append({
+                "step": trainer.state.global_step, "prompt": shown, "expected": wanted.strip(), "output": text,
+                "right": answer == wanted.strip(), "answered": answer is not None,
+            })  # fmt: skip
+    samples = gather_object(samples)
+    if trainer.is_world_process_zero():
+        folder = Path(worker.knobs().artifacts)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "samples.jsonl").open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples)
+    share = {"accuracy": sum(bool(one["right"]) for one in samples) / len(samples)}
+    if how == "tags":
+        share["answer_rate"] = sum(bool(one["answered"]) for one in samples) / len(samples)
+    return share

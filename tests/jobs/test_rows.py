@@ -1,0 +1,160 @@
+"""The forms of training data: each good, broken and hostile; and what a model reads of a row."""
+
+import importlib.util
+import json
+
+import pytest
+from testbed.job_programs import load
+
+CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+PAIR = {"prompt": "1 km?", "completion": "1000 m"}
+GOOD = {
+    "messages": ({"messages": CHAT}, {"messages": CHAT}),
+    "tools": ({"messages": CHAT, "tools": "[]"}, {"messages": CHAT, "tools": "[]"}),
+    "sharegpt": (
+        {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}], "id": 7},
+        {"messages": CHAT},
+    ),
+    "prompt and completion": (PAIR, PAIR),
+    "prompt and answer": ({"prompt": "1 km?", "answer": 1000}, {"prompt": "1 km?", "completion": "1000"}),
+    "alpaca": ({"instruction": "Add.", "input": "1 1", "output": "2"}, {"prompt": "Add.\n\n1 1", "completion": "2"}),
+    "alpaca, no input": ({"instruction": "Hi", "input": "", "output": "x"}, {"prompt": "Hi", "completion": "x"}),
+    "text": ({"text": "once", "url": None}, {"text": "once"}),
+}  # fmt: skip
+BROKEN = {
+    "no object": (3, "not an object"),
+    "no form": ({"question": "a"}, "its keys are question: none of the forms"),
+    "empty": ({}, "its keys are none"),
+    "no answer": ({"prompt": "x"}, 'no "completion"'),
+    "no output": ({"instruction": "x"}, 'no "output"'),
+    "null": ({"prompt": "x", "answer": None}, 'no "completion"'),
+    "blank": ({"prompt": "x", "answer": " "}, "\"answer\" is ' '"),
+    "flag": ({"text": True}, '"text" is True'),
+    "list": ({"text": ["a"]}, "\"text\" is ['a']"),
+    "turns are text": ({"messages": "hi"}, "its turns are 'hi', not a list"),
+    "no turns": ({"messages": []}, "its turns are []"),
+    "turn is text": ({"messages": ["hi"]}, "turn 1 is 'hi', not an object"),
+    "unknown role": ({"messages": [{"role": "bot", "content": "x"}]}, "turn 1 is of 'bot'"),
+    "no content": ({"messages": [{"role": "user"}]}, 'turn 1: no "value"'),
+    "nobody answers": ({"messages": CHAT[:1]}, "no turn is the assistant's"),
+}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return load("rows")
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_each_form_is_read(rows, name):
+    raw, row = GOOD[name]
+    assert rows.formed(raw) == row
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_row_is_named_by_file_line_and_reason(rows, tmp_path, name):
+    """The line before it is good, and of its form."""
+    raw, reason = BROKEN[name]
+    path = tmp_path / "train.jsonl"
+    path.write_text(f"{json.dumps({'text': 'x'})}\n\n{json.dumps(raw)}\n")
+    with pytest.raises(SystemExit) as stopped:
+        rows.read_rows(str(path))
+    assert str(stopped.value).startswith(f"{path}, line 3: ")
+    assert reason in str(stopped.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "reason"),
+    [
+        ("a.jsonl", b'{"text": "x"}\n{', "line 2: not JSON"),
+        ("a.jsonl", b'{"text": "x"}\n\xff\xfe\n', "line 2: not UTF-8"),
+        ("a.jsonl", b'{"text": "x"}\n{"prompt": "x", "answer": "y"}\n', "line 2: it is prompt and completion, and the first row is text"),
+        ("a.jsonl", b"[" * 100_000, "line 1: not JSON"),
+        ("a.jsonl", b"\n \n", "no rows"),
+        ("a.json", b"[1", "not JSON"),
+        ("a.csv", b"text\nx,y\n", "line 2: not as many cells"),
+        ("a.csv", b"prompt,answer\nx\n", "line 2: not as many cells"),
+        ("a.csv", b'text\n"x', "not a table"),
+        ("a.csv", b"text\n\xff\n", "not a table"),
+        ("a.txt", b"x", "not one of .jsonl"),
+    ],
+)  # fmt: skip
+def test_a_broken_file_is_named(rows, tmp_path, name, data, reason):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(SystemExit, match="a\\.") as stopped:
+        rows.read_rows(str(tmp_path / name))
+    assert reason in str(stopped.value)
+
+
+def test_the_same_rows_are_read_from_each_kind_of_file(rows, tmp_path):
+    """With the byte order mark that editors write, and from a folder of two files."""
+    pairs = [{"prompt": f"{n}?", "answer": f'"{n}", yes'} for n in range(3)]
+    lines = "".join(json.dumps(pair) + "\n" for pair in pairs)
+    (tmp_path / "a.jsonl").write_text("\ufeff" + lines, encoding="utf-8")
+    (tmp_path / "b.json").write_text(json.dumps(pairs))
+    (tmp_path / "c.json").write_text(lines)
+    cells = "".join(f'{n}?,"""{n}"", yes"\n' for n in range(3))
+    (tmp_path / "d.csv").write_text("prompt,answer\n" + cells)
+    (tmp_path / "e.tsv").write_text("prompt\tanswer\n" + cells.replace("?,", "?\t"))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "0.jsonl").write_text(json.dumps(pairs[0]) + "\n")
+    (tmp_path / "folder" / "1.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs[1:]))
+    (tmp_path / "folder" / "README.md").write_text("not rows")
+    read = {name: rows.read_rows(str(tmp_path / name)) for name in ("a.jsonl", "b.json", "c.json", "d.csv", "e.tsv", "folder")}  # fmt: skip
+    wanted = [{"prompt": pair["prompt"], "completion": pair["answer"]} for pair in pairs]
+    assert read == dict.fromkeys(read, wanted)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="datasets is not installed")
+def test_parquet_is_read(rows, tmp_path):
+    import datasets
+
+    datasets.Dataset.from_list([{"messages": CHAT}] * 2).to_parquet(str(tmp_path / "a.parquet"))
+    assert rows.read_rows(str(tmp_path / "a.parquet")) == [{"messages": CHAT}] * 2
+
+
+@pytest.mark.parametrize(
+    ("how", "lengths", "said"),
+    [
+        ("drop", [3], "2 of 3 rows are longer than max_length = 4 tokens: left out"),
+        ("cut", [3, 4], "2 of 3 rows are longer than max_length = 4 tokens: cut off at the end; 1 parts have nothing to learn from: left out"),
+        ("split", [3, 4, 4, 1, 2], "2 of 3 rows are longer than max_length = 4 tokens: split; 1 parts have nothing to learn from: left out"),
+    ],
+)  # fmt: skip
+@pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="datasets is not installed")
+def test_long_rows_are_counted_whatever_becomes_of_them(rows, how, lengths, said):
+    """A row of 3 tokens, one of 9, and one of 6 of which only the last two are learnt."""
+    encoded = [{"input_ids": [*range(size)], "labels": [*range(size)]} for size in (3, 9, 6)]
+    encoded[2]["labels"] = [-100] * 4 + [4, 5]
+    import datasets
+
+    fitting, words = rows.fitted(datasets.Dataset.from_list(encoded), 4, how)
+    assert (rows.lengths_of(fitting), words) == (lengths, said)
+    assert rows.fitted(fitting, 4, how) == (fitting, "")
+
+
+def test_a_row_is_asked_as_the_model_is(rows):
+    """By its template where it has one; the system prompt comes first, unless the row has its own."""
+
+    class Chatty:
+        chat_template = "x"
+
+    class Plain:
+        chat_template = None
+
+    assert rows.for_model(PAIR, Plain(), None, False) == {"prompt": "1 km?\n", "completion": "1000 m"}
+    assert rows.for_model(PAIR, Plain(), "Be brief.", True) == {
+        "prompt": "Be brief.\n\n1 km?\n",
+        "completion": "<answer>1000 m</answer>",
+    }
+    made = rows.for_model(PAIR, Chatty(), "Be brief.", False)
+    assert [turn["role"] for turn in made["prompt"]] == ["system", "user"]
+    assert rows.question_of(made) == (made["prompt"], "1000 m")
+    told = [{"role": "system", "content": "own"}, *CHAT]
+    assert rows.for_model({"messages": told}, Chatty(), "Be brief.", False) == {"messages": told}
+    assert (
+        rows.for_model({"messages": CHAT}, Chatty(), "Be brief.", False)["messages"][0]["content"]
+        == "Be brief."
+    )
+    assert rows.question_of({"messages": CHAT}) == (CHAT[:1], "hello")
+    assert rows.question_of({"text": "x"}) is None

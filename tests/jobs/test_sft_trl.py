@@ -1,0 +1,278 @@
+"""`sft` beside TRL itself: the same losses, rows that do not see each other, and a resume that changes nothing."""
+
+import importlib.util
+import json
+import os
+import signal
+
+import pytest
+from testbed.job_programs import ROOT, WORKER, load, save_model
+from testbed.warm_python import WarmPython
+
+if importlib.util.find_spec("trl") is None:
+    pytest.skip("the training libraries are not installed", allow_module_level=True)
+pytestmark = pytest.mark.training
+
+STEPS = 12
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'assistant' %}a {% generation %}{{ m.content }}<eos>{% endgeneration %}"
+    "{% else %}{{ m.role[0] }} {{ m.content }}\n{% endif %}{% endfor %}{% if add_generation_prompt %}a {% endif %}"
+)
+NOTED = """
+import json, os, runpy, signal
+import launcher_worker as worker
+
+log, due = worker.log, worker.due
+
+def noted(step, **figures):
+    with open("figures", "a") as file:
+        file.write(json.dumps([step, figures]) + "\\n")
+    log(step, **figures)
+
+from launcher_worker import trainer
+trainer.log = worker.log = noted
+tick = trainer.process_guard.tick
+
+def killed_once(step):
+    if step == 7 and os.path.exists("kill"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return tick(step)
+
+trainer.process_guard.tick = killed_once
+runpy.run_module("sft", run_name="__main__", alter_sys=True)
+"""
+BESIDE = """
+import json, sys, torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, set_seed
+from trl import SFTConfig, SFTTrainer
+
+model, rows, arguments = json.loads(sys.argv[1])
+class InOrder(SFTTrainer):
+    def _get_train_sampler(self, dataset=None):
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+set_seed(0)
+tokenizer = AutoTokenizer.from_pretrained(model)
+trainer = InOrder(
+    AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32),
+    SFTConfig("beside", use_cpu=True, report_to="none", save_strategy="no", logging_steps=1, seed=0, bf16=False,
+              gradient_checkpointing=False, disable_tqdm=True, lr_scheduler_type="constant", **arguments),
+    train_dataset=Dataset.from_list(rows), processing_class=tokenizer,
+)
+trainer.remove_callback(PrinterCallback)
+trainer.train()
+print(json.dumps([line["loss"] for line in trainer.state.log_history if "loss" in line]))
+"""
+SETTINGS = {
+    "logging_steps": 1,
+    "learning_rate": 1e-2,
+    "eval_share": 0.0,
+    "scheduler": "constant",
+    "warmup_steps": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def python():
+    """A Python that has imported the libraries of the job."""
+    path = os.pathsep.join(map(str, (WORKER, ROOT / "jobs")))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCH_")}
+    started = WarmPython(
+        {**kept, "PYTHONPATH": path}, "import datasets, peft, torch, trl; from trl import SFTTrainer"
+    )
+    yield started
+    started.end()
+
+
+def chats(count):
+    """Chats of one to three exchanges, of different lengths."""
+    return [
+        {"messages": [turn for n in range(1 + k % 3) for turn in (
+            {"role": "user", "content": f"{k} km in m?" + " please" * (k % 4)},
+            {"role": "assistant", "content": str(1000 * k + n)},
+        )]}
+        for k in range(count)
+    ]  # fmt: skip
+
+
+def pairs(count):
+    return [
+        {"prompt": f"{k} km in m?" + " please" * (k % 4), "completion": str(1000 * k)} for k in range(count)
+    ]
+
+
+def sft(python, folder, rows, *, ends_with=0, method="full", settings=(), is_told=False, **more):
+    """Train by sft.py in a folder; return what it printed, with its errors if it `is_told` of one."""
+    from transformers import AutoTokenizer
+
+    if not (folder / "base").exists():
+        save_model(folder / "base", seed=0)
+        tokenizer = AutoTokenizer.from_pretrained(folder / "base")
+        tokenizer.chat_template = TEMPLATE if "messages" in rows[0] else None
+        tokenizer.save_pretrained(folder / "base")
+        (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (folder / "train.py").write_text(NOTED)
+    names = ("artifacts", "checkpoints", "cache")
+    attempt = {
+        "run": "trl", "attempt": 1, "seed": 0, "method": method, "model": str(folder / "base"), "steps": STEPS,
+        "data": {"train": str(folder / "train.jsonl")}, "save_every_steps": 5, "loader_workers": 0,
+        "settings": {**SETTINGS, **dict(settings)}, "folders": {name: str(folder / name) for name in names},
+        "split": {"global_batch": 8, "ranks": 1, "micro_batch": 4, "accumulation": 2},
+        "precision": {
+            "mode": "fp32", "device": "cpu", "base_dtype": "float32", "trainable_dtype": "float32", "autocast_dtype": None,
+            "scaler": False, "tf32": False, "adam_eps": 1e-8, "why": "a test",
+        },
+        **more,
+    }  # fmt: skip
+    for name in names:
+        (folder / name).mkdir(exist_ok=True)
+    (folder / "attempt.json").write_text(json.dumps(attempt))
+    done = python.run("train.py", folder=folder, variables={"LAUNCH_ATTEMPT": str(folder)})
+    assert done.returncode == ends_with, done.stdout + done.stderr
+    return done.stdout + done.stderr * is_told
+
+
+def losses(folder):
+    """The loss of each step; a later one counts."""
+    lines = map(json.loads, (folder / "figures").read_text().splitlines())
+    return {step: figures["loss"] for step, figures in lines if "loss" in figures}
+
+
+@pytest.mark.parametrize(
+    ("rows", "packing"),
+    [
+        pytest.param(chats, False, id="messages"),
+        pytest.param(pairs, False, id="completion only"),
+        pytest.param(chats, True, id="packing"),
+    ],
+)
+def test_the_losses_are_those_of_trl_itself(python, tmp_path, rows, packing):
+    """The same rows in the same order: unrounded losses within a millionth, and the same tokens."""
+    shared, made = load("shared"), rows(30)
+    sft(python, tmp_path, made, settings={"packing": packing, "max_length": 10_000})
+    sampler, order = shared.StepSampler(lengths_of(tmp_path / "base", made), 8, 0), []
+    for epoch in range(1 + STEPS * 8 // len(made)):
+        sampler.set_epoch(epoch)
+        order += list(sampler)
+    arguments = {
+        "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "max_steps": STEPS, "learning_rate": 1e-2,
+        "max_length": None, "padding_free": packing, "assistant_only_loss": "messages" in made[0],
+    }  # fmt: skip
+    asked = made if "messages" in made[0] else [{**row, "prompt": row["prompt"] + "\n"} for row in made]
+    given = [str(tmp_path / "base"), [asked[place] for place in order[: STEPS * 8]], arguments]
+    (tmp_path / "beside.py").write_text(BESIDE)
+    done = python.run("beside.py", json.dumps(given), folder=tmp_path, variables={})
+    assert done.returncode == 0, done.stdout + done.stderr
+    beside = json.loads(done.stdout.splitlines()[-1])
+    ours = losses(tmp_path)
+    assert [*ours] == [*range(1, STEPS + 1)]
+    assert list(ours.values()) == pytest.approx(beside, abs=1e-6)
+
+
+def lengths_of(model, rows):
+    """The number of tokens of each row, by the tokenizer."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    if "messages" in rows[0]:
+        return [
+            len(tokenizer.apply_chat_template(row["messages"], return_dict=True)["input_ids"]) for row in rows
+        ]
+    return [len(tokenizer(f"{row['prompt']}\n{row['completion']}")["input_ids"]) + 1 for row in rows]
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_killed_and_resumed_it_ends_as_the_unbroken_one_did(python, tmp_path, packing):
+    """With chats of several turns, dropout in the adapter, and NEFTune's noise: each loss, and the weights bit by bit."""
+    folders = plain, killed = tmp_path / "plain", tmp_path / "killed"
+    settings = {"packing": packing, "lora_dropout": 0.2, "neftune_noise": 5.0}
+    for folder in folders:
+        folder.mkdir()
+    sft(python, plain, chats(30), method="lora", settings=settings)
+    (killed / "kill").touch()
+    sft(python, killed, chats(30), method="lora", settings=settings, ends_with=-signal.SIGKILL)
+    (killed / "kill").unlink()
+    checkpoint = {"path": str(killed / "checkpoints" / "checkpoint-5"), "step": 5}
+    sft(python, killed, chats(30), method="lora", settings=settings, checkpoint=checkpoint)
+    assert losses(killed) == losses(plain)
+    adapter, other = (folder / "artifacts/adapter/adapter_model.safetensors" for folder in folders)
+    assert adapter.read_bytes() == other.read_bytes()
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_packed_rows_do_not_see_each_other(tmp_path, attention):
+    """The collator that `packing` uses: each row's logits are those it has alone."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
+
+    save_model(tmp_path / "base", seed=0, layers=2)
+    model = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "base", attn_implementation=attention, dtype=torch.float32
+    )
+    rows = [{"input_ids": [*range(3, 3 + length)], "labels": [*range(3, 3 + length)]} for length in (9, 4, 7)]
+    batch = DataCollatorForLanguageModeling(pad_token_id=0, padding_free=True)(rows)
+    with torch.no_grad():
+        packed = model.eval()(
+            **{name: value for name, value in batch.items() if name != "labels"}, use_cache=False
+        ).logits[0]
+        alone = [model(input_ids=torch.tensor([row["input_ids"]])).logits[0] for row in rows]
+    torch.testing.assert_close(packed, torch.cat(alone), rtol=1e-4, atol=1e-5)
+
+
+def test_the_adapter_and_the_merge_answer_as_the_evaluation_did(python, tmp_path):
+    """The adapter by peft over the base, and the merge by transformers alone; the card names the base, not a path of the host."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    rows = pairs(20)
+    settings = {"generate": "text", "merge": True, "eval_share": 0.2, "max_new_tokens": 6, "lora_rank": 4}
+    printed = sft(python, tmp_path, rows, method="lora", settings=settings)
+    assert "held out: 4 of 20 rows, drawn by seed 0" in printed
+    artifacts = tmp_path / "artifacts"
+    samples = [json.loads(line) for line in (artifacts / "samples.jsonl").read_text().splitlines()]
+    last = [sample for sample in samples if sample["step"] == STEPS]
+    assert len(last) == len(samples) / 2 == 4
+    tokenizer = AutoTokenizer.from_pretrained(artifacts / "merged")
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    tuned = PeftModel.from_pretrained(base, artifacts / "adapter")
+    for model in (tuned, AutoModelForCausalLM.from_pretrained(artifacts / "merged")):
+        for sample in last:
+            tokens = tokenizer(sample["prompt"], return_tensors="pt", return_token_type_ids=False)
+            made = model.generate(**tokens, max_new_tokens=6, do_sample=False)[
+                0, tokens["input_ids"].shape[1] :
+            ]
+            assert tokenizer.decode(made, skip_special_tokens=True) == sample["output"]
+    config = json.loads((artifacts / "adapter" / "adapter_config.json").read_text())
+    card = (artifacts / "adapter" / "README.md").read_text()
+    assert config["base_model_name_or_path"] == "base"
+    assert "base_model: base" in card
+    result = json.loads((artifacts / "result.json").read_text())
+    assert {"eval_loss", "perplexity", "accuracy"} < result.keys()
+
+
+@pytest.mark.parametrize(
+    ("settings", "template", "said"),
+    [
+        (
+            {"max_length": 2},
+            TEMPLATE,
+            "no row is left to train on: 30 of 30 rows are longer than max_length = 2",
+        ),
+        ({}, "{% for m in messages %}{{ m.content }}{% endfor %}", "TRL refuses this training"),
+        ({}, None, "the model has no chat template"),
+        ({"lora_targets": "none_such"}, TEMPLATE, "TRL refuses this training"),
+    ],
+)
+def test_what_cannot_be_trained_is_told_without_a_traceback(python, tmp_path, settings, template, said):
+    from transformers import AutoTokenizer
+
+    save_model(tmp_path / "base", seed=0)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base")
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained(tmp_path / "base")
+    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in chats(30)))
+    (tmp_path / "train.py").write_text(NOTED)
+    told = sft(python, tmp_path, chats(30), method="lora", settings=settings, ends_with=1, is_told=True)
+    assert said in told
+    assert "Traceback" not in told
