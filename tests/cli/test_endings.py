@@ -21,7 +21,7 @@ def shown(reason, checkpoint, rents_at=None):
     ("reason", "checkpoint", "rents_at", "command"),
     [
         pytest.param("exit-nonzero", 40, None, "resume   launch resume w8q2     from step 40", id="steps are left"),
-        pytest.param("exit-nonzero", 60, None, "rerun    launch rerun w8q2     ", id="no step is left"),
+        pytest.param("exit-nonzero", 60, None, "resume   launch resume w8q2     does what follows its training", id="no step is left"),
         pytest.param("user-code-error", 40, None, "rerun    launch rerun w8q2     with your corrected code", id="a mistake in the code"),
         pytest.param("user-code-error", 40, "lambda", "rerun    launch rerun w8q2 --host lambda ", id="rented"),
         pytest.param("user-code-error", None, None, "launch diagnose w8q2 ", id="no checkpoint"),

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from ..record.run_records import EventRecord
 
 LOST_LOSSES = 3  # in a row; a worker's guard, if the script has one, reacts earlier
+_UNLABELLED = (
+    "no loss was finite from the first step on, and every gradient is zero: no label counts. Are all labels masked (-100), because max_length cuts "
+    "the answers off or the mark of the response is not found?"
+)
 TRIP_GRACE_S = 5.0  # for the script to exit with a traceback; SIGTERM would make it save its bad state
 BETWEEN_S = 3.0  # from SIGTERM to the step that reacts to it, in addition to the time of steps
 MAX_CHARS = 500
@@ -76,6 +80,7 @@ class AttemptProgress:
         self._stop_grace_s = stop_grace_s
         self._redact = redact
         self._lost_losses = 0
+        self._has_finite_loss = False
         self._lost_loss: Optional[str] = None
         self._first_step: Optional[int] = None
         self._steps_left: Optional[int] = None
@@ -124,7 +129,7 @@ class AttemptProgress:
             self.has_worker_metrics = True
             self._note_step(step)
             self.loss = values.get("loss", self.loss)
-            return self._judge_loss(step, values["loss"]) if "loss" in values and _is_first(event) else None
+            return self._judge_loss(step, values) if "loss" in values and _is_first(event) else None
         if kind == "trip" and values.get("class") in _TRIPS:
             return self._trip(step, values)
         if kind == "consumed":
@@ -206,16 +211,20 @@ class AttemptProgress:
         )
         return ProgressChange(failure=failure, grace_s=TRIP_GRACE_S)
 
-    def _judge_loss(self, step: Any, loss: Any) -> Optional[ProgressChange]:
+    def _judge_loss(self, step: Any, values: JsonObject) -> Optional[ProgressChange]:
         """Return a failure if a script reports several non-finite losses in a row and continues."""
+        loss = values["loss"]
         if loss not in _NON_FINITE:
             self._lost_losses, self._lost_loss = 0, None
+            self._has_finite_loss = True
             self.doubtful_from = step if isinstance(step, int) else self.doubtful_from
             return None
         self._lost_losses += 1
         self._lost_loss = line = "step %s: loss %s" % (step, loss)
         if self._lost_losses != LOST_LOSSES:
             return None
+        if values.get("grad_norm") == 0 and not self._has_finite_loss:
+            return ProgressChange(failure=AttemptFailure("not-learning", line, _UNLABELLED))
         why = "the loss was not finite %d times in a row" % LOST_LOSSES
         # The first bad loss shows that the update of the step before it was bad.
         return ProgressChange(failure=AttemptFailure("nan-divergence", line, why, since=self.doubtful_from))

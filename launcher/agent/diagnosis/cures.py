@@ -108,13 +108,13 @@ _TEXT = (
         r"Cannot instantiate this tokenizer from a slow version|Couldn't instantiate the backend tokenizer|"
         r"requires the (?:SentencePiece|protobuf|tiktoken) library",
         "the tokenizer needs a package that is not installed",
-        "launch --with sentencepiece --with protobuf --with tiktoken …",
+        "launch … --with sentencepiece --with protobuf --with tiktoken …",
     ),
     _rule(
         r"Tokenizer class \w+ does not exist or is not currently imported|does not recognize this architecture|"
         r"KeyError: '(?:qwen|llama|gemma|mistral|phi|deepseek|olmo|granite|glm|smollm)\w*'",
         "the installed transformers is older than this model",
-        "a newer version   launch --with 'transformers>=…'     the model's page names the version",
+        "a newer version   launch … --with 'transformers>=…'     the model's page names the version",
     ),
     _rule(
         r"did not return a loss from the inputs",
@@ -130,6 +130,28 @@ _TEXT = (
         r"num_samples should be a positive integer value, but got num_samples=0|Dataset is empty|No examples? (?:found|left)",
         "the dataset has no rows: the file is empty, or a filter removed all of them",
         "print len(dataset) after each step that loads, filters or splits it",
+    ),
+    _rule(
+        r"Cannot find valid samples",
+        "the preparation dropped every row: the names of columns, roles or tags in the data are not those that it looks for",
+        "compare one row with the format that the program documents",
+    ),
+    _rule(
+        r"(?:[Aa]ll labels in your dataset are|masked every label to) -100",
+        "no label is left to learn: max_length is shorter than the prompts, or the mark of the response was not found",
+        "print the labels of one row; a larger max_length, or the mark as the chat template writes it",
+        failure="not-learning",
+    ),
+    _rule(
+        r"KeyError: [\"'](?:eval_\w+|The `?metric_for_best_model)",
+        "the evaluation returns no metric of that name",
+        "set metric_for_best_model to one that the line lists, or return it from compute_metrics; with PEFT and no eval_loss, label_names=['labels']",
+        context=r"metric_for_best_model`? training argument is set to",
+    ),
+    _rule(
+        r"generation_batch_size \(\d+\) must be divisible by num_generations",
+        "each prompt's generations must fill whole batches",
+        "choose num_generations as a divisor of generation_batch_size",
     ),
     _rule(
         r"Expected input batch_size \(\d+\) to match target batch_size",
@@ -152,18 +174,23 @@ _DATA = (
     _rule(
         r"Loading a dataset cached in a LocalFileSystem is not supported",
         "datasets and fsspec do not fit each other",
-        "a newer one   launch --with 'datasets>=2.14.6'",
+        "a newer one   launch … --with 'datasets>=2.14.6'",
     ),
     _rule(
         r"Dataset scripts are no longer supported",
         "datasets 4 does not run loading scripts",
-        "load the files themselves (parquet, json), or   launch --with 'datasets<4'",
+        "load the files themselves (parquet, json), or   launch … --with 'datasets<4'",
     ),
     _rule(
         r"contains custom code which must be executed|requires you to execute the (?:configuration|dataset script)|"
         r"pass the argument `?trust_remote_code=True",
         "the model or dataset contains code, which runs only if you agree",
         "read that code, then   trust_remote_code=True",
+    ),
+    _rule(
+        r"JSON parse error: Column\(.{0,120}\) changed from",
+        "a column has values of different types in different rows of the JSON file",
+        "make them of one type, for example text or a list everywhere",
     ),
     _rule(
         r"JSON parse error|Failed to (?:parse|read) (?:string|file).{0,120}\.jsonl?|JSONDecodeError",
@@ -267,7 +294,7 @@ _TRAINING = (
     _rule(
         r"Weights only load failed|WeightsUnpickler error",
         "transformers reads the random state of a checkpoint, which this torch does not trust",
-        "a newer transformers   launch --with 'transformers>=4.48'     or   -e TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1",
+        "a newer transformers   launch … --with 'transformers>=4.48'     or   -e TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1",
         context=r"rng_state",
     ),
     _rule(
@@ -278,7 +305,7 @@ _TRAINING = (
     _rule(
         r"vulnerability issue in `?torch\.load|upgrade torch to at least v?2\.6",
         "transformers reads .bin files only with torch 2.6 or newer",
-        "a model with .safetensors files, or   launch --with 'torch>=2.6'",
+        "a model with .safetensors files, or   launch … --with 'torch>=2.6'",
     ),
     _rule(
         r"Attempting to deserialize object on a CUDA device",
@@ -297,6 +324,12 @@ _MEMORY = (
         r"No available memory for the cache blocks|gpu_memory_utilization",
         "vLLM finds no room for its cache beside the model on this card",
         "vllm_gpu_memory_utilization: higher if vLLM has the card alone, lower if the training shares it; or a smaller max_model_len",
+    ),
+    _rule(
+        r"can't allocate memory",
+        "this machine's memory ran out in an evaluation, which keeps the logits of all its rows",
+        "preprocess_logits_for_metrics that keeps the argmax, prediction_loss_only=True, or fewer rows to evaluate",
+        context=r"(?:evaluation_loop|nested_concat|torch_pad_and_concatenate)[\s\S]{0,1500}can't allocate memory",
     ),
     _rule(
         r"out of memory",
@@ -326,7 +359,7 @@ _INSTALLATION = (
     _rule(
         r"Could not find the bitsandbytes \w+ binary|CUDA is required but not available for bitsandbytes",
         "this bitsandbytes has no build for the CUDA version of torch",
-        "a newer one   launch --with 'bitsandbytes>=0.45'     or   -e BNB_CUDA_VERSION=…  of a build that it has",
+        "a newer one   launch … --with 'bitsandbytes>=0.45'     or   -e BNB_CUDA_VERSION=…  of a build that it has",
     ),
     _rule(
         r"CUDAMismatchException",
@@ -336,7 +369,7 @@ _INSTALLATION = (
     _rule(
         r"has no attribute '(?:train|eval)'|module '[\w.]+' has no attribute|\w+\.\w+\(\) got an unexpected keyword argument",
         "a library calls another one that is older or newer than it expects",
-        "versions that fit each other   launch --with 'transformers' --with 'accelerate' --with 'trl' --with 'peft'",
+        "versions that fit each other   launch … --with 'transformers' --with 'accelerate' --with 'trl' --with 'peft'",
         context=r"(?:site|dist)-packages[/\\](?:transformers|accelerate|trl|peft|unsloth)[/\\][^\n]*\n(?:[^\n]*\n){1,3}?(?:AttributeError|TypeError): ",
         failure="missing-dependency",
     ),
@@ -363,7 +396,7 @@ _INSTALLATION = (
     _rule(
         r"named symbol not found",
         "bitsandbytes' kernels were not built for this card",
-        "a newer one   launch --with 'bitsandbytes>=0.45'     or without quantization on this card",
+        "a newer one   launch … --with 'bitsandbytes>=0.45'     or without quantization on this card",
     ),
     _rule(
         r"Python\.h: No such file",
@@ -381,9 +414,10 @@ _INSTALLATION = (
         "an image with the toolkit, such as one whose tag ends with -devel; or a wheel that is built already; for DeepSpeed DS_BUILD_OPS=0",
     ),
     _rule(
-        r"[Nn]inja is required|(?:gcc|g\+\+|cc)['\"]?: (?:command )?not found|No such file or directory: '(?:gcc|g\+\+|cc|c\+\+|ninja)'|Failed to find C compiler",
+        r"[Nn]inja is required|(?:gcc|g\+\+|cc)['\"]?: (?:command )?not found|No such file or directory: '(?:gcc|g\+\+|cc|c\+\+|ninja)'|Failed to find C compiler|No working C\+\+ compiler found",
         "a compiler, or ninja, is missing on the host",
-        "on the host   sudo apt install build-essential     ninja   launch --with ninja",
+        "on the host   sudo apt install build-essential     ninja   launch … --with ninja",
+        failure="missing-dependency",
     ),
     _rule(
         r"GLIBCXX_\S+' not found",
@@ -408,12 +442,12 @@ _INSTALLATION = (
     _rule(
         r"Numpy is not available|compiled using NumPy 1\.x|numpy\.dtype size changed|numpy\.core\.multiarray failed to import",
         "a package was built for numpy 1, and numpy 2 is installed, or the reverse",
-        "launch --with 'numpy<2', or newer versions of that package",
+        "launch … --with 'numpy<2', or newer versions of that package",
     ),
     _rule(
         r"Descriptors cannot (?:not )?be created directly",
         "protobuf is newer than a package allows",
-        "launch --with 'protobuf<=3.20.3', or a newer version of that package",
+        "launch … --with 'protobuf<=3.20.3', or a newer version of that package",
     ),
     _rule(
         r"'(?:type|ABCMeta)' object is not subscriptable",
@@ -428,7 +462,7 @@ _INSTALLATION = (
     _rule(
         r"externally-managed-environment",
         "pip may not install into the system's Python (PEP 668)",
-        "a virtual environment: requirements = […] in the job makes one   launch --with …",
+        "a virtual environment: requirements = […] in the job makes one   launch … --with …",
     ),
     _rule(
         r"exec format error|Exec format error",
@@ -443,6 +477,13 @@ _INSTALLATION = (
 )
 
 _HOST = (
+    _rule(
+        r"(?:401|403) (?:Client Error|Forbidden|Unauthorized)|[Yy]ou don't have the rights to create|write token",
+        "an upload to the hub was refused: this token may not write to that namespace",
+        "a token with write permission (--secret HF_TOKEN), or a namespace of your own; model.save_pretrained(...) before the upload keeps the result",
+        context=r"/repos/create|xet-write-token|/preupload/|/commit/|in (?:create_repo|push_to_hub|upload_folder|upload_file)\b",
+        failure="hub-access",
+    ),
     _rule(
         r"vllm_client|(?i:connection|reached|disconnected)",
         "the vLLM server that generates for the training does not answer",

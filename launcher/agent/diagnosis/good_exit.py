@@ -67,6 +67,8 @@ _UNLABELLED = re.compile(rb"\btrain: Scanning[^\r\n]*\b0 images, [1-9]\d* backgr
 _NO_LABELS = "the dataset has images, and not one label: the labels are not where the loader looks for them"
 _MIN_ZEROS = 6
 """Fewer zeros, of losses and gradient norms, say nothing."""
+_NO_INPUT_GRADIENT = re.compile(rb"None of the inputs have requires_grad=True\. Gradients will be None")
+_UNTRAINED = "layers under gradient checkpointing got no gradient. Call model.enable_input_require_grads(), or set gradient_checkpointing_kwargs={'use_reentrant': False}"
 _FLAT = "the loss is %.4g from the first step to the last: nothing was learnt. exp(%.4g) is %s, so for a model with a vocabulary of that size each answer is a guess"
 _MIN_FLAT, _FLAT_WITHIN, _MIN_FLAT_LOSS = 30, 0.005, 1.0
 """A loss is flat if this many values lie within this share of the largest. A small loss may be flat because all is learnt."""
@@ -172,6 +174,9 @@ def _lost(log: LogFile) -> LogReading:
     last, why = _losses(log)
     if last is not None and why is not None:
         return LogReading(doubt=Doubt("not-learning", last.line, why), number=_number_of(log, last.line))
+    if untrained := _NO_INPUT_GRADIENT.search(log.end(_MAX_BYTES)):
+        line = untrained[0].decode()
+        return LogReading(doubt=Doubt("not-learning", line, _UNTRAINED), number=_number_of(log, line))
     if unlabelled := _UNLABELLED.search(log.end(_MAX_BYTES)):
         line = unlabelled[0].decode("utf-8", "replace").strip()
         return LogReading(doubt=Doubt("not-learning", line, _NO_LABELS), number=_number_of(log, line))

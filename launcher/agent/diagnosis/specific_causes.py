@@ -35,7 +35,7 @@ SPECIFIC_CAUSES = (
         ("missing-dependency",),
         r"did not match any variant of untagged enum",
         "a newer version of tokenizers wrote this tokenizer.json, and the installed one cannot read it",
-        "install newer versions   launch --with 'tokenizers' --with 'transformers'",
+        "install newer versions   launch … --with 'tokenizers' --with 'transformers'",
     ),
     _specific_cause(
         ("shm-too-small",),
@@ -96,7 +96,7 @@ def words_of_line(name: str, line: str, near: str, log: str) -> Optional[CauseTe
             return known
         missing = missing_module.words(line) if name == "missing-dependency" else None
         return CauseText(*missing) if missing is not None else None
-    older = "   launch --with '%s'" % gone.change.older if gone.change.older else ""
+    older = "   launch … --with '%s'" % gone.change.older if gone.change.older else ""
     none, _, instead = gone.change.replacement.partition("nothing: ")
     mend = "use %s" % none if none else instead
     return CauseText(

@@ -80,7 +80,10 @@ def inherit(
     sealed = _unspoilt(parent, in_force)
     step, path, passed_over = _newest_whole(parent, sealed)
     steps = child.read_plan().get("steps")
-    if steps is not None and steps <= step:
+    has_failed = (
+        run_state.state_of(parent)["state"] == "failed"
+    )  # in what follows the training, if its last step is done
+    if steps is not None and (steps < step or (steps == step and not has_failed)):
         words = "steps = %d is not above %d, the step of the checkpoint that run %s left"
         raise ParentError("steps", words % (steps, step, parent.id))
     name = os.path.basename(path)

@@ -22,7 +22,7 @@ from .outputs import BESIDE, CACHES, MAX_FILES, OutputDigests, OutputScan, open_
 TRAINER_ARGUMENTS, TRAINER_STATE = "training_args.bin", "trainer_state.json"
 """Files of a checkpoint by transformers' Trainer: one is written with the weights, the other last."""
 _NAMES = re.compile(
-    r"(?:checkpoint[-_]|(?:.*[-_])?step[-_=]?)(\d+)(?:\.(?:ckpt|pth?|tar))*|(?:checkpoint|ckpt|last|latest)(?:\.(?:ckpt|pth?|tar))+"
+    r"(?:checkpoint[-_]|(?:.*[-_])?step[-_=]?)(\d+)(?:\.(?:ckpt|pth?|tar))*|(?:(?:.*[-_])?epoch[-_=]?\d+|checkpoint|ckpt|last|latest)(?:\.(?:ckpt|pth?|tar))+"
 )
 """Names of checkpoints: `checkpoint-20` by Trainer, `step_20` by accelerate, `epoch=1-step=20.ckpt` by Lightning, `ckpt.pt`."""
 _WRITTEN_ONCE = re.compile(r"/checkpoint-\d+/")

@@ -159,9 +159,14 @@ def _next(
                 f"  rerun    launch rerun {short}{there}     with your corrected code, from its start"
             )
         elif progress.steps is not None and saved >= progress.steps:
-            yield StyledLine(
-                f"  rerun    launch rerun {short}{there}     from its start: its last step is done"
-            )
+            if name == "failed" and result.rents_at is None:
+                yield StyledLine(
+                    f"  resume   launch resume {short}     does what follows its training: its last step is done"
+                )
+            else:
+                yield StyledLine(
+                    f"  rerun    launch rerun {short}{there}     from its start: its last step is done"
+                )
         else:
             yield StyledLine(f"  resume   launch resume {short}{there}     from step {saved}")
     elif name in ("failed", "stopped") and state.reason != Reason.USER_CODE_ERROR and result.rents_at is None:

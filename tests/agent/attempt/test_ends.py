@@ -78,6 +78,12 @@ def test_a_loss_that_never_changed_is_a_doubt(losses, expected):
     assert verdict(log) == expected
 
 
+def test_layers_without_a_gradient_are_a_doubt():
+    """torch says so once, and the training goes on."""
+    log = "UserWarning: None of the inputs have requires_grad=True. Gradients will be None\nstep 1 loss 5.5\nstep 2 loss 5.1\n"
+    assert verdict(log) == ("doubt", "not-learning")
+
+
 STEPS = 30
 UNSCALE = b'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: Attempting to unscale FP16 gradients.\n'
 PLAIN = CommandResult(

@@ -212,6 +212,11 @@ WRITTEN = [
     ("RuntimeError: CAS service error : ReqwestMiddleware Error: Request failed after 5 retries", "hub-access", "HF_HUB_DISABLE_XET"),
     ("deepspeed.ops.op_builder.builder.CUDAMismatchException: Installed CUDA version 12.1 does not match 11.8", "missing-dependency", "DS_SKIP_CUDA_CHECK"),
     ("RuntimeError: probability tensor contains either `inf`, `nan` or element < 0", "nan-divergence", "safer precision"),
+    ("torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')", "missing-dependency", "build-essential"),
+    ("pyarrow.lib.ArrowInvalid: JSON parse error: Column(/messages/[]/content) changed from string to array in row 3", "user-code-error", "one type"),
+    ("RuntimeError: Cannot find valid samples, check `data/README.md` for the data format.", "user-code-error", "one row"),
+    ("ValueError: generation_batch_size (8) must be divisible by num_generations (28).", "user-code-error", "a divisor"),
+    ("ValueError: All labels in your dataset are -100. Training losses will be all 0.", "not-learning", "larger max_length"),
     ("torch.AcceleratorError: CUDA error: an illegal memory access was encountered", "illegal-memory-access", "CUDA_LAUNCH_BLOCKING"),
 ]  # fmt: skip
 
@@ -267,3 +272,28 @@ def test_a_learning_rate_of_zero_and_a_dataset_without_labels_train_nothing():
     scan = "train: Scanning /data/labels... 0 images, 40 backgrounds, 0 corrupt: 100%|####| 40/40\n"
     assert diagnose_log(f"{scan}3 epochs completed in 0.1 hours.\n".encode()).name == "not-learning"
     assert diagnose_log(f"{scan.replace('train:', 'val:')}3 epochs completed.\n".encode()).name == "none"
+
+
+def test_an_upload_that_is_refused_is_no_download():
+    """The token may read, and not write; nothing needs to be fetched."""
+    inside = '  File "/lib/huggingface_hub/hf_api.py", line 4, in create_repo\n    hf_raise_for_status(r)\n'
+    error = "huggingface_hub.errors.HfHubHTTPError: 403 Client Error: Forbidden for url: https://huggingface.co/api/repos/create"
+    found = diagnose_log(f"{FRAME}{inside}{error}\n".encode())
+    assert (found.name, "upload" in found.why, "write permission" in found.mend) == ("hub-access", True, True)
+    gated = "huggingface_hub.errors.GatedRepoError: 403 Client Error. Cannot access gated repo for url https://huggingface.co/a/b"
+    assert "upload" not in diagnose_log(f"{FRAME}{gated}\n".encode()).why
+
+
+def test_the_best_metric_that_no_evaluation_has_is_named():
+    """The last exception of the chain says it, not the one inside."""
+    log = (
+        f"{FRAME}KeyError: 'eval_f1'\n\nThe above exception was the direct cause of the following exception:\n\n"
+        f"{FRAME}KeyError: \"The `metric_for_best_model` training argument is set to 'eval_f1', which is not found in the evaluation metrics.\"\n"
+    )
+    assert "compute_metrics" in diagnose_log(log.encode()).mend
+
+
+def test_memory_that_is_refused_in_an_evaluation_is_not_the_training_s():
+    inside = '  File "/lib/transformers/trainer.py", line 4, in evaluation_loop\n    logits = nested_concat(logits)\n'
+    error = "RuntimeError: [enforce fail at alloc_cpu.cpp:121] data. DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."
+    assert "preprocess_logits_for_metrics" in diagnose_log(f"{FRAME}{inside}{error}\n".encode()).mend

@@ -44,7 +44,7 @@ FRAME = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7,
         (
             "user-code-error",
             "TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'evaluation_strategy'",
-            "use eval_strategy; or install a version that has it   launch --with 'transformers<4.46'",
+            "use eval_strategy; or install a version that has it   launch … --with 'transformers<4.46'",
         ),
         (
             "user-code-error",

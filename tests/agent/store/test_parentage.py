@@ -265,7 +265,6 @@ def test_another_host_gets_the_newest_checkpoint_that_is_neither_damaged_nor_spo
     [
         (["steps"], 100, "cannot-resume"),
         (["resume", "held resume"], 100, "cannot-resume"),
-        (["resume"], 15, "steps"),
         (["resume"], 3, "steps"),
     ],
 )
@@ -279,6 +278,13 @@ def test_what_would_do_nothing_or_everything_again_is_refused(tmp_path, consumed
         "control/plan.json",
         "record/0001",
     ]
+
+
+def test_a_run_that_failed_after_its_last_step_goes_on_with_the_rest(tmp_path):
+    """An upload that was refused: the training itself has nothing left to do. A success has nothing left at all."""
+    assert given(tmp_path / "a", ENDED, steps=15)()["parent"]["step"] == 15
+    with pytest.raises(ParentError, match="is not above 15"):
+        given(tmp_path / "b", {**ENDED, "state": "succeeded"}, steps=15)()
 
 
 def test_a_plan_without_steps_leaves_their_number_to_the_script(tmp_path):

@@ -55,6 +55,7 @@ def of(folder, *names):
         (["logs/epoch=1-step=40.ckpt", "logs/epoch=2-step=60.ckpt"], OwnCheckpoint("logs/epoch=2-step=60.ckpt", 60, False)),
         (["ck/step_9.pt", "ck/step_10.pt"], OwnCheckpoint("ck/step_10.pt", 10, False)),
         (["ckpt.pt", "results.json"], OwnCheckpoint("ckpt.pt", 30, False)),
+        (["epoch1.pt", "epoch2.pt"], OwnCheckpoint("epoch2.pt", 30, False)),
         (["last.ckpt"], OwnCheckpoint("last.ckpt", 30, False)),
         (["results.json", "steps.txt", "step-by-step.md", "checkpoints.md", ".cache/ckpt.pt"], None),
     ],
