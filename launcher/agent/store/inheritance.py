@@ -80,10 +80,9 @@ def inherit(
     sealed = _unspoilt(parent, in_force)
     step, path, passed_over = _newest_whole(parent, sealed)
     steps = child.read_plan().get("steps")
-    has_failed = (
-        run_state.state_of(parent)["state"] == "failed"
-    )  # in what follows the training, if its last step is done
-    if steps is not None and (steps < step or (steps == step and not has_failed)):
+    # A failure after the last step is in what follows the training: the next run does only that.
+    goes_on_after = "steps" not in asked and run_state.state_of(parent)["state"] == "failed"
+    if steps is not None and (steps < step or (steps == step and not goes_on_after)):
         words = "steps = %d is not above %d, the step of the checkpoint that run %s left"
         raise ParentError("steps", words % (steps, step, parent.id))
     name = os.path.basename(path)
