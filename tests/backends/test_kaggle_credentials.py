@@ -195,7 +195,7 @@ def test_fifty_secrets_of_this_machine_reach_nothing_but_the_header(stand_in, tm
         assert b"".join(service.download(file)) == b"b"
         fails("link", lambda file=file: list(service.download(file)), kind="lost")
     message = f"bad key {planted[30]}"
-    fails("GetKernel", lambda: service.find(REF), kind="status", status=401, message=message)
+    fails("GetKernel", lambda: service.find(REF), kind="status", status=400, message=message)
     fails("DeleteKernel", lambda: service.delete(REF), kind="answer", values={"errorMessage": message})
     service.delete(REF)
 

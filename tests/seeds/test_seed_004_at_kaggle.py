@@ -66,7 +66,7 @@ def test_it_is_distilled_in_fp16_with_its_scaler(project, method, base, title):
     assert perplexity[STEPS] < 0.9 * perplexity[0]
     assert loads(run / "artifacts", method, client.project / "student")
     assert project.pushes() == [f"alice/launch-{run.name}-1/1"]
-    assert project.service.calls("SaveKernel")[0]["body"]["machineShape"] == "None"
+    assert "machineShape" not in project.service.calls("SaveKernel")[0]["body"]
 
 
 def measured(folder, name):

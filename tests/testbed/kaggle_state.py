@@ -141,6 +141,7 @@ class State:
         self.kernels: dict[str, Kernel] = {}
         self.datasets: dict[str, Dataset] = {}
         self.blobs: dict[str, Blob] = {}
+        self.refused: set[str] = set()
         self.pushes: list[str] = []  # accepted ones, as `OWNER/SLUG/VERSION`
         self.link_to = lambda path: path  # the HTTP half signs it
         self._numbers = iter(range(1, 10**9))
@@ -168,8 +169,12 @@ class State:
                 raise RefusalError(409, "the title does not resolve to the specified id")
             name = slugify(title)
             known = self.kernels.get(f"{owner}/{name}")
+        if f"{owner}/{name}" in self.refused:  # as a user saw it: the name of a push without room is taken
+            raise RefusalError(409, f"The slug {name} is already in use by another notebook")
         error = self._why_not(body)
         if error:
+            if error.startswith(BUSY[:20]):
+                self.refused.add(f"{owner}/{name}")
             return {"error": error}
         kernel = known or Kernel(next(self._numbers), owner, name, title or name)
         invalid = self._invalid(body)
@@ -406,6 +411,8 @@ class State:
 
     def _why_not(self, body: Body) -> str:
         """Return the error that stands in a good answer, or nothing."""
+        if body.get("machineShape") == "None":  # as a user saw it: omitted or null, not the word
+            return "Machine shape None is not available."
         shape = body.get("machineShape") or "None"
         if shape not in SHAPES and shape not in RETIRED:
             return f"Machine shape {shape} is not available."

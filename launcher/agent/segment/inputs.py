@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import shutil
@@ -20,6 +21,8 @@ ROOT = "launch"
 _NUMBER = re.compile(r"[0-9]{4,9}")
 _NOT_TAKEN = ("data", "incoming")
 _PIECE = 1 << 20
+MOUNT_DEPTH = 3
+"""The depth of a source's mount point below the inputs: `datasets/USER/SLUG`, `notebooks/USER/SLUG`, or `SLUG`."""
 
 
 class EarlierOutputs(NamedTuple):
@@ -67,15 +70,32 @@ def unpack(tree: Archive, inputs: str, run: Run) -> None:
 def _find_archive(tree: Archive, inputs: str) -> str:
     """Return the path of the archive with this name and contents: services put it into different folders."""
     damaged = None
-    for folder, _, names in os.walk(inputs):
-        if tree.file in names:
-            path = os.path.join(folder, tree.file)
+    for folder in _folders(inputs):
+        path = os.path.join(folder, tree.file)
+        if os.path.isfile(path):
             if _sha256_of(path) == tree.sha256:
                 return path
             damaged = path
     if damaged is not None:
         raise PayloadError("%s: its contents are not those that were sent" % damaged)
     raise PayloadError("%s: there is no %s in it" % (inputs, tree.file))
+
+
+def _folders(inputs: str) -> Iterator[str]:
+    """Yield all folders below the inputs, the mount points of sources first: walking a large data set takes minutes."""
+    mounts = [inputs]
+    for _ in range(MOUNT_DEPTH):
+        mounts = [path for folder in mounts for path in _subfolders(folder)]
+        yield from mounts
+    for folder, _, _ in os.walk(inputs):
+        yield folder
+
+
+def _subfolders(folder: str) -> List[str]:
+    try:
+        return [entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
 
 
 def _sha256_of(path: str) -> str:
@@ -97,13 +117,12 @@ def _check_member(member: tarfile.TarInfo, path: str) -> None:
 
 def find_earlier(inputs: str, run_id: str) -> Optional[EarlierOutputs]:
     """Return the newest outputs of a run below the inputs; None if there are none."""
-    found: List[EarlierOutputs] = []
     tail = os.path.join(ROOT, "runs", run_id)
-    for folder, names, _ in os.walk(inputs):
+    found: List[EarlierOutputs] = []
+    for folder in itertools.takewhile(lambda one: not found or one != inputs, _folders(inputs)):
         path = os.path.join(folder, tail)
         if os.path.isdir(os.path.join(path, "record")):
             found.append(EarlierOutputs(path, _last_number(path)))
-            names.clear()
     return max(found, key=lambda one: one.last, default=None)
 
 

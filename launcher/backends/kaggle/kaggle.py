@@ -25,9 +25,14 @@ from launcher.agent.record.rundir import RUN_ID, Run
 from launcher.backends.kaggle import kaggle_log
 from launcher.backends.kaggle.kaggle_credentials import logins
 from launcher.backends.kaggle.kaggle_host import API, KaggleSettings
-from launcher.backends.kaggle.kaggle_kernel import SLUG_CHARACTERS, KernelRef, NewKernel, OutputFile
+from launcher.backends.kaggle.kaggle_kernel import (
+    NO_ACCELERATOR,
+    SLUG_CHARACTERS,
+    KernelRef,
+    NewKernel,
+    OutputFile,
+)
 from launcher.backends.kaggle.kaggle_kernel import KaggleReason as Reason
-from launcher.backends.kaggle.kaggle_machines import NO_ACCELERATOR
 from launcher.backends.kaggle.kaggle_script import (
     SETTINGS,
     extract_run,
@@ -81,7 +86,8 @@ MIN_S = 600.0
 A session shorter than this would end before it has saved anything.
 """
 DATASET_S, DATASET_POLL_S = 1800.0, 3.0
-MISSING = (Reason.NOT_FOUND, Reason.FORBIDDEN)
+MISSING = (Reason.NOT_FOUND, Reason.FORBIDDEN, Reason.UNAUTHORIZED)
+"""The reasons for not showing what does not exist; `exists` checks the credentials."""
 
 
 def open_account(host: Host, settings: KaggleSettings) -> SpooledClient:
@@ -153,7 +159,7 @@ class Account:
 
     def _logged_in(self) -> KaggleService:
         service = log_in(os.environ, Path.home(), self._settings.api)
-        if service.user != self.user:
+        if service.user.lower() != self.user.lower():
             words = (
                 f"{HOST}: the credentials here are {service.user}'s, but the host is of account {self.user}"
             )
@@ -318,7 +324,7 @@ class Account:
             kernels=(record.source,) if record.source else (),
         )
         pushed = self.service.push(kernel)
-        if pushed.landed != kernel.ref:
+        if str(pushed.landed).lower() != str(kernel.ref).lower():  # an account's name may have capitals
             words = f"{HOST}: {kernel.ref} was pushed, and landed at {pushed.landed}"
             if pushed.landed is not None and pushed.version_number == 1:  # so it did not exist before
                 self._undo(pushed.landed)

@@ -18,6 +18,8 @@ from launcher.agent.record import strict_json
 from launcher.base.text import printable
 from launcher.errors import BadFileError
 
+_ACCESS = "KGAT_"
+"""The start of an access token."""
 MARGIN = timedelta(minutes=5)
 """An OAuth token that expires within this time is renewed first."""
 
@@ -124,7 +126,8 @@ def _keys(variables: Mapping[str, str], home: Path) -> Iterator[KaggleLogin]:
         data = _json(path)
         user, key, origin = user or _word(data, "username"), key or _word(data, "key"), str(path)
     if user and key:
-        yield KaggleLogin("key", key, origin, user)
+        # An access token works only as one, also where an older key is expected.
+        yield KaggleLogin("token" if key.startswith(_ACCESS) else "key", key, origin, user)
 
 
 def _oauth(home: Path) -> Iterator[KaggleLogin]:

@@ -15,6 +15,8 @@ from pydantic.alias_generators import to_camel
 
 from launcher.values.base import Record, StrictModel
 
+NO_ACCELERATOR = "None"
+"""Kaggle's name of a machine without a card."""
 SLUG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 SLUG_CHARACTERS = range(5, 51)
 """The CLI wants titles of 5 characters or more; more than 50 gave HTTP 500 in 2019 (kaggle-cli#179)."""
@@ -38,6 +40,7 @@ class KaggleReason(StrEnum):
     MALFORMED = "malformed"
     NO_CREDENTIALS = "no-credentials"
     NO_NETWORK = "no-network"
+    NO_PHONE = "no-phone"
     NOT_FOUND = "not-found"
     QUOTA = "quota"
     RATE_LIMIT = "rate-limit"
@@ -62,8 +65,8 @@ class KernelRef(NamedTuple):
 class NewKernel(StrictModel):
     """A script to push. Its title is its slug: with another title the kernel would get another slug.
 
-    `machine` is Kaggle's name of the accelerator, e.g. `NvidiaTeslaT4`, which is two cards. It is always
-    sent; without it Kaggle chooses. `timeout_s` ends the session. Sources are refs: `owner/slug`.
+    `machine` is Kaggle's name of the accelerator, e.g. `NvidiaTeslaT4`, which is two cards; NO_ACCELERATOR is
+    not sent. `timeout_s` ends the session. Sources are refs: `owner/slug`.
     """
 
     ref: KernelRef
@@ -108,7 +111,8 @@ class NewKernel(StrictModel):
             "enableTpu": self.machine.startswith("Tpu"),
             "enableInternet": self.has_internet,
             "sessionTimeoutSeconds": self.timeout_s,
-            "machineShape": self.machine,
+            # Users report that "None" is refused, and that a session without a card has no such field.
+            **({} if self.machine == NO_ACCELERATOR else {"machineShape": self.machine}),
             **{key: refs for key, refs in sources.items() if refs},
         }
 
@@ -192,6 +196,12 @@ class SessionStatus(_Answer):
 
     status: str = "QUEUED"  # the service omits a default
     failure_message: str | None = None
+
+    @field_validator("status")
+    @classmethod
+    def _in_capitals(cls, status: str) -> str:
+        """Kaggle's own client accepts any case, and a prefix: `KernelWorkerStatus.COMPLETE`."""
+        return status.upper().rpartition(".")[2].removeprefix("KERNEL_WORKER_STATUS_")
 
 
 class OutputFile(_Answer):

@@ -7,6 +7,9 @@ is unknown: a reader that must not lose or repeat anything has to compare the pi
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
 import time
 from collections.abc import Iterator
 
@@ -27,6 +30,7 @@ PAUSE_S = 1.0
 EVENT_BYTES = 32_000_000
 """The largest event, e.g. a line that a training prints. A larger one is replaced by a note."""
 _LEFT_OUT = b'data: {"data": "launch leaves out %d bytes that were printed at once\\n"}'
+_NO_ITEM = re.compile(r"[\s,]*")
 LOG_BYTES = 64_000_000
 """The largest log that is read after a session.
 
@@ -127,10 +131,25 @@ def _items(download: Download, ref: KernelRef) -> list[object]:
         if len(text) > LOG_BYTES:
             words = f"{HOST}: the log of {ref} is larger than {LOG_BYTES / 1e6:.0f} MB"
             raise ServiceError(HOST, Reason.TOO_LARGE, words)
+    said = text.decode(errors="replace")
     try:
-        found = strict_json.decode(text.decode(errors="replace"))
+        found = strict_json.decode(said)
     except ValueError:
-        found = None
+        found = _whole_items(said)
     if not isinstance(found, list):
         raise ServiceError(HOST, Reason.MALFORMED, f"{HOST}: the log of {ref} cannot be read")
     return found
+
+
+def _whole_items(text: str) -> list[object] | None:
+    """Return the items of an array that was cut, and a note; None for a text that does not begin as one."""
+    items: list[object] = []
+    decoder, place = json.JSONDecoder(), text.find("[") + 1
+    if text[:place].strip() != "[":
+        return None
+    with contextlib.suppress(ValueError, RecursionError):
+        while True:
+            place = _NO_ITEM.match(text, place).end()  # type: ignore[union-attr]  # it matches nothing too
+            item, place = decoder.raw_decode(text, place)
+            items.append(item)
+    return [*items, {"data": "launch: Kaggle's log is cut here\n"}]

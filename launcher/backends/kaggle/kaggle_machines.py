@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from launcher.backends.kaggle.kaggle_host import KaggleSettings
+from launcher.backends.kaggle.kaggle_kernel import NO_ACCELERATOR
 from launcher.errors import RefusedError
 from launcher.planning.placement import expected_card
 from launcher.values.facts import Facts, FileSystem, Gpu, Interpreter, PrecisionEvidence
@@ -18,8 +19,6 @@ from launcher.values.plan import Finding, MachineChoice, Plan
 from launcher.values.profile import Profile
 
 DATE = "2026-11-22"
-NO_ACCELERATOR = "None"
-"""Kaggle's name for a session on a CPU."""
 DEFAULT = "NvidiaTeslaT4"
 
 

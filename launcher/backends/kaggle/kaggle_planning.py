@@ -11,7 +11,8 @@ from launcher.backends.base.planning import Planning, cannot_go_on
 from launcher.backends.base.session_preview import SessionPreview
 from launcher.backends.kaggle.kaggle_gate import kaggle_findings, no_secrets
 from launcher.backends.kaggle.kaggle_host import KaggleSettings, settings_of
-from launcher.backends.kaggle.kaggle_machines import NO_ACCELERATOR, expected_facts
+from launcher.backends.kaggle.kaggle_kernel import NO_ACCELERATOR
+from launcher.backends.kaggle.kaggle_machines import expected_facts
 from launcher.backends.kaggle.kaggle_script import MAX_BYTES, parts
 from launcher.backends.kaggle.kaggle_service import quota_or_why
 from launcher.backends.kaggle.kaggle_session import segment_settings, session

@@ -71,11 +71,14 @@ STATUS = {
     413: Reason.TOO_LARGE,
     429: Reason.RATE_LIMIT,
 }
+NO_INTERNET = "kernelSessions.enableInternet"
+"""The permission that Kaggle names in its refusal of a push with internet by an account without a verified phone."""
 PHRASES = (("session count", Reason.SESSION_LIMIT), ("quota", Reason.QUOTA))
 """Words in the error of a push answered with 200: the first from kaggle-cli#185, the second is a guess."""
 MENDS = {
     Reason.UNAUTHORIZED: f"make a new token at {SETTINGS}, and set KAGGLE_API_TOKEN",
     Reason.FORBIDDEN: "is it yours? Kaggle gives the same answer for things that do not exist",
+    Reason.NO_PHONE: f"verify your phone at {SETTINGS}, or run without internet   internet = false in the host's table",
     Reason.RATE_LIMIT: "wait, then try again",
     Reason.CLOCK_SKEW: "set this machine's clock",
     Reason.SESSION_LIMIT: "wait until a session of yours ends, or delete its kernel",
@@ -180,12 +183,13 @@ class KaggleService:
 
         After a push without an answer, a single None proves nothing: the push may still be in progress. Repeat
         the call for a while. According to Kaggle's own client, a wrong slug is answered with 403, like a kernel
-        of another user. So the credentials are checked with another call before a 403 counts as None.
+        of another user, and it treats a 401 alike. So the credentials are checked with another call before either
+        counts as None.
         """
         try:
             return self._ask(Kernel, "kernels.KernelsApiService/GetKernel", _of(ref), f"looking for {ref}")
         except ServiceError as error:
-            if error.reason == Reason.FORBIDDEN:
+            if error.reason in (Reason.FORBIDDEN, Reason.UNAUTHORIZED):
                 self.quota()
             elif error.reason != Reason.NOT_FOUND:
                 raise
@@ -197,8 +201,8 @@ class KaggleService:
             body = {"group": "PROFILE", "search": words, "page": number, "pageSize": LIST_PAGE}
             page = self._ask(KernelPage, "kernels.KernelsApiService/ListKernels", body, "listing kernels")
             for listed in page.kernels:
-                if listed.where is not None and listed.where.owner == self.user:
-                    yield listed.where
+                if listed.where is not None and listed.where.owner.lower() == self.user.lower():
+                    yield KernelRef(self.user, listed.where.slug)
             if len(page.kernels) < LIST_PAGE:
                 return
 
@@ -388,6 +392,7 @@ class KaggleService:
         """Raise the error of an answer: by its status, or by the code in its JSON."""
         said = reply.json()
         said = said if isinstance(said, dict) else {}
+        said = said["error"] if isinstance(said.get("error"), dict) else said  # Google's form of an error
         self._ahead_s = self._ahead_s if reply.moment is None else reply.moment - time.time()
         code = said.get("code")
         status = max(reply.status, code) if isinstance(code, int) else reply.status
@@ -402,6 +407,8 @@ class KaggleService:
                 Reason.CLOCK_SKEW,
                 f"{words}; this machine's clock is {abs(self._ahead_s):.0f} s {side} Kaggle's",
             )
+        if reason is Reason.FORBIDDEN and NO_INTERNET in message:
+            reason = Reason.NO_PHONE
         raise self._error(reason, words, reply.retry_s)
 
     def _error(self, reason: Reason, words: str, retry_s: float | None = None) -> ServiceError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.backends.kaggle.kaggle_machines import IMAGE, NO_ACCELERATOR
+from launcher.backends.kaggle.kaggle_kernel import NO_ACCELERATOR
+from launcher.backends.kaggle.kaggle_machines import IMAGE
 from launcher.backends.spool.segment_settings import SegmentSettings, SegmentTree
 from launcher.errors import RefusedError
 from launcher.planning.placement import possible_cards

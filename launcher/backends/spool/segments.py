@@ -219,9 +219,8 @@ class Segments:
             return self._write(run, self._pushed(run, record, packed))
 
     def _next(self, run: str, before: SegmentRecord | None) -> SegmentRecord:
-        """Return the record of the next segment. A segment that was refused for lack of room keeps its name."""
-        was_refused = before is not None and before.status == "waiting" and before.ref not in before.lost
-        segment = 1 if before is None else before.segment + (not was_refused)
+        """Return the record of the next segment. Its name is new: a refused push may have taken the one before."""
+        segment = 1 if before is None else before.segment + 1
         ref = self.service.reference(run, segment)
         record = SegmentRecord(
             run=run,
@@ -249,6 +248,8 @@ class Segments:
         except ServiceError as error:
             words = str(error).splitlines()[0]
             if self.service.is_full(error):
+                with contextlib.suppress(ServiceError):  # usually nothing is there
+                    self.service.delete(record.ref)
                 return _waiting(_without(record, record.ref), words, error.retry_s or 0.0)
             is_undone = error.reason in UNDONE  # the segment existed for a moment, and may still exist
             self._write(run, _over(record if is_undone else _without(record, record.ref), words, "home"))

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from launcher.agent.record import strict_json
 from launcher.errors import UsageError
@@ -55,6 +55,9 @@ class WireError(Exception):
         super().__init__(words)
         self.failure = failure
         self.was_sent = was_sent
+
+
+REDIRECTS, REDIRECTED = 3, (301, 302, 303, 307, 308)
 
 
 class ServiceReply(NamedTuple):
@@ -120,13 +123,23 @@ class ServiceWire:
 
     @contextmanager
     def get(self, url: str, authorization: str = "", read_s: float = READ_S) -> Iterator[Download]:
-        """Open a link, or a path below the base if it begins with `/`. Raises WireError."""
+        """Open a link, or a path below the base if it begins with `/`. Raises WireError.
+
+        At most REDIRECTS redirects are followed, to HTTPS or this machine's loopback. Another host gets no
+        credentials.
+        """
         address = f"{self._base}{url}" if url.startswith("/") else url
         headers = {"Accept": "text/event-stream, */*", "Accept-Encoding": "identity"}
-        with self._opened(
-            "GET", address, {**headers, **_authorization(authorization)}, None, read_s
-        ) as response:
-            yield Download(response)
+        for _ in range(REDIRECTS + 1):
+            is_own = urlsplit(address).netloc == urlsplit(self._base).netloc
+            asked = {**headers, **(_authorization(authorization) if is_own else {})}
+            with self._opened("GET", address, asked, None, read_s) as response:
+                target = response.headers.get("Location") if response.status_code in REDIRECTED else None
+                if target is None:
+                    yield Download(response)
+                    return
+            address = _checked(urljoin(address, target))
+        raise WireError(CallFailure.MALFORMED, "its link leads on and on", was_sent=True)
 
     def close(self) -> None:
         """Close the connections."""
@@ -195,6 +208,14 @@ class Download:
     def reply(self) -> ServiceReply:
         """Return the complete answer. Raises WireError."""
         return _reply(self._response)
+
+
+def _checked(link: str) -> str:
+    """Return the target of a redirect. Raises WireError unless it is HTTPS, or this machine's loopback."""
+    parts = urlsplit(link)
+    if parts.username or (parts.scheme != "https" and parts.hostname not in LOOPBACK):
+        raise WireError(CallFailure.MALFORMED, "its link leads to an address without HTTPS", was_sent=True)
+    return link
 
 
 def _authorization(value: str) -> dict[str, str]:
