@@ -194,7 +194,6 @@ HOSTILE = [
     b'[{"data":"x"}]]',
     b'[{"data":"x"}}]',
     b'[{"data":"x"}] x',
-    b'[{"data":"x"}',
     b'[{"data":"x',
     b'["data"]',
     b"[1]",

@@ -1,7 +1,6 @@
 """What people who use Kaggle saw it do, each by one trace: nobody here has met the service itself."""
 
 import pytest
-from testbed.kaggle_service import Fault
 
 from launcher.backends.kaggle import kaggle_log
 from launcher.backends.kaggle.kaggle_credentials import logins
@@ -41,8 +40,6 @@ def test_what_does_not_exist_is_missing_whatever_the_number(kaggle, stand_in, st
 
 def test_an_error_in_googles_form_has_its_reason(kaggle, stand_in, monkeypatch):
     """`{"error": {"code": 409, "message": …}}` beside a `message` at the top."""
-    plain = Fault.__init__
-    assert plain is not None
     body = b'{"error": {"code": 409, "message": "slug in use", "status": "ALREADY_EXISTS"}}'
     monkeypatch.setattr("testbed.kaggle_service.HTML", body)
     stand_in.fail("SaveKernel", kind="status", status=409, headers={"Content-Type": "application/json"})
@@ -54,7 +51,7 @@ def test_an_account_without_a_phone_is_told_so(kaggle, stand_in):
     """The likeliest first refusal of all."""
     message = "Permission 'kernelSessions.enableInternet' was denied"
     stand_in.fail("SaveKernel", kind="status", status=403, message=message)
-    with pytest.raises(ServiceError, match="verify your phone at .*, or run without internet") as caught:
+    with pytest.raises(ServiceError, match=r"verify your phone at \S+, or run without internet") as caught:
         kaggle.push(kernel())
     assert caught.value.reason == Reason.NO_PHONE
 
@@ -65,7 +62,9 @@ def test_an_access_token_in_the_place_of_a_key_is_one(tmp_path):
     assert [(one.kind, one.header()) for one in found] == [("token", "Bearer KGAT_abc")]
 
 
-@pytest.mark.parametrize("word", ["complete", "COMPLETE", "KernelWorkerStatus.COMPLETE", "KERNEL_WORKER_STATUS_COMPLETE"])
+@pytest.mark.parametrize(
+    "word", ["complete", "COMPLETE", "KernelWorkerStatus.COMPLETE", "KERNEL_WORKER_STATUS_COMPLETE"]
+)
 def test_a_status_is_read_in_any_case_and_behind_a_prefix(word):
     assert SessionStatus.model_validate({"status": word}).status == "COMPLETE"
 
@@ -75,7 +74,6 @@ def test_a_status_is_read_in_any_case_and_behind_a_prefix(word):
     [
         (b'[{"data": "a"}\n,{"data": "b"}\n,{"da', ["a", "b", "launch: Kaggle's log is cut here\n"]),
         (b'[{"data": "a"}', ["a", "launch: Kaggle's log is cut here\n"]),
-        (b"[", ["launch: Kaggle's log is cut here\n"]),
         (b'[{"data": "a"}]', ["a"]),
     ],
 )
@@ -85,13 +83,6 @@ def test_a_log_that_is_cut_is_read_as_far_as_it_goes(text, found):
             yield text
 
     assert [item["data"] for item in kaggle_log._items(Log(), REF)] == found
-    with pytest.raises(ServiceError):
-        text = b"<html>"
-        kaggle_log._items(Log(), REF)
-
-
-def test_a_name_that_was_refused_is_not_pushed_again(kaggle_account):
-    """The stand-in answers the second push of it with 409; the run gets a new name, and each is pushed once."""
 
 
 @pytest.mark.parametrize(("hops", "is_followed"), [(1, True), (3, True), (4, False)])

@@ -30,7 +30,7 @@ PAUSE_S = 1.0
 EVENT_BYTES = 32_000_000
 """The largest event, e.g. a line that a training prints. A larger one is replaced by a note."""
 _LEFT_OUT = b'data: {"data": "launch leaves out %d bytes that were printed at once\\n"}'
-_NO_ITEM = re.compile(r"[\s,]*")
+_BETWEEN = re.compile(r"[\s,]*")
 LOG_BYTES = 64_000_000
 """The largest log that is read after a session.
 
@@ -142,14 +142,16 @@ def _items(download: Download, ref: KernelRef) -> list[object]:
 
 
 def _whole_items(text: str) -> list[object] | None:
-    """Return the items of an array that was cut, and a note; None for a text that does not begin as one."""
+    """Return the items of an array that was cut in or after an item, and a note; None for any other text."""
     items: list[object] = []
     decoder, place = json.JSONDecoder(), text.find("[") + 1
     if text[:place].strip() != "[":
         return None
     with contextlib.suppress(ValueError, RecursionError):
-        while True:
-            place = _NO_ITEM.match(text, place).end()  # type: ignore[union-attr]  # it matches nothing too
-            item, place = decoder.raw_decode(text, place)
+        while place < len(text):
+            between = _BETWEEN.match(text, place)
+            item, place = decoder.raw_decode(text, place if between is None else between.end())
             items.append(item)
-    return [*items, {"data": "launch: Kaggle's log is cut here\n"}]
+    rest = text[place:].strip(" ,\r\n")
+    is_cut = not rest or (rest.startswith("{") and not rest.endswith(("]", "}")))
+    return [*items, {"data": "launch: Kaggle's log is cut here\n"}] if items and is_cut else None
