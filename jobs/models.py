@@ -85,8 +85,8 @@ def merge(base: str, adapter: Path, target: Path, dtype: str) -> None:
     It is computed in float32 on the CPU, so that a half-precision base is rounded once. `dtype` is that of the files;
     "auto" is the base's own.
     """
-    stored = AutoModelForCausalLM.from_pretrained(base, dtype="auto").dtype if dtype == "auto" else None
-    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    merged = PeftModel.from_pretrained(model, adapter).merge_and_unload()
-    merged.to(stored if stored is not None else getattr(torch, dtype))
+    model = AutoModelForCausalLM.from_pretrained(base, dtype="auto")
+    stored = model.dtype if dtype == "auto" else getattr(torch, dtype)
+    merged = PeftModel.from_pretrained(model.float(), adapter).merge_and_unload()
+    merged.to(stored)
     merged.save_pretrained(target, max_shard_size="5GB")

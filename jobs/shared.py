@@ -8,10 +8,9 @@ from typing import Any, TypeVar
 
 import torch
 from peft import LoraConfig, get_peft_model
+from rows import IGNORED, SEPARATOR
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, masking_utils
 
-IGNORED = -100  # the label that torch's cross entropy leaves out
-SEPARATOR = "\n"  # between prompt and answer where the tokenizer has no chat template
 Row = dict[str, list[int]]  # an example's `input_ids` and `labels`
 Settings = TypeVar("Settings")
 PLANNED = (

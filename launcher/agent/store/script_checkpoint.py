@@ -43,7 +43,7 @@ def newest(run: Run, step: int) -> Optional[OwnCheckpoint]:
     Checkpoints that were sent with the code do not count, nor one that a Trainer was still writing. `step` is the
     run's last step, for a checkpoint whose name has none.
     """
-    sent = [os.path.dirname(path) + "/" for path in code_of(read_manifest(run.manifest))]
+    sent = [*code_of(read_manifest(run.manifest))]
     found = []
     for path, name in _named(run):
         folder = run.code.below(path)
@@ -51,7 +51,8 @@ def newest(run: Run, step: int) -> Optional[OwnCheckpoint]:
             os.path.exists(folder.below(TRAINER_ARGUMENTS))
             and not os.path.exists(folder.below(TRAINER_STATE))
         )
-        if not is_torn and not any(one.startswith(path + "/") for one in sent):
+        was_sent = any(one == path or one.startswith(path + "/") for one in sent)
+        if not is_torn and not was_sent:
             found.append((os.lstat(folder).st_mtime_ns, int(name[1] or step), path))
     if not found:
         return None

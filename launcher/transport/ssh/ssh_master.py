@@ -17,6 +17,7 @@ from launcher.base import user_sockets
 from launcher.base.text import printable
 from launcher.errors import ConnectionLostError, RefusedStreamError
 from launcher.transport.agent_file import MAGIC, shell_command, shell_word
+from launcher.transport.channel import ForwardingOpener
 from launcher.transport.local import ProgramStream
 from launcher.transport.ssh.ssh_config import Hop
 from launcher.values.host import Host
@@ -131,21 +132,16 @@ class MasterConnection:
         return stream
 
 
-class MasterLink:
+class MasterLink(ForwardingOpener):
     """An agent's stream on a connection of the user's ssh."""
 
     def __init__(self, connection: MasterConnection, *, is_alone: bool) -> None:
         """Start the agent. With `is_alone`, all streams end with the link."""
+        super().__init__(connection)
         self._connection = connection
         self._is_alone = is_alone
         self._heard = b""
         self._stream = connection.start_agent()
-        self.about = connection.about
-        self.by_hand = connection.by_hand
-        self.open_socket = connection.open_socket
-        self.open_port = connection.open_port
-        self.open_program = connection.open_program
-        self.sever = connection.sever
         self.settimeout = self._stream.settimeout
         self.sendall = self._stream.sendall
         self.shutdown = self._stream.shutdown

@@ -68,7 +68,7 @@ def test_a_checkpoint_that_was_sent_is_not_the_runs(tmp_path):
     """The base model of a fine-tune often lies in a folder of this name."""
     run = parent_at(tmp_path, of("out/checkpoint-5", *TRAINER), sent=of("base/checkpoint-500", *TRAINER))
     assert script_checkpoint.newest(run, 30) == OwnCheckpoint("out/checkpoint-5", 5, True)
-    run = parent_at(tmp_path / "b", [], sent=of("base/checkpoint-500", *TRAINER))
+    run = parent_at(tmp_path / "b", [], sent=[*of("base/checkpoint-500", *TRAINER), "ckpt.pt"])
     assert script_checkpoint.newest(run, 30) is None
 
 
