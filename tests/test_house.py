@@ -61,6 +61,8 @@ WINGS = [
 HEAVY = {"fabric", "paramiko", "docker", "torch", "matplotlib"}
 VARIABLES = {
     "LAUNCH_ARTIFACTS",
+    "LAUNCH_COMMIT",
+    "LAUNCH_DIRTY",
     "LAUNCH_ATTEMPT",
     "LAUNCH_SOCKET",
     "LAUNCH_STACKS",

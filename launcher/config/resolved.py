@@ -10,7 +10,7 @@ from launcher.config.secret_values import NO_VALUES
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.model import Model
-from launcher.values.plan import MachineChoice
+from launcher.values.plan import Commit, MachineChoice
 from launcher.values.precision import PrecisionRequest
 from launcher.values.profile import Profile
 
@@ -21,7 +21,7 @@ class Resolved(NamedTuple):
     The probe decides between several `profiles`, or between all known ones if none is named. `model` has the
     facts about the job's model that are known here. `rehearsed_on` is the CPU on which a card's plan is rehearsed.
     `values` are the secrets of the job that come from --env-file. `machine` is the requested machine, for a
-    backend that lets the client choose one.
+    backend that lets the client choose one. `commit` is the git commit of the code, known once its upload is.
     """
 
     host: Host
@@ -34,6 +34,7 @@ class Resolved(NamedTuple):
     values: HiddenValues = NO_VALUES
     teacher: Model | None = None
     machine: MachineChoice | None = None
+    commit: Commit | None = None
 
     @property
     def job(self) -> Job:

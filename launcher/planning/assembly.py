@@ -18,7 +18,7 @@ from launcher.values.facts import PrecisionEvidence
 from launcher.values.host import Host
 from launcher.values.job import OF_ONE_KIND, BatchSize, Job
 from launcher.values.model import Model
-from launcher.values.plan import UNREAD, Plan, ScriptUse, Source
+from launcher.values.plan import UNREAD, Commit, Plan, ScriptUse, Source
 from launcher.values.precision import Platform, PrecisionRequest
 from launcher.values.profile import Profile
 from launcher.values.software.environment import Environment
@@ -42,6 +42,7 @@ def plan(
     script: ScriptUse = UNREAD,
     packages_from: str | None = None,
     resources: Resources = MACHINE,
+    commit: Commit | None = None,
 ) -> Plan:
     """Return the plan. Pure: the same inputs give the same bytes.
 
@@ -51,7 +52,7 @@ def plan(
     earlier runs with the job's model. `teacher` is the teacher model of a distillation. `rehearsed_on` is the
     CPU on which a rehearsal tries a card's precision and split. `script` holds the facts about the job's
     script. `packages_from` is the source of requirements that the job itself does not name. `resources` are
-    the run's resources there.
+    the run's resources there. `commit` is the git commit of the code.
 
     Raises RefusedError if the card excludes the requested precision or a container, and UnequalSharesError if
     the cards cannot share the global batch equally.
@@ -115,6 +116,7 @@ def plan(
         adapt=job.adapt,
         guard=job.guard,
         on_end=job.on_end,
+        commit=commit,
     )
 
 

@@ -23,6 +23,7 @@ from launcher.errors import RefusedError, RunError
 from launcher.upload import tree
 from launcher.upload.folder_walk import WalkedFile
 from launcher.upload.loading import Load
+from launcher.values.plan import Commit
 
 FOLDER = "code"
 INDEX = "index.json"
@@ -40,6 +41,13 @@ class _Kept(NamedTuple):
 
     entry: WalkedFile
     sha256: str | None
+
+
+class _Frozen(NamedTuple):
+    """The frozen entries, and the commit of the folder when it was frozen."""
+
+    entries: list[_Kept]
+    commit: Commit | None
 
 
 class FrozenCode:
@@ -73,10 +81,10 @@ class FrozenCode:
                     f"{error.filename or self._files.folder}: {error.strerror}\n  nothing was begun"
                 ) from error
 
-    def _with(self, load: Load, kept: list[_Kept], folder: str, job_file: Path | None) -> Load:
+    def _with(self, load: Load, kept: _Frozen, folder: str, job_file: Path | None) -> Load:
         now = tree.manifest(load.tree, load.digests, lambda _: None)
         entries, changed = [], []
-        for entry, sha256 in kept:
+        for entry, sha256 in kept.entries:
             is_copied = entry.is_file and entry.size <= MAX_COPIED
             if entry.path not in now or not _is_same(now[entry.path], entry, sha256):
                 changed.append(entry)
@@ -88,7 +96,9 @@ class FrozenCode:
             raise RefusedError(f"{job_file}: {_changed(self.batch)}")
         self._say({entry.name for entry in changed if not _is_our_output(entry.source)})
         data = [entry for entry in load.tree.entries if not entry.path.startswith("code/")]
-        whole = tree.CodeTree(sorted([*entries, *data], key=lambda one: one.path), load.tree.left_out)
+        whole = load.tree._replace(
+            entries=sorted([*entries, *data], key=lambda one: one.path), included=(), commit=kept.commit
+        )
         sizes = {entry.source: entry.size for entry in whole.entries if entry.is_file}
         selection = load.selection._replace(
             files=sum(entry.folder is None for entry in whole.entries),
@@ -150,16 +160,17 @@ def _keep(load: Load, files: RunFiles, folder: str) -> None:
                 os.fchmod(file.fileno(), os.stat(entry.source).st_mode & 0o777)
             sha256, size = hashlib.sha256(data).hexdigest(), len(data)
         found.append([*entry._replace(size=size), sha256])
-    files.write(f"{folder}/{INDEX}", json.dumps({"entries": found}).encode(), durably=True)
+    commit = load.tree.commit.model_dump() if load.tree.commit is not None else None
+    files.write(f"{folder}/{INDEX}", json.dumps({"entries": found, "commit": commit}).encode(), durably=True)
 
 
-def _read(files: RunFiles, folder: str) -> list[_Kept]:
+def _read(files: RunFiles, folder: str) -> _Frozen:
     index = f"{folder}/{INDEX}"
     try:
-        return [
-            _Kept(WalkedFile(*values), sha256)
-            for *values, sha256 in parse_object(files.read(index))["entries"]
-        ]
+        written = parse_object(files.read(index))
+        entries = [_Kept(WalkedFile(*values), sha256) for *values, sha256 in written["entries"]]
+        commit = written.get("commit")  # launcher 0.1.0 wrote none
+        return _Frozen(entries, Commit.model_validate(commit) if commit is not None else None)
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{files.folder / index}: is damaged\n  nothing was begun") from error
 

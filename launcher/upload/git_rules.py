@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from launcher.errors import UsageError
+from launcher.values.plan import Commit
 
 _BINDING = {
     *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR", "GIT_NAMESPACE"),
@@ -30,6 +31,8 @@ _VARIABLES = {
 ANSWER_S = 10.0
 _BOUNDED = 'ulimit -v 2097152 2>/dev/null; exec "$@"'
 """A memory limit, since git holds a whole .gitignore in memory. macOS has no such limit."""
+_FILTERS = r"^filter\..*\.(clean|process|required)$"
+_TRACKED_ONLY = ("--untracked-files=no", "--ignore-submodules=all", "--no-renames")
 _LIST = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
 
 
@@ -75,7 +78,40 @@ def commit_of(folder: Path) -> str | None:
     """
     if shutil.which("git") is None:
         return None
-    process = _git(folder, "rev-parse", "--short=12", "HEAD", may_be_anothers=True)
+    said = _said(folder, "rev-parse", "--short=12", "HEAD", may_be_anothers=True)
+    return said.strip() if said is not None else None
+
+
+def sent_commit(folder: Path) -> Commit | None:
+    """Return the commit of a folder that is sent, and whether a tracked file in it differs from the commit.
+
+    None if there is no such commit: no git, no repository, nothing of the folder in it, or a repository that
+    git does not read within ANSWER_S. No program that the repository names is run. Its filters are emptied, so
+    a file of git-lfs that was touched since its checkout counts as changed.
+    """
+    if shutil.which("git") is None or _top_of(folder) is None:
+        return None
+    filters = _said(folder, "config", "--null", "--name-only", "--get-regexp", _FILTERS)
+    commit = _said(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    if (
+        filters is None
+        or commit is None
+        or _said(folder, "rev-parse", "--verify", "--quiet", "HEAD:./") is None
+    ):
+        return None
+    keys = [key for key in filters.split("\0") if key]
+    if any("=" in key for key in keys):  # `git -c` would read the first = as the end of the key
+        return None
+    emptied = [
+        word for key in keys for word in ("-c", f"{key}={'false' if key.endswith('.required') else ''}")
+    ]
+    changed = _said(folder, *emptied, "status", "--porcelain", *_TRACKED_ONLY, "--", ".")
+    return None if changed is None else Commit(id=commit.strip(), dirty=bool(changed))
+
+
+def _said(folder: Path, *words: str, may_be_anothers: bool = False) -> str | None:
+    """Return git's output; None if it fails or does not answer within ANSWER_S. `config` fails with 1 if it finds nothing."""
+    process = _git(folder, *words, may_be_anothers=may_be_anothers)
     try:
         said, _ = process.communicate(timeout=ANSWER_S)
     except subprocess.TimeoutExpired:
@@ -83,7 +119,8 @@ def commit_of(folder: Path) -> str | None:
     finally:
         process.kill()
         process.communicate()
-    return said.decode(errors="replace").strip() if process.returncode == 0 else None
+    is_found = process.returncode == 0 or (process.returncode == 1 and words[0] == "config")
+    return os.fsdecode(said) if is_found else None
 
 
 def _refuse_bare(folder: Path) -> None:

@@ -13,7 +13,9 @@ from launcher.base.meter import Meter, Moved
 from launcher.errors import UsageError
 from launcher.upload.digests import Digests, Looked
 from launcher.upload.folder_walk import FolderWalk, WalkedFile
+from launcher.upload.git_rules import sent_commit
 from launcher.upload.launch_ignore import rules_for
+from launcher.values.plan import Commit
 from launcher.values.upload_selection import ExcludedPath, ExclusionReason
 
 CHUNK = 1 << 17
@@ -29,11 +31,12 @@ class SizedFile(NamedTuple):
 
 
 class CodeTree(NamedTuple):
-    """All entries by path, the exclusions with reasons, and the credentials that a rule includes by name."""
+    """All entries by path, the exclusions with reasons, the credentials that a rule includes by name, and the code's commit."""
 
     entries: list[WalkedFile]
     left_out: list[ExcludedPath]
     included: tuple[ExcludedPath, ...] = ()
+    commit: Commit | None = None
 
 
 def collect(
@@ -59,7 +62,9 @@ def collect(
             included += walk.included
         else:
             entries.append(_named_file(top, str(path)))
-    return CodeTree(sorted(entries, key=lambda entry: entry.path), left_out, tuple(included))
+    return CodeTree(
+        sorted(entries, key=lambda entry: entry.path), left_out, tuple(included), sent_commit(code)
+    )
 
 
 def _named_file(top: str, path: str) -> WalkedFile:

@@ -188,6 +188,13 @@ class ScriptUse(NamedTuple):
 UNREAD = ScriptUse()
 
 
+class Commit(StrictModel):
+    """The git commit of the folder that is sent; `dirty` if a tracked file there differs from it."""
+
+    id: Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
+    dirty: bool
+
+
 class Plan(StrictModel):
     """The intent of a run: frozen, canonical, free of ids, times, ports and volatile facts.
 
@@ -199,7 +206,8 @@ class Plan(StrictModel):
     on a CPU, but not its speed and kernels. `inject`: the start-up hook observes the Python processes of the
     training. `adapt`: the hook passes them the values that the plan `takes`. `verification` is set for a plan
     of `launch verify`, which never trains to the end. `session` is the request for the sessions of a cloud
-    service. `slurm` is the request to Slurm; plans for other hosts do not have the key.
+    service. `slurm` is the request to Slurm; plans for other hosts do not have the key. `commit` is the commit of
+    the code, if it has one; plans of older versions do not have the key.
     """
 
     version: Literal[1] = 1
@@ -251,6 +259,7 @@ class Plan(StrictModel):
     adapt: bool = False
     guard: Literal["end", "warn"] = "end"
     on_end: OnEnd = ()
+    commit: Annotated[Commit | None, Field(exclude_if=lambda value: value is None)] = None
     verification: Verification | None = None
 
     @model_validator(mode="after")

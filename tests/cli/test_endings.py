@@ -67,23 +67,3 @@ def test_a_failure_after_the_training_offers_only_the_rest(own, command):
     progress.step = 60
     lines = ending(RUN, state, Result(None, {}, None, {}, None, 1.0), progress, [])
     assert [line.text.strip() for line in lines][-1] == f"resume   {command}"
-
-
-@pytest.mark.parametrize(
-    ("metrics", "doubt"),
-    [
-        ({"loss": 0.2, "accuracy": 0.0}, "accuracy 0.00: at the end, no answer was right"),
-        ({"eval/exact_match": 0.0, "answer_rate": 0.0}, "eval/exact_match, answer_rate 0.00: "),
-        ({"loss": 0.0, "accuracy": 0.01, "inaccuracy": 0.0}, None),
-    ],
-)
-def test_a_success_without_one_right_answer_is_in_doubt(metrics, doubt):
-    state = RunState(state="succeeded", reason="completed")
-    result = Result(None, {}, None, metrics, None, 1.0)
-    progress = Progress(RUN, 60)
-    progress.step = 60
-    lines = [line.text.strip() for line in ending(RUN, state, result, progress, [])]
-    assert [line for line in lines if line.startswith("doubt")] == (
-        [] if doubt is None else [line for line in lines if line.startswith(f"doubt  {doubt}")]
-    )
-    assert lines[0].startswith("✓" if doubt is None else "!")

@@ -41,6 +41,8 @@ READ_THERE = {
 GIVEN = {
     "LAUNCH_RUN": "The run's id.",
     "LAUNCH_ARTIFACTS": "The folder for [results](coming-home.md).",
+    "LAUNCH_COMMIT": "The git commit of the code that was sent, if the folder is in a repository.",
+    "LAUNCH_DIRTY": "With it: `1` if a tracked file of the folder differed from the commit, else `0`.",
     "CUDA_VISIBLE_DEVICES": "The run's cards, which `--gpus` chooses.",
     "CUDA_DEVICE_ORDER": "`PCI_BUS_ID`.",
     "MASTER_ADDR": "The address at which the ranks connect.",

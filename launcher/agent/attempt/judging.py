@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional
+from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from ..diagnosis.remedy import AttemptFailure
 from ..record.strict_json import JsonObject
@@ -28,7 +28,8 @@ class CommandResult(NamedTuple):
     and nothing ran on it. `shutdown_reason` is the reason of a run that continues later, if the host and not the
     user asked the command to stop. `log` and `oom_kills` belong to the node that ended a command on several nodes.
     `lingered`: the script had ended, and its process was ended later; `log` is then the script's log.
-    `is_status_unknown`: that process had to be killed.
+    `is_status_unknown`: that process had to be killed. `zero_shares` are the names of metrics that are a share
+    of right answers and were 0 at last.
     """
 
     code: Optional[int]
@@ -51,6 +52,7 @@ class CommandResult(NamedTuple):
     oom_kills: Optional[int] = None
     lingered: Optional[str] = None
     is_status_unknown: bool = False
+    zero_shares: Sequence[str] = ()
 
     @property
     def is_good_exit(self) -> bool:
@@ -102,21 +104,33 @@ def suspect(outcome: CommandResult, steps: Optional[int], since: int, log: Calla
         why = "the last loss was not finite, although the script ended with exit status 0"
         return Suspicion(AttemptFailure("nan-divergence", outcome.lost_loss, why, since=since))
     if outcome.is_completed(steps):
-        return Suspicion()
+        return Suspicion(doubt=_of_answers(outcome.zero_shares))
     text = log() if outcome.log is None else outcome.log
     if not (text or outcome.is_without_step or outcome.is_status_unknown):  # nothing was printed
-        return Suspicion()
+        return Suspicion(doubt=_of_answers(outcome.zero_shares))
     from ..diagnosis import good_exit  # its tables take long to load
 
     found = good_exit.read_good_exit(text)
     if found.failure is not None:
         name, line, _, why, mend = found.failure
         return Suspicion(AttemptFailure(name, line, why, mend))
-    if found.doubt is None and outcome.is_status_unknown:
+    if found.doubt is not None:
+        return Suspicion(doubt=found.doubt)
+    if outcome.is_status_unknown:
         return Suspicion(doubt=good_exit.NO_STATUS)
-    return Suspicion(
-        doubt=good_exit.NO_STEP if found.doubt is None and outcome.is_without_step else found.doubt
-    )
+    if outcome.is_without_step:
+        return Suspicion(doubt=good_exit.NO_STEP)
+    return Suspicion(doubt=_of_answers(outcome.zero_shares))
+
+
+def _of_answers(zero_shares: Sequence[str]) -> Optional[Doubt]:
+    """Return the doubt about a training that ended without one right answer."""
+    if not zero_shares:
+        return None
+    from ..diagnosis.good_exit import Doubt
+
+    words = ", ".join(zero_shares) + " 0.00: at the end, no answer was right"
+    return Doubt("no-right-answer", None, words)
 
 
 class AttemptResult(NamedTuple):
@@ -147,7 +161,7 @@ def judge(
     if outcome.lingered is not None:
         evidence["lingered"] = outcome.lingered
     if failure is None and outcome.code == 0 and outcome.is_completed(steps):
-        return AttemptResult("succeeded", "completed", evidence)
+        return AttemptResult("succeeded", "completed", {**evidence, **_doubted(doubt)})
     if failure is not None:
         evidence.update(failure.evidence())
     if wish != "run" and outcome.remaining:
@@ -164,6 +178,8 @@ def judge(
         return AttemptResult(
             "failed", NO_MARKER, {**evidence, "marker": outcome.marker, **_unmarked(outcome)}
         )
-    if doubt is not None:
-        evidence["doubt"] = doubt.record()
-    return AttemptResult("succeeded", "exit-only", evidence)
+    return AttemptResult("succeeded", "exit-only", {**evidence, **_doubted(doubt)})
+
+
+def _doubted(doubt: Optional[Doubt]) -> JsonObject:
+    return {"doubt": doubt.record()} if doubt is not None else {}

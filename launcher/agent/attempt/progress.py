@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable, List, NamedTuple, Optional, Set
+import re
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, NamedTuple, Optional, Set
 
 from ..diagnosis.remedy import AttemptFailure
 from ..record.strict_json import JsonObject
@@ -22,6 +23,10 @@ _UNLABELLED = (
 TRIP_GRACE_S = 5.0  # for the script to exit with a traceback; SIGTERM would make it save its bad state
 BETWEEN_S = 3.0  # from SIGTERM to the step that reacts to it, in addition to the time of steps
 MAX_CHARS = 500
+_FEW_STEPS = 20  # a training of fewer steps need not have learnt anything
+_OF_RIGHT_ANSWERS = re.compile(
+    r"(?:^|[_/.])(?:accuracy|exact_match|answer_rate|f1|em|pass@1)$", re.IGNORECASE
+)
 _HOOK = "hook"  # the source of the start-up hook's reports
 NODE = "node"
 """The source of reports by a member, the agent's process on one node of several."""
@@ -79,6 +84,7 @@ class AttemptProgress:
         self.liveness = HangWatch(hang_s)
         self._stop_grace_s = stop_grace_s
         self._redact = redact
+        self._shares: Dict[str, Any] = {}
         self._lost_losses = 0
         self._has_finite_loss = False
         self._lost_loss: Optional[str] = None
@@ -94,6 +100,12 @@ class AttemptProgress:
         if self.has_worker_metrics or of_log is None:
             return self._lost_loss
         return of_log.line if of_log.is_certain and not of_log.is_finite else None
+
+    @property
+    def zero_shares(self) -> List[str]:
+        """The metrics that are a share of right answers and were 0 at last; empty after few steps."""
+        has_learnt = (self.step or 0) >= _FEW_STEPS
+        return [name for name, value in self._shares.items() if value == 0] if has_learnt else []
 
     @property
     def is_without_step(self) -> bool:
@@ -129,6 +141,7 @@ class AttemptProgress:
             self.has_worker_metrics = True
             self._note_step(step)
             self.loss = values.get("loss", self.loss)
+            self._note_shares(values)
             return self._judge_loss(step, values) if "loss" in values and _is_first(event) else None
         if kind == "trip" and values.get("class") in _TRIPS:
             return self._trip(step, values)
@@ -176,6 +189,9 @@ class AttemptProgress:
         """Note that a training has reported its end."""
         self._steps_left, self.has_ended = None, True
         self.liveness.rest()
+
+    def _note_shares(self, values: JsonObject) -> None:
+        self._shares.update((name, value) for name, value in values.items() if _OF_RIGHT_ANSWERS.search(name))
 
     def _note_step(self, step: Any) -> None:
         if isinstance(step, int):
@@ -248,6 +264,7 @@ class AttemptProgress:
         for step, values in metrics:
             self._note_step(step)
             self.loss = values.get("loss", self.loss)
+            self._note_shares(values)
             self.has_trained = self.has_trained or "loss" in values
         return True
 

@@ -529,7 +529,7 @@ _HOST = (
     _rule(
         r"Command '?\[?'git'|not a git repository",
         "the script asks git about its repository, and launch does not send the folder .git",
-        "pass it as a variable   -e COMMIT=$(git describe --always --dirty)     and read os.environ['COMMIT']; "
+        "read os.environ['LAUNCH_COMMIT'], which launch sets, and LAUNCH_DIRTY (0 or 1); "
         "or send .git: a line !.git/ in .launchignore",
     ),
     _rule(

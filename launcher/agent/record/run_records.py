@@ -121,6 +121,13 @@ class SlurmRecord(TypedDict, total=False):
     cards: List[JsonObject]
 
 
+class CommitRecord(TypedDict):
+    """The git commit of the code that was sent."""
+
+    id: str
+    dirty: bool
+
+
 class PlanRecord(TypedDict, total=False):
     """The client's plan: the keys that the agent reads."""
 
@@ -155,6 +162,7 @@ class PlanRecord(TypedDict, total=False):
     slurm: SlurmRecord
     verification: VerificationRecord
     on_end: List[str]
+    commit: CommitRecord
     checkpointing: bool
     loader_workers: int
     save_every_steps: int

@@ -111,6 +111,7 @@ class RunningCommand:
             shutdown_reason=self._stopping.shutdown_reason,
             lingered=self._lingering.words if self._lingering is not None and not progress.failure else None,
             is_status_unknown=self._was_killed(command.pid),
+            zero_shares=progress.zero_shares,
         )
 
     def _was_killed(self, pid: int) -> bool:

@@ -92,6 +92,9 @@ def variables(run: Run, runtime: RecordedRuntime) -> dict[str, str]:
         values[name] = _first(first, values.get(name))
     values.update(PYTHONUNBUFFERED="1", LAUNCH_RUN=run.id, LAUNCH_TOKEN=read_text(run.token) or "")
     values["LAUNCH_ARTIFACTS"] = run.artifacts
+    commit = plan.get("commit")
+    if commit:
+        values.update(LAUNCH_COMMIT=commit["id"], LAUNCH_DIRTY=str(int(commit["dirty"])))
     if os.environ.get(token_processes.OF_ADOPTER):  # set by the keeper or the job step
         values[token_processes.OF_ADOPTER] = os.environ[token_processes.OF_ADOPTER]
     _keep_hub_downloads(values, run.cache)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,12 +30,6 @@ _RECOVER = {
     "rent": "continues on another host from the local checkpoint",
 }
 """The effect of `launch recover`, by the reason for which a run waits."""
-FEW_STEPS = 20
-"""A training of fewer steps need not have learnt anything."""
-_OF_RIGHT_ANSWERS = re.compile(
-    r"(?:^|[_/.])(?:accuracy|exact_match|answer_rate|f1|em|pass@1)$", re.IGNORECASE
-)
-"""The names of metrics that are a share of right answers."""
 _IF_IT_CAN = "continues, if its script can"
 
 
@@ -55,9 +48,7 @@ def ending(
     took = clock_text(result.seconds) if result.seconds is not None else ""
     rehearsed = ["rehearsed on a CPU"] if result.is_rehearsed else []
     has_succeeded = state.state == "succeeded"
-    doubt = evidence.doubt(state.evidence) or (
-        _without_success(result) if has_succeeded and (progress.step or 0) >= FEW_STEPS else None
-    )
+    doubt = evidence.doubt(state.evidence)
     if has_succeeded:
         outcome = ", ".join([*_outcome(progress, result), *rehearsed])
         yield StyledLine(f"  {'!' if doubt else '✓'} succeeded {took}   {outcome}".rstrip(), "bold")
@@ -212,14 +203,6 @@ def shown_path(path: Path) -> str:
     """Return a path relative to the working directory if it lies below it, else the complete path."""
     here = Path(os.path.realpath("."))
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
-
-
-def _without_success(result: Result) -> str | None:
-    """Return the doubt about a run whose last share of right answers is exactly zero; None for any other run."""
-    zeros = [
-        name for name, value in result.metrics.items() if _OF_RIGHT_ANSWERS.search(name) and value == 0.0
-    ]
-    return f"{', '.join(zeros)} 0.00: at the end, no answer was right" if zeros else None
 
 
 def _outcome(progress: Progress, result: Result) -> list[str]:

@@ -78,6 +78,7 @@ def preview(
     ]
     resolved = resolved._replace(task=job_check.without_refused(resolved.task))
     loaded = load(resolved.task, request.env_files)
+    resolved = resolved._replace(commit=loaded.tree.commit)
     question = None if request.is_sure else UploadHistory(resolved.task.code, host).question(loaded)
     unreached: tuple[Finding, ...] = ()
     rental: RentalChoice | None = None

@@ -113,6 +113,7 @@ def launch(
     settle(_not_said_before(planning.task_findings(task, host), task.job.name, host.name), view)
     runs_folder()  # raises if it cannot be made, before the host is contacted
     loaded = _load(task, request.env_files, view, code)
+    resolved = resolved._replace(commit=loaded.tree.commit)
     before = UploadHistory(task.code, host)
     if not request.is_sure:
         _ask(before.question(loaded), view)

@@ -96,6 +96,7 @@ def _plan_for(profile: Profile, resolved: Resolved, facts: Facts | None, script:
             script=script,
             packages_from=resolved.task.packages_from,
             resources=resources,
+            commit=resolved.commit,
         )
     except UnequalSharesError as error:
         # If the host has too few cards, another batch size does not help: report the cards.

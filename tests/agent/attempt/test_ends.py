@@ -107,6 +107,7 @@ ROWS = {
     "a precision error at the end of the log": ({}, UNSCALE, "failed: fp16-unscale"),
     "another error at the end of the log": ({}, b"KeyError: 'x'\n", "succeeded, doubt: user-code-error"),
     "a Trainer began to train, and made no step": ({"is_without_step": True}, b"", "succeeded, doubt: no-step"),
+    "a share of right answers was 0 at last": ({"zero_shares": ["accuracy"]}, b"", "succeeded, doubt: no-right-answer"),
     "none of these": ({}, b"loss 0.5\n", "succeeded"),
     "an error or a signal": ({"code": 1}, UNSCALE, "failed: fp16-unscale"),
     "any end, after you asked it to stop": ({"wish": "stop", "is_stop_asked": True}, UNSCALE, "stopped"),
@@ -162,3 +163,12 @@ def test_the_table_in_the_docs_has_these_rows():
         state, _, detail = expected.partition(", doubt: ")
         assert written[row].startswith(state.partition(":")[0])
         assert ("doubt" in written[row]) == bool(detail)
+
+
+def test_a_completed_training_without_one_right_answer_is_in_doubt():
+    """The worker's word about its end says nothing about what was learnt."""
+    outcome = PLAIN._replace(uses_worker=True, is_marked=True, marker=STEPS, zero_shares=["eval_accuracy"])
+    _, doubt = suspect(outcome, STEPS, 1, lambda: b"")
+    state, reason, evidence = judge(outcome, None, doubt, outcome.wish, STEPS)
+    assert (state, reason) == ("succeeded", "completed")
+    assert evidence["doubt"]["why"] == "eval_accuracy 0.00: at the end, no answer was right"

@@ -59,3 +59,26 @@ def test_steps_of_the_hook_count_for_a_hang_until_its_training_ends(source):
     assert progress.liveness.has_pace
     progress.learn({"kind": "end", **source})
     assert not progress.liveness.has_pace
+
+
+@pytest.mark.parametrize(
+    ("reports", "expected"),
+    [
+        ([(40, {"accuracy": 0.0})], ["accuracy"]),
+        ([(40, {"eval/exact_match": 0.0, "answer_rate": 0})], ["eval/exact_match", "answer_rate"]),
+        ([(20, {"accuracy": 0.0}), (40, {"accuracy": 0.1})], []),
+        ([(20, {"accuracy": 0.5}), (40, {"accuracy": 0.0})], ["accuracy"]),
+        ([(19, {"accuracy": 0.0})], []),
+        ([(40, {"loss": 0.0, "inaccuracy": 0.0, "accuracy": "nan"})], []),
+    ],
+)
+@pytest.mark.parametrize("source", ["worker", "log"])
+def test_shares_of_right_answers_that_are_zero_at_last_are_known(reports, expected, source):
+    """Whoever reports them."""
+    progress = AttemptProgress()
+    for step, values in reports:
+        if source == "worker":
+            progress.learn({"kind": "metric", "step": step, "values": values})
+        else:
+            progress.learn_log_metrics([(step, values)])
+    assert progress.zero_shares == expected

@@ -1,6 +1,7 @@
 """A batch has one code: that of its first item, whatever is edited meanwhile."""
 
 import csv
+import json
 import signal
 import subprocess
 from pathlib import Path
@@ -21,6 +22,20 @@ def edit(made, old, new):
     path.write_text(path.read_text().replace(old, new))
 
 
+def git(made, *words):
+    """Run git in the project; return what it printed."""
+    names = ("-c", "user.name=n", "-c", "user.email=n@example.org")
+    words = ["git", *names, "-C", made.client.project, *words]
+    return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def commit(made):
+    """Commit all files of the project; return the commit."""
+    git(made, "add", "-A")
+    git(made, "commit", "-qm", "x")
+    return git(made, "rev-parse", "HEAD")
+
+
 def results(made):
     """The lines of results.csv."""
     with (made.client.runs / "batches" / "sweep" / "results.csv").open(newline="") as table:
@@ -33,13 +48,19 @@ def written(made):
 
 
 def test_an_edit_meanwhile_changes_no_item(made):
-    """Neither in this process nor in the next, on no host; it is said which file has changed, and all have one digest."""
+    """Neither in this process nor in the next, on no host; it is said which file has changed, and all have one digest.
+
+    The commit is that of the frozen code too, whatever is committed meanwhile.
+    """
+    git(made, "init", "-q")
     file = made.write(made.items(3), host=["local", "A"], max_parallel=1)
+    first = commit(made)
     made.hold()
     process = made.client.start("batch", file)
     until(lambda: made.noted("begin").total() == 1, "the first item")
     edit(made, ".write(item)", ".write('edited ' + item)")
     (made.client.project / "new.txt").write_text("made meanwhile")
+    commit(made)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     made.go_on()
@@ -49,6 +70,8 @@ def test_an_edit_meanwhile_changes_no_item(made):
     assert "changed since sweep began: item.py; " in done.stderr
     assert len({row["code"] for row in results(made)}) == 1
     assert results(made)[0]["code"]
+    plans = [json.loads(path.read_text()) for path in made.client.runs.glob("[0-9]*/plan.json")]
+    assert [plan["commit"] for plan in plans] == [{"id": first, "dirty": False}] * 3
 
 
 @pytest.mark.long
