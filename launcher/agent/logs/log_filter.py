@@ -36,9 +36,10 @@ _WORDS = (
     b"global_step",
     b"[step",
     b"train on ",
+    b"learn: ",
 )
 _LIKELY = re.compile(
-    rb"(?:loss|ppl|perp|acc|reward|score|eval|valid|val_|lr|bpb|wer|f1|miou|map50)[\w/@.()'\"-]{0,60}(?: [a-z][\w/()-]{0,40})?"
+    rb"(?:loss|ppl|perp|acc|reward|score|eval|valid|val_|lr|bpb|wer|f1|miou|map50|learn)[\w/@.()'\"-]{0,60}(?: [a-z][\w/()-]{0,40})?"
     rb"['\"]?\s{0,12}[:=]?\s{0,12}(?:tensor\(|(?:np|numpy|torch)\.\w{1,12}\(|[\[('\"])?[-+]?\.?(?:\d|nan|inf)"
 )
 _HEADS = (

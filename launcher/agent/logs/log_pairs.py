@@ -65,6 +65,7 @@ _ONE_OF_MANY = re.compile(r"\b(?:class|label|layer|head|query)s?[ _#:=]{0,3}\d",
 _WORD = re.compile(
     r"\b(?!(?:train|test|eval|valid|val|dev|epoch)(?:ing|uation|ation)?\b)[A-Za-z]{3,}", re.IGNORECASE
 )
+_SETS = re.compile(r"\d{1,9}:\t(?:learn|test): ")  # CatBoost names the data, not the measure
 _MAX_WORDS = 5  # the most words next to the pairs, if the line has a step; a sentence has more
 _FEW_WORDS = 3  # the same, if the line has no step or a non-finite number: sentences mention NaN
 
@@ -103,11 +104,16 @@ def pairs_form(line: str) -> Optional[PairsForm]:
     is_weak, is_finite, is_marked = True, True, False
     start, begin, length = 0, 0, 0
     words = 0
+    has_sets = bool(_SETS.match(line))
     for match in PAIR.finditer(line):
         words += _words(line, begin, match.start())
         start, begin = begin, match.end()
         length += 1
-        name = meaning(match[1])
+        name = (
+            Name(match[1], True, match[1] != "learn")
+            if has_sets and match[1] in ("learn", "test")
+            else meaning(match[1])
+        )
         has_mark = ":" in match[2] or "=" in match[2]
         if name is None or _OTHER.search(line, start, match.start()):
             continue

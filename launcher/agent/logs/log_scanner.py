@@ -14,11 +14,12 @@ import re
 from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
 from .log_bars import Bar, BarPasses, Shown, bar_form, without_drawing
+from .log_boxes import EDGES, BoxReader
 from .log_filter import is_likely, is_phase, search_of, words_of
 from .log_forms import ASIDE, TextForm, line_form, text_form
 from .log_lines import LineSplitter, text_of
 from .log_names import Name, aside_name, is_evaluation, is_measure, loss_of, named
-from .log_pairs import DictForm, dict_values
+from .log_pairs import DictForm, dict_values, floats
 from .log_shapes import Shapes
 from .log_steps import NOWHERE, Count, LinePosition, StepCounter, place_form, place_of_dict
 from .log_tables import Table
@@ -67,6 +68,7 @@ class LogScanner:
         self._has_two_lengths = False
         self._counters: Dict[str, str] = {}
         self._table = Table()
+        self._box = BoxReader()
         self._pending: Optional[_Pending] = None
         self._trainer_length: Optional[int] = None
         self._trainer_step = -1
@@ -97,7 +99,8 @@ class LogScanner:
         low = b"\n".join(segments).lower()
         words = words_of(low)
         is_amid = self._is_evaluating or self._pending or self._table.is_open or self._head is not None
-        if words or is_amid or _BAR in low:
+        has_box = self._box.is_open or low.startswith(EDGES) or any(b"\n" + edge in low for edge in EDGES)
+        if words or is_amid or has_box or _BAR in low:
             self._take_all(segments, low.split(b"\n"), words)
         elif segments:
             self._is_cleared = _is_blank(segments[-1])
@@ -108,6 +111,7 @@ class LogScanner:
         """Return the metrics of the last line, which may be incomplete, and those that still wait for a bar."""
         metrics = self.feed(b"\n")
         self._settle(None)
+        self._close_box()
         for passes in self._passes.values():
             self._take_shown(passes.give_up())
         metrics, self._metrics = metrics + self._metrics, []
@@ -117,6 +121,8 @@ class LogScanner:
         search = search_of(words).search if words else _nothing
         for number, segment in enumerate(segments):
             low = lowered[number]
+            if self._takes_row(segment):
+                continue
             if _BAR in low:
                 if self._pending or self._table.is_open or search(low):
                     self._take_bar(segment, has_words=bool(search(low)))
@@ -132,6 +138,37 @@ class LogScanner:
                 elif self._head is not None and segment[:1] not in b" \t":
                     self._head = None
                 self._is_cleared = False
+
+    # boxed tables
+
+    def _takes_row(self, segment: bytes) -> bool:
+        """Take a row of a boxed table, or end the table; return whether the line is a row."""
+        if self._table.is_open or not (self._box.is_open or segment.startswith(EDGES)):
+            return False
+        is_row = self._box.takes(text_of(segment))
+        if not is_row:
+            self._close_box()
+        return is_row
+
+    def _close_box(self) -> None:
+        """Record the numbers of a boxed table that has ended, if it has a measure or a step."""
+        rows, is_aside = self._box.close()
+        pairs = {name: row.value for name, row in rows.items()}
+        full = {name.rpartition("/")[2]: name for name in pairs}
+        where = place_of_dict({name: pairs[full[name]] for name in full})
+        values = dict(floats(pairs))
+        if where.counted is not None:
+            del values[full[where.counted.name]]
+        elif not any(map(is_measure, values)):
+            return
+        is_aside = is_aside or all(map(is_evaluation, values))
+        step = self._step(where, is_aside=is_aside)
+        counter = where.counted.name if where.counted else None
+        loss = loss_of(values)
+        line = "" if loss is None else rows[loss].line
+        if is_aside:
+            values = {aside_name(name): value for name, value in values.items()}
+        self._record(values, step, counter, line, is_aside=is_aside)
 
     # bars
 

@@ -46,7 +46,7 @@ _INNER = re.compile(
 )
 _BATCHES = re.compile(r"(?<![\w./-])(\d{1,12})\s{0,3}/\s{0,8}(\d{1,12})\s{1,3}(?:mini)?batches\b")
 _PAIR = re.compile(r"\[\s?(\d{1,9}),\s{1,8}(\d{1,12})\]\s")
-_ROUND = re.compile(r"\[(\d{1,9})\]\t")  # xgboost, LightGBM
+_ROUND = re.compile(r"\[?(\d{1,9})(?:\]|:)\t")  # xgboost, LightGBM; `3:` of CatBoost
 _TIMM = re.compile(
     r"Train(?:ing)?: (\d{1,9})(?:/\d{1,9})? \[\s{0,12}(\d{1,12})/(\d{1,12})\s{1,3}\(\s{0,3}\d{1,3}%\)\]"
 )
@@ -123,7 +123,7 @@ def place_form(line: str) -> PositionForm:
     pair = _PAIR.match(line) if bracketed else None
     if pair:  # PyTorch's tutorial: [epoch, batch] without the length of an epoch
         return PositionForm(_CountForm("batch", _at(pair, 2), is_within=True), _at(pair, 1))
-    boosted = _ROUND.match(line) if bracketed else None
+    boosted = _ROUND.match(line) if bracketed or line[:1].isdigit() else None
     if boosted:
         return PositionForm(_CountForm("round", _at(boosted, 1)))
     found = next((match for match in _EPOCH.finditer(line) if not _follows(_OTHER_EPOCH, match)), None)
@@ -209,6 +209,7 @@ _KEYS = {
     "update": False,
     "updates": False,
     "training/global_step": True,
+    "total_timesteps": True,
 }
 
 

@@ -353,6 +353,43 @@ LINES = {
         [(None, {"epoch": 1.0, "loss": 2.0, "lr": 0.1}), (None, {"epoch": 2.0, "loss": NAN, "lr": 0.1})],
     ),
     "a drawn row": ("│ 2 │ loss │ nan │\n│ 2 │ bce_weight │ 1.0 │\n│ loss │ CrossEntropyLoss │ 0 │\n".encode(), [(None, {"loss": NAN})]),
+    "boxed tables, the second one cut off": (
+        b"""Using cpu
+-----------------------------
+| rollout/          |       |
+|    ep_rew_mean    | 20.5  |
+| time/             |       |
+|    total_timesteps| 256   |
+-----------------------------
+-----------------------------
+| eval/             |       |
+|    mean_reward    | 30    |
+| time/             |       |
+|    total_timesteps| 500   |
+-----------------------------
+---------------------------------------
+| train/                    |         |
+|    loss                   | nan     |
+|    a_name_that_is_too_lo... | 2     |
+| time/                     |         |
+|    total_timesteps        | 512     |
+""",
+        [
+            (256, {"rollout/ep_rew_mean": 20.5}),
+            (500, {"eval/mean_reward": 30.0}),
+            (512, {"loss": NAN}),
+        ],
+    ),
+    "a boxed table of an evaluation": (
+        "┏━━━━━━━━━━━━━━━━━┳━━━━━━━━━━━━━━┓\n┃ Validate metric ┃ DataLoader 0 ┃\n┡━━━━━━━━━━━━━━━━━╇━━━━━━━━━━━━━━┩\n"
+        "│       acc       │     0.5      │\n│    val_loss     │     1.5      │\n└─────────────────┴──────────────┘\n".encode(),
+        [(None, {"eval_acc": 0.5, "val_loss": 1.5})],
+    ),
+    "a grid of settings, then one of results": (
+        b"+------+------+\n| lr   | 0.1  |\n+------+------+\n| seed | 3    |\n+------+------+\ndone\n| step | 5 |\n+------+------+\n| loss | 2.5 |\n",
+        [(5, {"loss": 2.5})],
+    ),
+    "a boxed table of parts of a model": (b"| Name | Type | Params |\n| loss | CrossEntropyLoss | 0 |\n| encoder | 3.2 M |\n", []),
     "thousands with blanks": (b"step 1 loss: 2.5, ppl: 1 234\n", [(1, {"loss": 2.5})]),
 }  # fmt: skip
 
