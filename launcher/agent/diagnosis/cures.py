@@ -203,6 +203,12 @@ _DATA = (
         "print(dataset.column_names), and name the columns of this dataset",
     ),
     _rule(
+        r"KeyError: '[^']+'",
+        "the rows of the dataset have no column of this name",
+        "rename a column of the data, or name the right one in the program's settings",
+        context=r"datasets[/\\]formatting[/\\]formatting\.py\", line \d+, in __getitem__\n(?:[^\n]*\n){1,3}?KeyError: ",
+    ),
+    _rule(
         r"An error occurred while generating the dataset|DatasetGenerationError",
         "a file of the dataset could not be read: the exception above this one says where",
         "check that all files have the same columns and types",

@@ -154,7 +154,14 @@ def of_best_model():
     TrainingArguments("/tmp/none", load_best_model_at_end=True, eval_strategy="steps", save_strategy="epoch")
 
 
+def of_missing_column():
+    from datasets import Dataset
+
+    Dataset.from_list([{"question": "a"}]).map(lambda row: {"text": row["input"]})
+
+
 PROVOKED = [
+    (of_missing_column, "user-code-error", "rename a column"),
     (of_checkpointing, "user-code-error", "enable_input_require_grads"),
     (of_target_modules, "user-code-error", "all-linear"),
     (of_chat_template, "user-code-error", "tokenizer.chat_template"),
