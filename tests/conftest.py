@@ -22,7 +22,7 @@ from testbed.cache import demo_parts, wheelhouse
 from testbed.cards import Cards
 from testbed.client import IS_REQUIRED, REPOSITORY, Client, kill_all_of, missing
 from testbed.durations import Durations
-from testbed.engine import Engine, RootlessEngine, engine_in_a_machine
+from testbed.engine import Engine, Podman, RootlessEngine, engine_in_a_machine
 from testbed.kaggle_account import KaggleAccount, habits
 from testbed.kaggle_service import KaggleService
 from testbed.lambda_cloud import LambdaCloud, lambda_cloud_for
@@ -205,6 +205,28 @@ def rootless_engine(engine_machine: Machine) -> Iterator[RootlessEngine]:
     made.stop_gracefully()
 
 
+def _podman(machine: Machine, user: str) -> Iterator[Podman]:
+    try:
+        made = Podman(machine, user)
+        made.start()
+        made.load_base()
+    except MissingPartError as error:
+        missing(str(error))
+    yield made
+
+
+@pytest.fixture(scope="session")
+def podman(engine_machine: Machine) -> Iterator[Podman]:
+    """Root's Podman in the same machine, with the base image."""
+    yield from _podman(engine_machine, "root")
+
+
+@pytest.fixture(scope="session")
+def rootless_podman(engine_machine: Machine) -> Iterator[Podman]:
+    """User rae's Podman in the same machine, with the base image."""
+    yield from _podman(engine_machine, "rae")
+
+
 @pytest.fixture(scope="session")
 def wheels(say: Callable[[str], None]) -> Iterator[WheelServer]:
     """A package index with torch and related packages for the base image's Python, on the bridge."""
@@ -319,6 +341,8 @@ _TESTBED = {
     "wheels",
     "ssh_native",
     "ssh_docker",
+    "podman",
+    "rootless_podman",
     "lambda_cloud",
     "boxed",
     "slurm_for_all",
@@ -359,7 +383,10 @@ _LONGEST_FIRST = (
 def _group(nodeid: str) -> str:
     """Return what a test is run together with: its file, `bridge`, or `libraries`."""
     path = nodeid.partition("::")[0].removeprefix("tests/")
-    is_bridged = path in _ON_THE_BRIDGE or "[ssh_docker" in nodeid or "[lambda_container" in nodeid
+    is_bridged = path in _ON_THE_BRIDGE or any(
+        place in nodeid
+        for place in ("[ssh_docker", "[ssh_podman", "[ssh_rootless_podman", "[lambda_container")
+    )
     return "bridge" if is_bridged else "libraries" if path.startswith(_WITH_LIBRARIES) else path
 
 

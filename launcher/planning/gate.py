@@ -498,14 +498,15 @@ def engine_findings(name: str, facts: Facts, host: Host) -> list[Finding]:
     ]
     message = "\n  ".join([f"{name}: {wanted} that can be used", *(lines or ["found on the host: none"])])
     native = f"launch --host {name} --runtime native     runs without one"
-    mend = native
-    if closed := [candidate.name for candidate in candidates if is_closed(candidate)]:
-        join = (
-            f"sudo usermod -aG docker {facts.user}     there, then log in again; or "
-            if "docker" in closed
-            else ""
-        )
-        mend = f"{join}sudo = true for {name} in launch.toml\n  {native}"
+    mends = []
+    closed = [candidate.name for candidate in candidates if is_closed(candidate)]
+    if "docker" in closed:
+        mends.append(f"sudo usermod -aG docker {facts.user}     there, then log in again")
+    if any(candidate.name == "podman" and candidate.error for candidate in candidates):
+        mends.append("systemctl --user enable --now podman.socket     there")
+    if closed:
+        mends.append(f"sudo = true for {name} in launch.toml")
+    mend = "\n  ".join([*(["; or ".join(mends)] if mends else []), native])
     return [Finding(level="refuse", code="no-engine", message=message, mend=mend)]
 
 

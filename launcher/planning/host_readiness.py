@@ -12,7 +12,14 @@ from launcher.planning.gate import (
     logout_findings,
     room_findings,
 )
-from launcher.planning.placement import best_card, engine, is_closed, requested_engines, why_unusable
+from launcher.planning.placement import (
+    best_card,
+    engine,
+    is_closed,
+    prefers_containers,
+    requested_engines,
+    why_unusable,
+)
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.plan import Finding
@@ -75,7 +82,7 @@ def _environment_row(host: Host, facts: Facts) -> Prerequisite:
 
 def _runs_containers(host: Host, facts: Facts) -> bool:
     """Whether a job with requirements runs in a container on this host, if its command line names no runtime."""
-    return host.runtime == "docker" or (_may_run_containers(host) and engine(host, facts) is not None)
+    return host.runtime == "docker" or (host.runtime == "auto" and prefers_containers(host, facts))
 
 
 def _may_run_containers(host: Host) -> bool:
@@ -85,10 +92,12 @@ def _may_run_containers(host: Host) -> bool:
 def _container_row(host: Host, facts: Facts) -> Prerequisite:
     """Return the row of Docker: lacking if every run there needs Docker, unknown if runs could use it but it does not answer."""
     if (usable := engine(host, facts)) is not None:
-        return Prerequisite.ok("docker", f"{usable.version}   {usable.socket}")
-    present = [one for one in requested_engines(host, facts) if one.name == "docker"]
+        title = f"Podman {usable.version}" if usable.name == "podman" else usable.version
+        return Prerequisite.ok("docker", f"{title}   {usable.socket}")
+    wanted = host.engine or "docker"
+    present = [one for one in requested_engines(host, facts) if wanted in (one.name, one.socket)]
     refusal = engine_findings(host.name, facts, host)[0]
-    is_stopped = any(one.error is not None and not is_closed(one) for one in present)
+    is_stopped = any(one.name == "docker" and one.error is not None and not is_closed(one) for one in present)
     start = "if it is stopped   sudo systemctl start docker     there" if is_stopped else ""
     if host.runtime == "docker":
         words = _without_name(refusal.message, host).replace("\n  ", "; ")

@@ -21,8 +21,11 @@ from launcher.values.profile import Profile
 
 _PROCESSES = re.compile(r" --(?:nproc[-_]per[-_]node|num[-_]processes)[ =]([0-9]{1,4})(?: |$)")
 _UNPICKLES = re.compile(r"--standalone\b|--rdzv[-_]backend[ =]c10d\b")
-OLDEST_ENGINE = (19, 3)
-"""The first Docker with API 1.40, which gives GPUs to containers."""
+OLDEST_ENGINES = {
+    "docker": ((19, 3), "19.03 is the first with API 1.40"),  # it gives GPUs to containers
+    "podman": ((4, 3), "4.3 is the oldest that was tried"),
+}
+"""The oldest supported version of each engine, and why."""
 
 
 def choose_gpus(profile: Profile, facts: Facts, count: int) -> tuple[str, ...]:
@@ -214,7 +217,7 @@ def card_choice_reason(profile: Profile, facts: Facts) -> str:
 def runtime(profile: Profile, host: Host, job: Job, facts: Facts) -> str:
     """Return the runtime of a job on a host: the host's setting, or the best one for `auto`.
 
-    For `auto`, that is a container if the host has a usable engine. Some kinds of host have only one runtime.
+    For `auto`, see `prefers_containers`. Some kinds of host have only one runtime.
     With `auto` these run natively: this machine, Apple's GPU, a host with an `environment`, and a job without
     requirements. A job with its own image runs in a container except on Apple's GPU.
     """
@@ -226,9 +229,15 @@ def runtime(profile: Profile, host: Host, job: Job, facts: Facts) -> str:
         return "native"
     if job.image is not None:
         return "docker"
-    if host.is_local or host.environment is not None or not job.requirements:
-        return "native"
-    return "docker" if engine(host, facts) is not None else "native"
+    return "docker" if job.requirements and prefers_containers(host, facts) else "native"
+
+
+def prefers_containers(host: Host, facts: Facts) -> bool:
+    """Whether `auto` selects a container for a job with requirements. Podman counts only if `engine` names it."""
+    found = engine(host, facts)
+    if found is None or host.is_local or host.environment is not None:
+        return False
+    return found.name == "docker" or host.engine is not None
 
 
 def engine(host: Host, facts: Facts) -> Engine | None:
@@ -243,15 +252,16 @@ def requested_engines(host: Host, facts: Facts) -> tuple[Engine, ...]:
 
 def why_unusable(engine: Engine, host: Host) -> str | None:
     """Return why an engine is unusable; None if it is usable. With `sudo`, a socket closed to this user is usable."""
-    if engine.name != "docker":
-        return "launch does not speak its dialect of Docker's API"
+    if engine.name not in OLDEST_ENGINES:
+        return "launch does not know this engine"
     if engine.error is not None:
         return None if host.sudo and is_closed(engine) else engine.error
     version = re.match(r"(\d{1,9})\.(\d{1,9})", engine.version or "")
     if version is None:
         return "it does not report its version"
-    if (int(version[1]), int(version[2])) < OLDEST_ENGINE:
-        return f"version {engine.version} is too old: {OLDEST_ENGINE[0]}.{OLDEST_ENGINE[1]:02} is the first with API 1.40"
+    oldest, reason = OLDEST_ENGINES[engine.name]
+    if (int(version[1]), int(version[2])) < oldest:
+        return f"version {engine.version} is too old: {reason}"
     return None
 
 

@@ -58,8 +58,8 @@ HOLD_S, MAX_HOLD_S = 60, 3600
 
 
 def _engine(written: str) -> str:
-    if not re.fullmatch(r"docker|/[^\x00-\x1f\x7f]{1,106}", written):
-        raise ValueError("expected docker, or the absolute path of an engine's socket")
+    if not re.fullmatch(r"docker|podman|/[^\x00-\x1f\x7f]{1,106}", written):
+        raise ValueError("expected docker, podman, or the absolute path of an engine's socket")
     return written
 
 
@@ -90,10 +90,10 @@ class MachineKeys(StrictModel):
     """
     runtime: str = "auto"
     """`docker`: in a container. `native`: as a process of the host. `auto`: in a container if another machine
-    has a usable engine.
+    has a usable Docker, or a usable Podman that `engine` names.
     """
     engine: Annotated[str, AfterValidator(_engine)] | None = None
-    """`docker`, or the path of an engine's socket; by default launcher finds one."""
+    """`docker`, `podman`, or the path of an engine's socket; by default launcher finds one."""
     sudo: bool = False
     """Use the engine with `sudo -n`."""
     build: Build = Build()

@@ -16,7 +16,7 @@ import pytest
 from _pytest.mark import ParameterSet
 from testbed.cache import Say
 from testbed.client import REPOSITORY, Client, missing, processes_of
-from testbed.engine import BASE, Engine
+from testbed.engine import BASE, Engine, Podman
 from testbed.fork_server import ForkServer
 from testbed.kaggle_service import KaggleService
 from testbed.kaggle_state import Habits
@@ -36,6 +36,8 @@ PLACES = (
     pytest.param("local", marks=pytest.mark.long),  # the toy runs on this machine too
     pytest.param("ssh_native", marks=TESTBED),
     pytest.param("ssh_docker", marks=TESTBED),
+    pytest.param("ssh_podman", marks=TESTBED),
+    pytest.param("ssh_rootless_podman", marks=TESTBED),
     pytest.param("toy"),
     pytest.param("kaggle", marks=TESTBED),
     pytest.param("slurm_job", marks=TESTBED),
@@ -219,6 +221,35 @@ def ssh_docker(client: Client, engine: Engine) -> Iterator[Place]:
     for container in engine.docker("ps", "-aq").split():
         engine.docker("rm", "-f", container)
     engine.machine.ssh("rm", "-rf", ".launch/runs")
+
+
+def _in_podman(client: Client, podman: Podman, root: str) -> Iterator[Place]:
+    user = podman.user
+    table = podman.machine.table("dock", user=user, runtime="docker", engine="podman")
+    (client.project / "launch.toml").write_text(f'{table}\n[hosts.dock.build]\nbase = "{BASE}"\n')
+    label = "label=launcher.run="
+    yield Place(
+        client=client,
+        host="dock",
+        root=root,
+        on_host=lambda *words, check=True: podman.machine.ssh(*words, user=user, check=check),
+        alive=lambda run: podman.docker("ps", "-q", "--filter", label + run).split(),
+        kept=lambda run: podman.docker("ps", "-aq", "--filter", label + run).split(),
+    )
+    podman.clear()
+    podman.machine.ssh("rm", "-rf", ".launch/runs", user=user)
+
+
+@pytest.fixture
+def ssh_podman(client: Client, podman: Podman) -> Iterator[Place]:
+    """Root's login on a host behind sshd, in a container of root's Podman."""
+    yield from _in_podman(client, podman, "/root/.launch")
+
+
+@pytest.fixture
+def ssh_rootless_podman(client: Client, rootless_podman: Podman) -> Iterator[Place]:
+    """A host behind sshd, in a container of its user's own Podman."""
+    yield from _in_podman(client, rootless_podman, "/home/rae/.launch")
 
 
 @pytest.fixture

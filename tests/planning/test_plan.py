@@ -601,6 +601,9 @@ BARE = Job(name="x", command=("a",))
         ([engine_at()], {"engine": "/run/other.sock"}, "native"),
         ([engine_at()], {"engine": "/var/run/docker.sock"}, "docker"),
         ([PODMAN], {}, "native"),
+        ([PODMAN], {"engine": "podman"}, "docker"),
+        ([PODMAN], {"engine": "/run/podman/podman.sock"}, "docker"),
+        ([engine_at("podman", "3.4.4")], {"engine": "podman"}, "native"),
         ([engine_at(version="18.9.1")], {}, "native"),
         ([engine_at(version=None)], {}, "native"),
         ([engine_at(socket=None, version=None, error="it has no socket")], {"sudo": True}, "native"),
@@ -647,8 +650,10 @@ def contained(**more):
         ([engine_at(version="18.9.1")], {}, "version 18.9.1 is too old: 19.03 is the first", "--runtime native"),
         ([engine_at(socket=None, error="it has no socket")], {}, "docker at /bin/docker: it has no socket", "native"),
         ([engine_at(version=None)], {}, "does not report its version", "native"),
-        ([PODMAN], {"engine": "docker"}, "no engine docker that can be used\n  podman at /run/podman", "native"),
-        ([PODMAN], {}, "podman at /run/podman/podman.sock: launch does not speak its dialect", "native"),
+        ([PODMAN], {"engine": "docker"}, "no engine docker that can be used\n  podman at /run/podman/podman.sock: usable, but", "native"),
+        ([engine_at("podman", "3.4.4")], {}, "version 3.4.4 is too old: 4.3 is the oldest that was tried", "native"),
+        ([engine_at("podman", None, "it has no socket", None)], {}, "podman at /bin/podman: it has no socket", "--now podman.socket"),
+        ([engine_at("containerd")], {}, "launch does not know this engine", "native"),
     ],
 )  # fmt: skip
 def test_the_gate_says_which_engines_are_there_and_why_none_can_be_used(engines, says, message, mend):

@@ -40,6 +40,7 @@ _PARTS = {
     "runc": "runc",
     "iptables": "iptables",
 }
+_PODMAN_PARTS = {"podman": "podman", "runc": "runc", "newuidmap": "uidmap", "slirp4netns": "slirp4netns"}
 _ROOTLESS_PARTS = {"rootlesskit": "rootlesskit", "newuidmap": "uidmap", "slirp4netns": "slirp4netns"}
 _ROOTLESS_DOCKERD = "/usr/share/docker.io/contrib/dockerd-rootless.sh"
 _CONTAINERD_PID = "run/containerd.pid"
@@ -84,7 +85,9 @@ path = "{folder}/opt"
 
 
 class Daemon:
-    """A dockerd in a machine that the machine's boot starts: what the system's and a user's own have in common."""
+    """An engine in a machine that the machine's boot starts: what the system's, a user's own and Podman have in common."""
+
+    program = "dockerd"
 
     def __init__(self, machine: Machine, name: str, runtime: str) -> None:
         """Make its files; `runtime` is where its socket and its pid lie in the machine. Raises MissingPartError."""
@@ -97,13 +100,14 @@ class Daemon:
         (machine.folder / "boot").mkdir(exist_ok=True)
         self.boot_script = machine.folder / "boot" / name
         self._runtime = runtime
-        self._pid_files = {"dockerd": f"{runtime}/docker.pid"}
+        self._socket = f"{runtime}/docker.sock"
+        self._pid_files = {self.program: f"{runtime}/docker.pid"}
 
     # its life
 
     def start(self) -> None:
         """Start it in a machine that is up, unless it runs; wait until it answers. Raises MissingPartError."""
-        if not self.is_running("dockerd"):
+        if not self.is_running(self.program):
             self.machine.enter(str(self.boot_script))
         self.wait()
 
@@ -113,7 +117,7 @@ class Daemon:
 
     def stop_gracefully(self) -> None:
         """Ask it to end, as the host's service manager does, and wait until it has; it stops its containers first."""
-        self._signal("dockerd", "TERM")
+        self._signal(self.program, "TERM")
 
     def is_running(self, daemon: str) -> bool:
         """Whether `dockerd` or `containerd` is alive."""
@@ -150,7 +154,7 @@ class Daemon:
     @property
     def socket(self) -> Path:
         """Its socket, seen from outside: for a witness in the test's own process."""
-        return self._root / self._runtime / "docker.sock"
+        return self._root / self._socket
 
     def docker(
         self,
@@ -171,7 +175,7 @@ class Daemon:
                 timeout=timeout,
                 env={
                     "PATH": PATH,
-                    "DOCKER_HOST": f"unix:///{self._runtime}/docker.sock",
+                    "DOCKER_HOST": f"unix:///{self._socket}",
                     "DOCKER_CONFIG": str(self.folder / "config"),
                     **(env or {}),
                 },
@@ -297,7 +301,7 @@ class Engine(Daemon):
 
 
 # A user's namespace may mount a /proc only where one is seen with nothing mounted upon it, as any host has it.
-_ROOTLESS_BOOT_SCRIPT = """\
+_FOR_A_USER = """\
 #!/bin/sh
 set -e
 exec >>"{folder}/console.log" 2>&1
@@ -315,7 +319,7 @@ if ! mountpoint -q "{folder}/docker"; then
 fi
 cd /home/{user}
 exec setsid --fork setpriv --reuid {uid} --regid {uid} --init-groups \\
-    env HOME=/home/{user} XDG_RUNTIME_DIR=$runtime {dockerd}
+    env HOME=/home/{user} XDG_RUNTIME_DIR=$runtime {program}
 """
 
 
@@ -324,24 +328,91 @@ class RootlessEngine(Daemon):
 
     def __init__(self, machine: Machine, user: str) -> None:
         """Make its files and let the machine's boot start it; the machine is made and may be up. Raises MissingPartError."""
-        _check_rootless_parts()
+        _check_parts(_ROOTLESS_PARTS)
         self.user = user
-        uid = FIRST_UID + machine.users.index(user)
-        super().__init__(machine, f"rootless-{user}", f"run/user/{uid}")
-        (self.folder / "proc").mkdir()
-        (self.folder / "subuid").write_text(f"{user}:100000:65536\n")
-        os.mknod(self.folder / "tun", mode=stat.S_IFCHR, device=os.makedev(10, 200))
-        (self.folder / "tun").chmod(0o666)
-        text = _ROOTLESS_BOOT_SCRIPT.format(
-            folder=self.folder, uid=uid, user=user, client=CLIENT, dockerd=_ROOTLESS_DOCKERD
-        )
-        _write_script(self.boot_script, text)
+        super().__init__(machine, f"rootless-{user}", f"run/user/{_uid(machine, user)}")
+        _write_script(self.boot_script, _start_for_user(machine, user, self.folder, _ROOTLESS_DOCKERD))
 
     def become_default(self) -> None:
         """Let the user's docker client use it, as Debian's set-up tool does."""
-        host = f"host=unix:///{self._runtime}/docker.sock"
+        host = f"host=unix:///{self._socket}"
         self.machine.ssh("docker", "context", "create", "rootless", "--docker", host, user=self.user)
         self.machine.ssh("docker", "context", "use", "rootless", user=self.user)
+
+
+# Debian's crun 1.8 refuses cgroups of both versions, and a machine of ours may not raise the limits of processes, as a real
+# host's root may. The limits are pairs of equal numbers: Podman 4.3 swaps the two for a client of Docker's API.
+_PODMAN_SETTINGS = """\
+[engine]
+runtime = "runc"
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+[containers]
+default_ulimits = ["nofile=4096:4096", "nproc=8192:8192"]
+"""
+_PODMAN_SERVICE = """\
+#!/bin/sh
+set -e
+export CONTAINERS_CONF="{folder}/containers.conf" CONTAINERS_STORAGE_CONF="{folder}/storage.conf"
+mkdir -p -m 700 "/{runtime}"
+echo $$ >"/{runtime}/podman.pid"
+exec podman system service --time 0 "unix:///{runtime}/podman.sock"
+"""
+_PODMAN_BOOT_SCRIPT = """\
+#!/bin/sh
+set -e
+exec >>"{folder}/console.log" 2>&1
+mountpoint -q "{folder}/docker" || mount --bind {client} "{folder}/docker"
+exec setsid --fork "{folder}/service"
+"""
+
+
+class Podman(Daemon):
+    """Podman's service of Docker's API, root's or a user's. Its containers live without it, and no boot starts them."""
+
+    program = "podman"
+
+    def __init__(self, machine: Machine, user: str = "root") -> None:
+        """Make its files and let the machine's boot start it; the machine is made and may be up. Raises MissingPartError."""
+        _check_parts(_PODMAN_PARTS)
+        self.user = user
+        runtime = "run/podman" if user == "root" else f"run/user/{_uid(machine, user)}/podman"
+        super().__init__(machine, f"podman-{user}", runtime)
+        self._socket = f"{runtime}/podman.sock"
+        self._pid_files = {self.program: f"{runtime}/podman.pid"}
+        (self.folder / "containers.conf").write_text(_PODMAN_SETTINGS)
+        places = (
+            f'graphroot = "{self.folder}/storage"\nrunroot = "/run/containers/storage"\n'
+            if user == "root"
+            else ""
+        )
+        (self.folder / "storage.conf").write_text(f'[storage]\ndriver = "overlay"\n{places}')
+        service = self.folder / "service"
+        _write_script(service, _PODMAN_SERVICE.format(folder=self.folder, runtime=runtime))
+        if user == "root":
+            text = _PODMAN_BOOT_SCRIPT.format(folder=self.folder, client=CLIENT)
+        else:
+            text = _start_for_user(machine, user, self.folder, str(service))
+        _write_script(self.boot_script, text)
+
+    def clear(self) -> None:
+        """Remove its containers."""
+        for container in self.docker("ps", "-aq").split():
+            self.docker("rm", "-f", container)
+
+
+def _uid(machine: Machine, user: str) -> int:
+    return FIRST_UID + machine.users.index(user)
+
+
+def _start_for_user(machine: Machine, user: str, folder: Path, program: str) -> str:
+    """Return a boot script that starts a user's own engine. Its other files are made in the folder."""
+    (folder / "proc").mkdir()
+    (folder / "subuid").write_text(f"{user}:100000:65536\n")
+    os.mknod(folder / "tun", mode=stat.S_IFCHR, device=os.makedev(10, 200))
+    (folder / "tun").chmod(0o666)
+    uid = _uid(machine, user)
+    return _FOR_A_USER.format(folder=folder, uid=uid, user=user, client=CLIENT, program=program)
 
 
 @contextlib.contextmanager
@@ -395,16 +466,14 @@ class _UnixConnection(HTTPConnection):
 
 def check_engine_parts() -> None:
     """Raise MissingPartError, with what to install, where a machine cannot have an engine."""
-    for part, package in _PARTS.items():
-        if shutil.which(part, path="/usr/sbin:/usr/bin") is None:
-            raise MissingPartError(f"no {part} here: apt-get install {package}")
+    _check_parts(_PARTS)
 
 
-def _check_rootless_parts() -> None:
-    for part, package in _ROOTLESS_PARTS.items():
+def _check_parts(parts: Mapping[str, str]) -> None:
+    for part, package in parts.items():
         if shutil.which(part, path="/usr/sbin:/usr/bin") is None:
             raise MissingPartError(f"no {part} here: apt-get install {package}")
-    if not Path("/dev/net/tun").exists():
+    if "slirp4netns" in parts and not Path("/dev/net/tun").exists():
         raise MissingPartError("no /dev/net/tun here")
 
 

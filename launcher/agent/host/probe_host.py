@@ -330,15 +330,27 @@ def _engines(named: str | None) -> list[EngineReport]:
     if named is not None and os.path.isabs(named):
         sockets["podman" if "podman" in os.path.basename(named) else "docker"].insert(0, named)
     found: list[EngineReport] = []
-    for name, paths in sockets.items():
+    for usual, paths in sockets.items():
+        path = next((candidate for candidate in paths if _may_exist(candidate)), None)
+        name, version, error = _ping(path) if path else (None, None, "it has no socket")
+        name = name or usual
         program = shutil.which(name)
-        path = next((candidate for candidate in paths if os.path.exists(candidate)), None)
         if program or path:
-            version, error = _ping(path) if path else (None, "it has no socket")
             found.append(
                 {"name": name, "program": program, "socket": path, "version": version, "error": error}
             )
     return found
+
+
+def _may_exist(path: str) -> bool:
+    """Whether there is a file, or a folder above it is closed to this user, as that of root's Podman is."""
+    try:
+        os.stat(path)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _context_host() -> Any:
@@ -359,8 +371,11 @@ def _context_host() -> Any:
     return found
 
 
-def _ping(path: str) -> tuple[str | None, str | None]:
-    """Ping the engine at a socket. Return its version, or the reason why it cannot be used."""
+def _ping(path: str) -> tuple[str | None, str | None, str | None]:
+    """Ping the engine at a socket. Return its name and version, or the reason why it cannot be used.
+
+    The name matters because Debian's `podman-docker` gives Podman the usual socket of Docker.
+    """
     try:
         with socket.socket(socket.AF_UNIX) as link:
             link.settimeout(ENGINE_TIMEOUT_S)
@@ -368,13 +383,15 @@ def _ping(path: str) -> tuple[str | None, str | None]:
             link.sendall(b"GET /_ping HTTP/1.0\r\nHost: launch\r\n\r\n")
             answer = link.recv(4096).decode("latin-1")
     except socket.timeout:
-        return None, "its socket does not answer"
+        return None, None, "its socket does not answer"
     except OSError as error:
-        return None, error.strerror or str(error)
+        return None, None, error.strerror or str(error)
     if not re.match(r"HTTP/1\.[01] 200\b", answer):
-        return None, "its socket answers %r" % answer[:40]
-    found = re.search(r"^Server: [A-Za-z]+/([0-9][^\s/]{0,40})", answer, re.MULTILINE)
-    return (found[1] if found else None), None
+        return None, None, "its socket answers %r" % answer[:40]
+    found = re.search(r"^Server: ([A-Za-z]+)/([0-9][^\s/]{0,40})", answer, re.MULTILINE)
+    if found is None:
+        return None, None, None
+    return ("podman" if found[1] == "Libpod" else "docker"), found[2], None
 
 
 # interpreters

@@ -26,9 +26,12 @@ class BuildError(Exception):
 
 
 def has_buildkit(engine: EngineRecord) -> bool:
-    """Return whether the engine's program has BuildKit: built in before docker 23, the plugin buildx since."""
+    """Return whether the engine's program has BuildKit: built in before docker 23, the plugin buildx since.
+
+    Podman never has it, whatever its command `podman buildx` prints.
+    """
     program = engine.get("program")
-    if not program:
+    if not program or engine.get("name") == "podman":
         return False
     if _output_of([str(program), "buildx", "version"]) is not None:
         return True

@@ -309,6 +309,32 @@ def test_an_engine_is_asked_by_its_socket(programs, root, monkeypatch, answer, v
     assert found.error is None if error is None else error in found.error
 
 
+LIBPOD = OK.replace(b"Docker/20.10.24+dfsg1", b"Libpod/4.3.1")
+
+
+def test_podman_is_told_by_its_answer_though_its_socket_is_named_docker(programs, root, monkeypatch):
+    """As Debian's podman-docker has it; `engine` chooses by that name, and its program is podman."""
+    path = Path(root, "docker.sock")
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+    program = programs("podman", "exit 1")
+    with serve(path, LIBPOD):
+        found = next(engine for engine in facts(root).engines if engine.socket == str(path))
+    assert (found.name, found.version, found.program, found.error) == ("podman", "4.3.1", str(program), None)
+
+
+def test_a_socket_in_a_closed_folder_may_be_there():
+    """Root's Podman closes the folder of its socket: the user is told to use sudo, not that it has none."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        Path(folder, "closed").mkdir(mode=0)
+        looks = ", ".join(
+            f"_may_exist({folder + name!r})" for name in ("/closed/podman.sock", "/podman.sock")
+        )
+        code = f"import os; from launcher.agent.host.probe_host import _may_exist; os.geteuid() or os.setuid(65534); print({looks})"
+        said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said == "True False\n"
+
+
 def test_an_engine_whose_socket_is_dead_or_missing_is_told(programs, root, monkeypatch):
     """Its program alone makes no engine."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", root)

@@ -95,6 +95,12 @@ def test_sudo_leads_to_an_engine_that_is_closed_to_the_user(client, box, sudoer)
 
 
 @pytest.mark.long
+def test_sudo_leads_to_root_s_podman(client, box, podman, sudoer):
+    """Its socket is in a folder that is closed to the user; `podman system dial-stdio` leads there."""
+    goes_well(client, podman, sudoer, sudo=True, engine="podman")
+
+
+@pytest.mark.long
 def test_an_image_is_built_by_sudo_too(client, box, sudoer):
     """BuildKit's program as root reads the user's build folder, which is gone afterwards."""
     for image in box.docker("images", "--quiet", "launcher/cpu").split():

@@ -102,7 +102,8 @@ class _EngineConnection(http.client.HTTPConnection):
             self.sock.connect(str(path))
             return
         words = ["sudo", "-n"] if self._access.get("sudo") else []
-        words += ["env", "DOCKER_HOST=unix://%s" % path] if path else []
+        variable = "CONTAINER_HOST" if self._access.get("name") == "podman" else "DOCKER_HOST"
+        words += ["env", "%s=unix://%s" % (variable, path)] if path else []
         self.sock, theirs = socket.socketpair()
         self.sock.settimeout(TIMEOUT_S)
         try:

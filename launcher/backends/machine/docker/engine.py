@@ -11,7 +11,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
 import docker
 import docker.errors
@@ -20,7 +20,7 @@ import urllib3
 import urllib3.connection
 from docker.transport.basehttpadapter import BaseHTTPAdapter
 from docker.utils.proxy import ProxyConfig
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from launcher.backends.machine.docker.container import (
     LABEL_ROOT,
@@ -68,21 +68,22 @@ class DockerEngine:
         self.api = _Client(self._dial)
         with self._errors():
             version = _Version.model_validate(self.api.version(api_version=False))
-        if any("podman" in one.name.lower() for one in version.components):
-            why = "is Podman, which launch does not support"
-        elif (version.numbers or (0, 0)) < OLDEST_API:
+        if (version.numbers or (0, 0)) < OLDEST_API:
+            self.close()
             oldest = ".".join(map(str, OLDEST_API))
             why = f"speaks API {version.api_version}; launch needs {oldest} (engine 19.03) or newer"
-        else:
-            self.api.speak(version.api_version)
-            return
-        self.close()
-        mend = f"update it, or   launch --host {self.host} --runtime native"
-        raise EngineError(self.host, f"{self.host}: its {way.name} {printable(why)}\n  {mend}")
+            mend = f"update it, or   launch --host {self.host} --runtime native"
+            raise EngineError(self.host, f"{self.host}: its {way.name} {printable(why)}\n  {mend}")
+        self.api.speak(version.api_version)
 
     def close(self) -> None:
         """Close the connection."""
         self.api.close()
+
+    @property
+    def _variable(self) -> str:
+        """The variable with the address of the engine for its program."""
+        return "CONTAINER_HOST" if self.way.name == "podman" else "DOCKER_HOST"
 
     def _chosen_dial(self) -> Callable[[], Socket]:
         """Return a function that opens a stream to the engine: by its socket if possible, else by its program.
@@ -105,7 +106,7 @@ class DockerEngine:
             raise EngineError(self.host, f"{self.host}: {words}{refusal}\n  {mend}")
         program = [
             *(["sudo", "-n"] if way.sudo else []),
-            *(["env", f"DOCKER_HOST=unix://{way.socket}"] if way.socket else []),
+            *(["env", f"{self._variable}=unix://{way.socket}"] if way.socket else []),
             *(way.program, "system", "dial-stdio"),
         ]
         return lambda: self._client.open_program(program)
@@ -115,7 +116,8 @@ class DockerEngine:
         with self._errors():
             info = _Info.model_validate(self.api.info())
         return EngineFacts(
-            is_rootless=any("name=rootless" in one for one in info.security_options or ()),
+            is_rootless=info.is_rootless
+            or any("name=rootless" in one for one in info.security_options or ()),
             has_init=bool(info.init_binary),
             memory_bytes=info.memory_bytes,
             runtimes=tuple(info.runtimes or ()),
@@ -298,8 +300,9 @@ class DockerEngine:
         deadline = time.monotonic() + REMOVAL_S
         while time.monotonic() < deadline:
             try:
-                self.api.inspect_container(number)
-            except docker.errors.NotFound:
+                with self._errors():
+                    self.api.inspect_container(number)
+            except _NotFoundError:
                 return
             time.sleep(POLL_S)
 
@@ -363,7 +366,10 @@ class DockerEngine:
             raise _NotFoundError(self.host, self._said(error)) from error
         except docker.errors.APIError as error:
             is_needed = error.response is not None and error.status_code == HTTPStatus.CONFLICT
-            raise (_NeededError if is_needed else EngineError)(self.host, self._said(error)) from error
+            # Podman answers 500 if another request or process removes the container at the same moment.
+            is_removed = "no such container" in str(error.explanation)
+            kind = _NotFoundError if is_removed else _NeededError if is_needed else EngineError
+            raise kind(self.host, self._said(error)) from error
         except (
             docker.errors.DockerException,
             requests.RequestException,
@@ -378,7 +384,8 @@ class DockerEngine:
 
     def by_hand(self, *words: str) -> str:
         """Return a command line that the user can type to ask this engine."""
-        settings = ["env", f"DOCKER_HOST=unix://{self.way.socket}"] if self.way.socket not in USUAL else []
+        is_named = self.way.name == "docker" and self.way.socket not in USUAL
+        settings = ["env", f"DOCKER_HOST=unix://{self.way.socket}"] if is_named else []
         sudo = ["sudo"] if self.way.sudo else []
         return self._client.by_hand(shlex.join([*sudo, *settings, self.way.name, *words]))
 
@@ -386,13 +393,8 @@ class DockerEngine:
         return f"{self.host}: its {self.way.name} says: {printable(str(error.explanation or error))[:1000]}"
 
 
-class _Component(Record):
-    name: str = Field("", alias="Name")
-
-
 class _Version(Record):
     api_version: str = Field(alias="ApiVersion")
-    components: list[_Component] = Field(alias="Components", default=[])
 
     @property
     def numbers(self) -> tuple[int, int] | None:
@@ -403,10 +405,17 @@ class _Version(Record):
 
 class _Info(Record):
     security_options: list[str] | None = Field(alias="SecurityOptions", default=None)
+    is_rootless: bool = Field(alias="Rootless", default=False)
+    """Podman's; Docker has a security option."""
     init_binary: str | None = Field(alias="InitBinary", default=None)
     memory_bytes: int = Field(alias="MemTotal", default=0)
     runtimes: dict[str, Any] | None = Field(alias="Runtimes", default=None)
     cdi_folders: list[str] | None = Field(alias="CDISpecDirs", default=None)
+
+
+def _short(names: list[str] | None) -> list[str] | None:
+    """Return an image's names as Docker shows them: Podman writes the registry of a build's tag before it."""
+    return names and [name.removeprefix("docker.io/") for name in names]
 
 
 class _Identified(Record):
@@ -449,7 +458,7 @@ class ListedImage(_Labelled):
     """An image in a list: its id, names, size in bytes, time of creation (seconds since 1970), and labels."""
 
     id: str = Field(alias="Id")
-    names: list[str] | None = Field(alias="RepoTags", default=None)
+    names: Annotated[list[str] | None, AfterValidator(_short)] = Field(alias="RepoTags", default=None)
     bytes: int = Field(alias="Size", default=0)
     created: float = Field(alias="Created", default=0.0)
 
