@@ -443,9 +443,9 @@ def test_the_files_of_a_build_are_relative_to_the_file_that_names_them(person, t
         ),
         (
             '[hosts.lab]\nengine = "dokcer"',
-            'hosts.lab.engine = "dokcer": expected docker, or the absolute',
+            'hosts.lab.engine = "dokcer": expected docker, podman, or the absolute',
         ),
-        ('[hosts.lab]\nengine = "run/docker.sock"', "expected docker, or the absolute path"),
+        ('[hosts.lab]\nengine = "run/docker.sock"', "expected docker, podman, or the absolute path"),
         ('[hosts.lab]\nsudo = "yes"', 'hosts.lab.sudo = "yes": expected true or false'),
         ('[hosts.lab]\nruntime = "podman"', 'hosts.lab.runtime = "podman"'),
     ],
