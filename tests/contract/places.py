@@ -36,7 +36,7 @@ PLACES = (
     pytest.param("local", marks=pytest.mark.long),  # the toy runs on this machine too
     pytest.param("ssh_native", marks=TESTBED),
     pytest.param("ssh_docker", marks=TESTBED),
-    pytest.param("ssh_podman", marks=TESTBED),
+    pytest.param("ssh_podman", marks=(TESTBED, pytest.mark.long)),  # CI: the rootless one
     pytest.param("ssh_rootless_podman", marks=TESTBED),
     pytest.param("toy"),
     pytest.param("kaggle", marks=TESTBED),
@@ -55,9 +55,9 @@ def _leaving(*names: str) -> tuple[ParameterSet, ...]:
     )
 
 
-HOSTS = _leaving("lambda_native", "ssh_docker")
+HOSTS = _leaving("lambda_native", "ssh_docker", "ssh_podman")
 """The places for a test in which a rented machine and a host of containers behave like any other host behind SSH."""
-OTHER_CLIENTS = _leaving("lambda_native", "ssh_docker", "kaggle")
+OTHER_CLIENTS = _leaving("lambda_native", "ssh_docker", "ssh_podman", "kaggle")
 """The places for a test with a second client. At Kaggle, runs/kaggle/test_kaggle_stopping.py stops a run from another one."""
 
 
