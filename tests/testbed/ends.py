@@ -84,10 +84,14 @@ BAD = [
     ("LR finder: a bar", "LR finder:  5%|#  | 1/20 [00:01<00:09, 4.00it/s, loss=nan]\rLR finder: 10%|#  | 2/20 [00:01<00:09, 4.00it/s, loss=nan]\n", ("doubt", "nan-divergence")),
     ("a demo of dtypes", f"float @ float: ok\nfloat @ bfloat16: {DTYPES}\nhalf @ half: ok\n", ("doubt", "bf16-dtype-mismatch")),
     ("a demo that names the error", f"float @ bfloat16: RuntimeError: {DTYPES}\nhalf @ half: ok\n", ("doubt", "bf16-dtype-mismatch")),
+    ("SIGTERM: Lightning", bars("2.5", "2.4") + "[rank: 0] Received SIGTERM: 15\n" + bars("2.3"), ("doubt", "preempted")),
+    ("SIGTERM: a handler of the script", GOOD + "SIGTERM received, saving a checkpoint\nsaved ckpt.pt\n", ("doubt", "preempted")),
 ]  # fmt: skip
 
 EVAL = "{'eval_loss': '2.1', 'eval_runtime': '1.2', 'eval_samples_per_second': '80', 'epoch': '1'}\n"
 ODD = [
+    ("a server that the script ended", GOOD + "[server] received SIGTERM, shutting down\n{'eval_accuracy': 0.9}\n", None),
+    ("SIGTERM, and the training continued", "Received SIGTERM: 15\n" + GOOD * 2, None),
     ("nothing printed", "", None),
     ("only words", "hello\n", None),
     ("an evaluation only", EVAL, None),

@@ -40,6 +40,10 @@ _PROOF_MOST = 1 << 24
 """The most bytes to search for an exception's chain and warnings: before the exception, and in total."""
 _NO_DOUBT = ("preempted", "ssh-connection-lost")
 """Classes that prove nothing about a command that ended on its own with exit status 0."""
+_ASKED_TO_END = re.compile(
+    r"\b(?:received|caught|got)\b.*\bSIG(?:TERM|HUP)\b|\bSIG(?:TERM|HUP) received\b", re.IGNORECASE
+)
+"""A handler's line about a request to end, as Lightning prints it. After it the step that had begun may be logged."""
 _OF_STACK = re.compile(rb"\s|Traceback \(most recent call last\)|frame #\d|\#\d+ ")
 _SUCCESS = re.compile(rb"(?<!un)success", re.IGNORECASE)
 _EXCEPTION = re.compile(r"\W*(?:[\w.]+\.)?\w+(?:Error|Exception): ")
@@ -74,6 +78,7 @@ _MIN_FLAT, _FLAT_WITHIN, _MIN_FLAT_LOSS = 30, 0.005, 1.0
 """A loss is flat if this many values lie within this share of the largest. A small loss may be flat because all is learnt."""
 _IF_GOOD = "; with exit status 0, the lines after it would count as continued work"
 _LAST_ERROR = "the log ends with this error, although the exit status is 0"
+_CUT_SHORT = "something other than launcher asked the script to end; it left with exit status 0, perhaps before its work was done"
 
 
 class Doubt(NamedTuple):
@@ -144,7 +149,9 @@ def _judge(found: Diagnosis, after: LogFile) -> LogReading:
     """Judge one error of a log by its line and the output after it."""
     text = found.line or ""
     is_exception = bool(_EXCEPTION.match(text))
-    if found.name in _NO_DOUBT or _is_judged_by_value(found) or _is_fallback(found):
+    is_cut_short = found.name == "preempted" and bool(_ASKED_TO_END.search(text))
+    is_no_doubt = found.name in _NO_DOUBT and not is_cut_short
+    if is_no_doubt or _is_judged_by_value(found) or _is_fallback(found):
         return LogReading()
     following = list(filter(_is_text, after.lines()))
     metrics = _metrics_of(after.end(_MAX_BYTES))
@@ -155,9 +162,11 @@ def _judge(found: Diagnosis, after: LogFile) -> LogReading:
         if is_exception or _FAILED.search(text):
             return LogReading(failure=found, number=found.number)
     most = _UNKNOWN_LINES if found.name == "unknown" else END_LINES
-    if len(following) > most or metrics.is_any or any(map(_SUCCESS.search, following)):
+    has_result = metrics.is_any and not (is_cut_short and metrics.is_of_training)
+    if len(following) > most or has_result or any(map(_SUCCESS.search, following)):
         return LogReading()
-    return LogReading(doubt=Doubt(found.name, found.line, _LAST_ERROR), number=found.number)
+    why = _CUT_SHORT if is_cut_short else _LAST_ERROR
+    return LogReading(doubt=Doubt(found.name, found.line, why), number=found.number)
 
 
 def _is_judged_by_value(found: Diagnosis) -> bool:

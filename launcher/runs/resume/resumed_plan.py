@@ -144,13 +144,15 @@ def check_ended(summary: Summary, parent: LocalCopy, request: ResumeRequest) -> 
         )
     if state == State.SUCCEEDED and not request.settings and not request.command:
         ended = parent.state()
+        doubt = evidence.doubt(ended.evidence) if ended is not None else None
         more = f"steps={2 * summary.step}" if summary.step and summary.step > 0 else "steps=…"
         again = f"from its start   {new_launch(parent)}"
         if parent.record.has_checkpoint:
             again = f"train further from its last checkpoint   launch resume {short} --set {more}     {again}"
         elif (own := evidence.own_checkpoint(ended.evidence if ended is not None else None)) is not None:
             again += f"\n  train further from {own.path}, with your script's option that loads it   launch resume {short} -- COMMAND"
-        raise UsageError(f"{parent.run} has succeeded: nothing is left to do\n  {again}")
+        left = f"in doubt, {doubt}" if doubt else "nothing is left to do"
+        raise UsageError(f"{parent.run} has succeeded: {left}\n  {again}")
 
 
 def refuse_moved(client: HostClient, parent: LocalCopy) -> None:

@@ -84,6 +84,11 @@ def test_layers_without_a_gradient_are_a_doubt():
     assert verdict(log) == ("doubt", "not-learning")
 
 
+def test_a_helper_that_a_shell_script_ended_is_no_doubt():
+    """Bash says so of a process that the script itself ended."""
+    assert verdict("loss 0.5\nrun.sh: line 4: 1234 Terminated              python server.py\n") is None
+
+
 STEPS = 30
 UNSCALE = b'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\nValueError: Attempting to unscale FP16 gradients.\n'
 PLAIN = CommandResult(
