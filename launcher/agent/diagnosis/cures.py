@@ -203,6 +203,11 @@ _DATA = (
         "print(dataset.column_names), and name the columns of this dataset",
     ),
     _rule(
+        r"Couldn't find a module script at",
+        "evaluate fetches the code of a metric from Hugging Face, and there is no copy here",
+        "compute it without evaluate, by scikit-learn for example; or keep its script beside yours, as NAME/NAME.py",
+    ),
+    _rule(
         r"KeyError: '[^']+'",
         "the rows of the dataset have no column of this name",
         "rename a column of the data, or name the right one in the program's settings",
@@ -351,6 +356,11 @@ _MEMORY = (
 )
 
 _INSTALLATION = (
+    _rule(
+        r"operator torchvision::nms does not exist",
+        "the installed torchvision was built for another torch",
+        "a torchvision that fits   launch … --with torch --with torchvision …     or an environment without it",
+    ),
     _rule(
         r"with uniform dtype",
         "FSDP needs one dtype for all weights that it flattens together",

@@ -22,7 +22,7 @@ from ..logs.log_scanner import LogScanner
 from ..logs.loss_watch import is_of_sweep
 from .cures import class_of
 from .failures import BY_NAME, FAILURES, HARMLESS, WARNING, FailureClass, Signs, patterns
-from .specific_causes import LAST_LINE, words_of_end, words_of_line
+from .specific_causes import LAST_LINE, OF_LIBRARIES, words_of_end, words_of_line
 
 MAX_CHARS = 500
 PROVABLE = ("fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch")
@@ -315,6 +315,21 @@ def _exceptions(lines: List[str]) -> Iterator[int]:
             yield number
 
 
+_INSTALLED = re.compile(
+    r'\s*File "(?:<frozen|[^"]*[/\\](?:(?:site|dist)-packages[/\\]|lib[/\\]python3|bin[/\\][^/\\".]+"))'
+)
+
+
+def _is_of_libraries(lines: List[str], place: int) -> bool:
+    """Whether an exception ends a traceback all of whose frames are in installed packages."""
+    frames = []
+    while place > 0 and lines[place] != _HEAD:
+        place -= 1
+        if _FRAME.match(lines[place]):
+            frames.append(lines[place])
+    return lines[place] == _HEAD and len(frames) > 1 and all(map(_INSTALLED.match, frames))
+
+
 _CELL = re.compile(
     r"\s*(?:[A-Za-z_][\w.]*\.)?(\w+(?:Error|Exception)) {2,}Traceback \(most recent call last\)"
 )
@@ -496,7 +511,10 @@ def _diagnose(read: LogLines, ended: ProcessEnd) -> Diagnosis:
     log = "\n".join(lines)
     if failure.name in _RECONSIDERED and (better := class_of(near, log)) is not None:
         failure = BY_NAME[better]
-    why, mend = words_of_line(failure.name, line, near, log) or (failure.why, failure.mend)
+    words = words_of_line(failure.name, line, near, log)
+    if words is None and failure.name == "user-code-error" and _is_of_libraries(lines, hit.place):
+        words = OF_LIBRARIES
+    why, mend = words or (failure.why, failure.mend)
     return Diagnosis(failure.name, line, read.numbers[hit.place], why, mend)
 
 
@@ -509,6 +527,7 @@ def _decide(lines: List[str], signs: _Signs, ended: ProcessEnd) -> Optional[_Hit
     ends = signs.ends()
     classified = {hit.place for hit in (*ends, *echoes) if hit.failure.name != "unknown"}
     strays = [hit for hit in _unlisted_exceptions(lines) if hit.place not in classified]
+    causes = _without_notices(lines, causes, strays)
     last_good = max(
         (n for n, line in enumerate(lines) if _PROGRESS.search(line) and not _NAN.search(line)), default=-1
     )
@@ -538,6 +557,20 @@ def _decide(lines: List[str], signs: _Signs, ended: ProcessEnd) -> Optional[_Hit
     if echoes and not is_over:
         return next((hit for hit in echoes if lines[hit.place] != _HEAD), echoes[0])
     return by_end if any(lines) else _Hit(-1, BY_NAME["unknown"])
+
+
+_NOTICE = re.compile(r"(?!\s*\w*Error:).*\bNo module named\b")
+_OF_NO_MODULE = re.compile(r"NameError\b|.*'NoneType'")
+
+
+def _without_notices(lines: List[str], causes: List[_Hit], strays: List[_Hit]) -> List[_Hit]:
+    """Return the causes without notices of missing optional modules, if another mistake ended the script after them."""
+    notices = [hit for hit in causes if _NOTICE.match(lines[hit.place])]
+    ended = set(_last_chain(lines)) if notices else set()
+    mistakes = [
+        hit.place for hit in strays if hit.place in ended and not _OF_NO_MODULE.match(lines[hit.place])
+    ]
+    return [hit for hit in causes if hit not in notices or not any(place > hit.place for place in mistakes)]
 
 
 def _initiating(causes: List[_Hit], strays: List[_Hit], ends: List[_Hit]) -> Optional[_Hit]:

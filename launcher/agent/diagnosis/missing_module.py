@@ -69,6 +69,10 @@ OWN = frozenset(
     )
 )  # fmt: skip
 """Names that people give to their own modules."""
+_NAMESPACES = frozenset(
+    ("azure", "backports", "google", "jaraco", "mpl_toolkits", "nvidia", "opentelemetry", "ruamel")
+)
+"""Modules that several packages share: one may be there without the other."""
 
 
 def words(line: str) -> Optional[Tuple[str, str]]:
@@ -84,6 +88,14 @@ def words(line: str) -> Optional[Tuple[str, str]]:
             "its folder must be the one that the command is started in, or   launch -e PYTHONPATH=FOLDER …",
         )
     name = DISTRIBUTIONS.get(module, module.replace("_", "-"))
+    inner = found[2] if found.re is _MISSING[0] else ""
+    if inner and name is not None and module not in _NAMESPACES:  # else Python names the first module alone
+        return (
+            "the installed '%s' has no module '%s%s': it is newer or older than its caller expects"
+            % (module, module, inner),
+            "a version that has it   launch … --with '%s<…'     the caller's release notes name it; or a newer caller"
+            % name,
+        )
     if name is None:
         return why, "no package index has it: install it on the host, into an environment of your own"
     package = "'%s @ %s'" % (module, name) if name.startswith("git+") else name

@@ -79,6 +79,11 @@ LAST_LINE = CauseText(
     'if the script ended by sys.exit("text"), this line is its text, and says what to fix',
 )
 """The cause and advice for a command whose exit status is that of `sys.exit("text")`."""
+OF_LIBRARIES = CauseText(
+    "the program's arguments, its configuration or its data are wrong, or versions do not fit; no line of the traceback is in your own code",
+    "compare the arguments, the configuration and one row of the data with the program's documentation",
+)
+"""The cause and advice for an exception whose traceback has no line of the user's code."""
 
 
 def words_of_line(name: str, line: str, near: str, log: str) -> Optional[CauseText]:

@@ -223,6 +223,8 @@ WRITTEN = [
     ("pyarrow.lib.ArrowInvalid: JSON parse error: Column(/messages/[]/content) changed from string to array in row 3", "user-code-error", "one type"),
     ("RuntimeError: Cannot find valid samples, check `data/README.md` for the data format.", "user-code-error", "one row"),
     ("ValueError: generation_batch_size (8) must be divisible by num_generations (28).", "user-code-error", "a divisor"),
+    ("FileNotFoundError: Couldn't find a module script at /work/accuracy/accuracy.py. Module 'accuracy' doesn't exist on the Hugging Face Hub either.", "hub-access", "scikit-learn"),
+    ("RuntimeError: operator torchvision::nms does not exist", "missing-dependency", "--with torchvision"),
     ("ValueError: All labels in your dataset are -100. Training losses will be all 0.", "not-learning", "larger max_length"),
     ("torch.AcceleratorError: CUDA error: an illegal memory access was encountered", "illegal-memory-access", "CUDA_LAUNCH_BLOCKING"),
 ]  # fmt: skip

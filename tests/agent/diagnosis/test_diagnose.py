@@ -596,3 +596,27 @@ def test_every_sign_can_be_found():
                 assert phrase == phrase.lower()
                 assert re.compile(pattern)
                 assert not re.search(r"[+*?}]\+", pattern), pattern
+
+
+def test_a_module_that_is_noted_as_missing_is_no_cause_if_another_mistake_ended_the_script():
+    """A library may do without it; a name that was to come from the module may not."""
+    notice = "import error: No module named 'triton'\nINFO: resolved config\n"
+    missing = diagnose(f"{notice}{FRAME}omegaconf.errors.ConfigAttributeError: Missing key rank\n".encode())
+    assert (missing.name, missing.number) == ("user-code-error", 6)
+    for line in (
+        "NameError: name 'triton' is not defined",
+        "AttributeError: 'NoneType' object has no attribute 'jit'",
+    ):
+        assert diagnose(f"{notice}{FRAME}{line}\n".encode()).name == "missing-dependency"
+    assert diagnose(notice.encode(), ProcessEnd(exit=1)).name == "missing-dependency"
+
+
+def test_a_traceback_without_a_line_of_the_script_points_at_arguments_and_data():
+    """As of a program that a package ships. A line of one's own is the one to read."""
+    inside = '  File "/env/lib/python3.11/site-packages/tool/{}.py", line 9, in run\n    run()\n'
+    head = 'Traceback (most recent call last):\n  File "/env/bin/tool", line 7, in <module>\n    main()\n'
+    error = "ValueError: no such stage: sft2\n"
+    shipped = diagnose(f"{head}{inside.format('cli')}{inside.format('data')}{error}".encode())
+    assert (shipped.name, "one row of the data" in shipped.mend) == ("user-code-error", True)
+    own = diagnose(f"{FRAME}{inside.format('data')}{error}".encode())
+    assert (own.name, "your own code" in own.mend) == ("user-code-error", True)

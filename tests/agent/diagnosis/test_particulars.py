@@ -90,9 +90,11 @@ def test_a_line_gets_its_own_words(name, line, mend):
     ("line", "mend"),
     [
         ("ModuleNotFoundError: No module named 'einops'", "launch --with einops …"),
-        ("ModuleNotFoundError: No module named 'einops.layers'", "launch --with einops …"),
+        ("ModuleNotFoundError: No module named 'einops.layers'", "launch … --with 'einops<…'"),
         ("ModuleNotFoundError: No module named 'flash_attn'", "launch --with flash-attn …"),
-        ("ModuleNotFoundError: No module named 'sklearn.metrics'", "launch --with scikit-learn …"),
+        ("ModuleNotFoundError: No module named 'sklearn'", "launch --with scikit-learn …"),
+        ("ModuleNotFoundError: No module named 'sklearn.externals.six'", "launch … --with 'scikit-learn<…'"),
+        ("ModuleNotFoundError: No module named 'google.protobuf'", "launch --with protobuf …"),
         ("ModuleNotFoundError: No module named 'cv2'", "launch --with opencv-python-headless …"),
         ("ModuleNotFoundError: No module named 'PIL'", "launch --with pillow …"),
         ("ModuleNotFoundError: No module named 'yaml'", "launch --with pyyaml …"),
