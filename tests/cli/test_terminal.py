@@ -114,9 +114,7 @@ def hostile(client):
     assert "not sent: link" in done.stderr
     (folder,) = (client.home / ".launch" / "runs").iterdir()
     state = folder / "record" / "0002" / "state.json"
-    state.write_text(
-        json.dumps({**json.loads(state.read_text()), "reason": EVIL, "evidence": {EVIL: EVIL}, "step": EVIL})
-    )
+    state.write_text(json.dumps({**json.loads(state.read_text()), "reason": EVIL, "evidence": {EVIL: EVIL}}))
     plan = json.loads((folder / "control" / "plan.json").read_text())
     plan.update(job=EVIL, profile={**plan["profile"], "title": EVIL})
     (folder / "control" / "plan.json").write_text(json.dumps(plan))
@@ -133,7 +131,7 @@ VERBS = {
     "metrics RUN --json": "evil",
     "ps": "evil",
     "ps --json": "evil",
-    "pull RUN": "1 file was here",
+    "pull RUN": "its name has control characters",
     "ls RUN": "evil",
     "ls RUN --json": "evil",
     "pull RUN --all --json": "checkpoints",

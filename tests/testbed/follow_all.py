@@ -6,19 +6,22 @@ import concurrent.futures
 import json
 import sys
 
+from launcher.backends.registry import backend_of
 from launcher.config.lookup import Lookup
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.runs_folder import runs_folder
 from launcher.runs.follow.sessions import follow_sessions
 from launcher.runs.follow.view import NullView
 from launcher.runs.run_client import over_shared_connection
-from launcher.transport.connecting import open_shared_connection
 
 
 def main() -> None:
     """Follow them; return once all have ended."""
     host, runs = Lookup().host(sys.argv[1]), sys.argv[2:]
-    with open_shared_connection(host) as line, concurrent.futures.ThreadPoolExecutor(len(runs)) as threads:
+    with (
+        backend_of(host).open_shared_connection(host) as line,
+        concurrent.futures.ThreadPoolExecutor(len(runs)) as threads,
+    ):
         followed = [
             threads.submit(
                 follow_sessions,

@@ -4,9 +4,9 @@ import os
 import re
 import signal
 import subprocess
+import sys
 
 import pytest
-from testbed.client import REPOSITORY
 
 ON_RENTED = ("--host", "rented", "--profile", "a100_40gb")
 TRAIN = """
@@ -130,7 +130,7 @@ def test_the_line_for_cron_ends_the_rent_after_its_limit_and_removes_itself(proj
         ("crontab", CRONTAB),
         (
             "launch",
-            f'#!/bin/sh\nexec {REPOSITORY}/.venv/bin/python -c "from launcher.cli import main; main()" "$@"\n',
+            f'#!/bin/sh\nexec {sys.executable} -c "from launcher.cli import main; main()" "$@"\n',
         ),
     ):
         (other / "bin" / name).write_text(text)

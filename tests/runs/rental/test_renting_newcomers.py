@@ -241,7 +241,9 @@ def test_what_a_rent_cost_is_said_where_people_look(project):
     run = project.client.detached(*ON_RENTED, "--", "python3", "train.py", "wait")
     assert re.search(r"rent \$0\.\d\d so far, \$1\.99/h", project.client.ok("ps"))
     said = project.client.ok("stop", "--yes", run)
-    assert re.search(r"(ends the rental|given back): \$0\.\d\d (so far, \$1\.99/h|at most)", said), said
+    assert re.search(
+        r"(then terminates the machine|given back): \$0\.\d\d (so far, \$1\.99/h|at most)", said
+    ), said
     over(project)
     local = project.client.detached("--host", "local", "--", "python3", "train.py")
     assert project.client.summary(local)["rent_cents"] is None
