@@ -109,7 +109,7 @@ def test_a_run_that_is_found_on_its_host_is_reached_by_the_same_agent(client, ve
     if verb == "attach":
         assert any("seen" in line for line in process.stdout)
         process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert process.returncode == 0
     assert (client.project / "agents").read_text() == "1"
 

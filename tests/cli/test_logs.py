@@ -95,5 +95,5 @@ def test_followed_from_its_last_line_the_rest_comes_once(client):
     process = client.start("logs", run, "-n", "1", "-f")
     assert process.stdout.readline() == "old 99\n"
     (client.home / "go").touch()
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=180)
     assert out.splitlines() == [f"new {number}" for number in range(5)]

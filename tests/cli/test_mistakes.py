@@ -256,7 +256,7 @@ def test_an_end_of_something_else_is_not_taken_for_the_end_of_the_input(client):
     """Then nobody knows what was done: it is shown as what it is, and not said to be nothing."""
     client.is_forked, client.program = False, [sys.executable, "-c", ENDS_EARLY]
     process = client.start("hosts")
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 1
     assert "EOFError: of something else" in err
     assert "nothing was done" not in err

@@ -98,7 +98,7 @@ class Terminal:
                 self.said()
         except OSError:  # how Linux says that the other end is closed
             os.close(self._file)
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=180)
         return self._said.decode("utf-8", "replace")
 
 
@@ -407,7 +407,7 @@ def test_a_character_that_is_torn_comes_out_whole(client):
     (client.home / "go1").touch()
     until(lambda: local_copy.read_bytes().endswith(b"\xe2\x82"), "the second half, and the next first one")
     (client.home / "go2").touch()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert out == "first é second € third\n", err
     assert client.ok("logs", run) == out
 
@@ -449,7 +449,7 @@ def test_logs_of_a_live_run_with_several_attempts_are_the_hosts_byte_for_byte(cl
     os.kill(agent("0003"), signal.SIGKILL)
     until(lambda: (lines("0004") or 0) > 50, "the third attempt")
     client.run("stop", "--now", run)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     whole = b"".join(path.read_bytes() for path in sorted(folder.glob("[0-9]*/log.txt"))).decode()
     assert out == whole, err
     assert client.ok("logs", run) == whole
@@ -487,7 +487,7 @@ def test_lines_that_attach_shows_are_whole(client):
     (client.home / "go1").touch()
     until(lambda: local_copy.read_bytes().endswith(b"\xe2\x82"), "the second half, and the next first one")
     (client.home / "go2").touch()
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=180)
     assert out == "first é second € third\nthe reason\n"
 
 

@@ -76,7 +76,7 @@ def test_the_script_unpacks_itself_and_runs_the_agent(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-I", str(path)], env=env, cwd="/", stdout=subprocess.PIPE, text=True
     ) as process:
-        said = json.loads(process.communicate(timeout=60)[0])
+        said = json.loads(process.communicate(timeout=180)[0])
     assert process.returncode == 0
     verb, folder, *places = said["words"]
     assert (verb, places, said["isolated"]) == ("segment", ["/w", "/i"], 1)

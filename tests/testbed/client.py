@@ -86,7 +86,7 @@ class Client:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.01)  # until they have ended; one that another has just started is found then
         for process in self._started:
-            process.wait(timeout=10)
+            process.wait(timeout=180)
             for pipe in (process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
@@ -254,7 +254,7 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-def until(condition: Callable[[], object], what: str, timeout: float = 60, every: float = 0.05) -> object:
+def until(condition: Callable[[], object], what: str, timeout: float = 180, every: float = 0.05) -> object:
     """Wait until a condition holds, checking it `every` so many seconds, and return its value. Fail after `timeout` seconds.
 
     One that takes long to check, as by a command, is checked less often, and half a second later at most: the machine is for what it waits for.

@@ -117,7 +117,7 @@ class LambdaCloud:
 
     def later(self, condition: Callable[[], object], what: str) -> None:
         """Wait until a condition holds; time passes meanwhile, by the simulated clock too."""
-        until(lambda: condition() or self.clock.sleep(PASSES_S), what, timeout=60, every=0.25)
+        until(lambda: condition() or self.clock.sleep(PASSES_S), what, timeout=180, every=0.25)
 
     def ours(self) -> list[str]:
         """Return the ids of instances that live and carry a nonce."""

@@ -43,7 +43,7 @@ def in_terminal(client: Client, *words: str, columns: int, lines: int = 50, **va
         pass
     os.close(ours)
     if process is not None:
-        process.wait(timeout=60)
+        process.wait(timeout=180)
     else:
         os.close(status)
     text = written.decode("utf-8", "replace")

@@ -46,7 +46,7 @@ class Session:
         """End the shell."""
         assert self.shell.stdin is not None
         self.shell.stdin.close()
-        self.shell.wait(timeout=30)
+        self.shell.wait(timeout=180)
 
 
 class Command:

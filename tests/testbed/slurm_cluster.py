@@ -280,7 +280,7 @@ class SlurmCluster:
         self._write_settings()
         for machine in self.machines:
             machine.up()
-        wait_until(self.is_idle, self._log, timeout=30, what="the cluster")
+        wait_until(self.is_idle, self._log, timeout=180, what="the cluster")
 
     def _configure(self, machine: SlurmMachine, key: bytes) -> None:
         etc = machine.folder / "etc"
@@ -452,7 +452,7 @@ class SlurmCluster:
         """Return the state of a job in Slurm's word, such as PENDING."""
         return self.job(job).get("JobState", "")
 
-    def until_state(self, job: str, *states: str, timeout: float = 30) -> dict[str, str]:
+    def until_state(self, job: str, *states: str, timeout: float = 180) -> dict[str, str]:
         """Wait until a job is in one of some states; return what is said of it."""
         until(lambda: self.state(job) in states, f"job {job} to be {' or '.join(states)}", timeout)
         return self.job(job)

@@ -26,4 +26,4 @@ def test_a_clients_commands_end_with_its_test_and_those_of_another_go_on(tmp_pat
     clients[1].end_commands()
     until(lambda: all(map(is_gone, pids[1])), "the end of the others", 10)
     for process in processes:
-        process.communicate(timeout=10)
+        process.communicate(timeout=180)

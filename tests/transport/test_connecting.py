@@ -95,7 +95,7 @@ def test_what_answers_as_no_ssh_server_does_is_told_in_words(client, listener, g
                     visitors.pop().close()
 
     threading.Thread(target=greet, daemon=True).start()
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     for visitor in visitors:
         visitor.close()
     assert process.returncode == 4

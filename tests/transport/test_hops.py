@@ -145,7 +145,7 @@ def test_a_frozen_sshd_behind_a_hop_is_told_and_named(client, machines, way):
     inner.enter("kill", "-STOP", daemon)
     try:
         asked = {name: client.start("probe", "--host", name) for name in ("inner", "far")}
-        said = {name: process.communicate(timeout=60)[1] for name, process in asked.items()}
+        said = {name: process.communicate(timeout=180)[1] for name, process in asked.items()}
     finally:
         inner.enter("kill", "-CONT", daemon)
     assert {name: process.returncode for name, process in asked.items()} == {"inner": 4, "far": 4}

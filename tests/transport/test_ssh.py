@@ -259,7 +259,7 @@ def test_something_else_on_the_port_is_told_within_its_deadline(client, lab):
         with peer:
             peer.sendall(b"220 mail.example.org ESMTP\r\n")
             peer.shutdown(socket.SHUT_WR)
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=180)
     assert process.returncode == 4
     assert "Traceback" not in err
     assert err.startswith("A")

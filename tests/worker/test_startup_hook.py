@@ -161,7 +161,7 @@ def test_once_its_main_thread_has_ended_a_process_leaves_when_it_is_asked(
         until(lambda: catches(process.pid, 45) or catches(process.pid, 46), "the end of the main thread")
         assert catches(process.pid, number)
         process.send_signal(number)
-        process.communicate(timeout=30)
+        process.communicate(timeout=180)
         assert process.returncode == status
     finally:
         process.kill()

@@ -78,7 +78,7 @@ def test_no_agent_starts_once_the_job_is_over(script, answer):
     script.put("squeue", answer)
     script.until_it_waits()
     script.process.send_signal(signal.SIGTERM)
-    assert script.process.wait(timeout=20) != 0
+    assert script.process.wait(timeout=180) != 0
     assert len(script.asked("srun")) == 1, script.said()
 
 
@@ -89,7 +89,7 @@ def test_an_agent_starts_once_the_members_of_the_one_before_have_ended(script):
     assert "--signal=KILL 7.1" in script.asked("scancel")
     script.put("srun", "exit 0")
     script.put("squeue", "echo '7.batch|batch'")
-    assert script.process.wait(timeout=20) == 0
+    assert script.process.wait(timeout=180) == 0
     assert len(script.asked("srun")) == 2
 
 
@@ -98,7 +98,7 @@ def test_nothing_is_asked_before_the_first_agent(script):
     script.put("squeue", SILENT)
     script.put("srun", "exit 0")
     script.start()
-    assert script.process.wait(timeout=20) == 0
+    assert script.process.wait(timeout=180) == 0
     assert (len(script.asked("srun")), script.asked("squeue")) == (1, [])
 
 
@@ -109,7 +109,7 @@ def test_a_wish_to_stop_ends_the_wait_for_members(script, answer):
     script.until_it_waits()
     script.run.write_wish("stop")
     script.process.send_signal(signal.SIGUSR1)
-    assert script.process.wait(timeout=10) == 0
+    assert script.process.wait(timeout=180) == 0
     assert len(script.asked("srun")) == 1
 
 
@@ -121,7 +121,7 @@ def test_a_job_whose_time_is_nearly_up_while_members_are_left_is_started_again(s
     until(lambda: "requeue 7" in script.asked("scontrol"), "the requeue")
     assert script.process.poll() is None  # one that ended early would count as failed
     script.process.send_signal(signal.SIGTERM)
-    assert script.process.wait(timeout=20) != 0
+    assert script.process.wait(timeout=180) != 0
     assert len(script.asked("srun")) == 1
 
 
@@ -131,7 +131,7 @@ def test_what_the_last_agent_said_is_no_argument_of_the_next_one(script):
     dies_once = f"test -e {script.folder}/died && exec printenv LAUNCH_SEEN; touch {script.folder}/died"
     script.put("srun", f"{dies_once}; echo hunter2 >&2; exit 9")
     script.start()
-    assert script.process.wait(timeout=20) == 0
+    assert script.process.wait(timeout=180) == 0
     first, second = script.asked("srun")
     assert first == second
     seen = json.loads(script.said().splitlines()[-1])
@@ -143,7 +143,7 @@ def test_a_job_that_starts_again_has_not_ended(script):
     Path(script.run.slurm_end).write_text('{"version":1,"job":"7","state":"CANCELLED"}')
     script.put("srun", "exit 0")
     script.start()
-    assert script.process.wait(timeout=20) == 0
+    assert script.process.wait(timeout=180) == 0
     assert not Path(script.run.slurm_end).exists()
 
 
@@ -152,7 +152,7 @@ def ended_on_wrong_cards(script):
     cards = {"names": ["NVIDIA A100"], "memory_mib": None, "count": 1, "title": "A100"}
     Path(script.run.plan).write_text(json.dumps({"nodes": ["node1"], "slurm": {"cards": [cards]}}))
     script.start()
-    assert script.process.wait(timeout=20) == 0
+    assert script.process.wait(timeout=180) == 0
     assert script.asked("srun") == []
     evidence = script.run.last().read_state()["evidence"]
     assert evidence["class"] == "wrong-card"
@@ -181,7 +181,7 @@ def test_a_node_without_a_card_is_left_out_or_the_run_trains_without_one(script)
 def orphan(token):
     """Start a process with a token whose parent ends at once; return its pid."""
     env = {**os.environ, token_processes.OF_RUN: token}
-    words = ["sh", "-c", "sleep 60 >/dev/null & echo $!"]
+    words = ["sh", "-c", "sleep 600 >/dev/null & echo $!"]
     return int(subprocess.run(words, env=env, stdout=subprocess.PIPE, check=True).stdout)
 
 
@@ -193,7 +193,7 @@ def test_what_an_earlier_start_of_the_job_has_left_on_its_node_is_ended_first(sc
         script.put("srun", f"grep -q sleep /proc/{ours}/cmdline && exit 9; exit 0")
         script.start()
         until(lambda: is_gone(ours), "the end of the orphan")
-        assert script.process.wait(timeout=20) == 0
+        assert script.process.wait(timeout=180) == 0
         assert not is_gone(other)
         assert f"of an earlier start of the job on this node: pid {ours}\n" in script.said()
     finally:

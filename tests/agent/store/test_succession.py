@@ -284,7 +284,7 @@ def test_an_agent_started_for_a_run_that_lives_on_another_machine_makes_nothing(
     first = toy.start()
     until(lambda: steps(toy), "a step")
     second = second_agent(toy, elsewhere)
-    _, said = second.communicate(timeout=60)
+    _, said = second.communicate(timeout=180)
     assert "waiting for 70 s of silence" in said
     assert "the run is alive elsewhere: nothing to do" in said
     assert (second.returncode, toy.run.numbers()) == (0, [1, 2])
@@ -311,7 +311,7 @@ def test_a_frozen_machine_that_comes_back_finds_its_run_gone_on_and_no_step_coun
     assert first.wait(30) == 0
     assert time.monotonic() - began < 5
     assert toy.record(2)["reason"] == "superseded"
-    second.communicate(timeout=60)
+    second.communicate(timeout=180)
     assert second.returncode == 0
     assert toy.state()["state"] == "succeeded"
     taken = [line["step"] for line in toy.ledger() if line.get("attempt") == 2 and "step" in line]

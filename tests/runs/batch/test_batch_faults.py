@@ -39,7 +39,7 @@ def cut_off(made, host):
     """Launch an item, and kill its worker before it has put on record that the run is there."""
     file = made.write(made.items(1, steps=4), host=host)
     made.dying(2, "before")
-    made.client.start("batch", file).communicate(timeout=60)
+    made.client.start("batch", file).communicate(timeout=180)
     made.living()
 
 
@@ -61,10 +61,10 @@ def test_a_damaged_queue_is_said_to_be_and_an_older_copy_begins_nothing_twice(ma
     """Nothing is begun as long as it is damaged."""
     file = made.write(made.items(2, steps=4), host="local")
     made.dying(1, "before")
-    made.client.start("batch", file).communicate(timeout=60)
+    made.client.start("batch", file).communicate(timeout=180)
     shutil.copy(queue_of(made), made.folder / "copy")
     made.dying(2, "before")
-    made.client.start("batch", "resume").communicate(timeout=60)
+    made.client.start("batch", "resume").communicate(timeout=180)
     made.living()
     for log in queue_of(made).parent.glob("queue.sqlite-*"):
         log.unlink()
@@ -117,7 +117,7 @@ def test_a_full_disk_of_the_client_is_told_and_begins_nothing_twice(made, small_
     fill = ["dd", "if=/dev/zero", f"of={small_disk / 'fill'}"]
     subprocess.run(fill, capture_output=True, check=False)
     made.go_on()
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 1
     assert "no space left" in err
     assert "Traceback" not in err
@@ -167,8 +167,8 @@ def test_a_stopped_worker_keeps_its_batch_and_goes_on(made):
     assert made.noted("begin") == {"i1": 1}
     process.send_signal(signal.SIGCONT)
     made.go_on()
-    process.communicate(timeout=60)
-    second.communicate(timeout=60)
+    process.communicate(timeout=180)
+    second.communicate(timeout=180)
     made.living()
     assert [row["state"] for row in made.rows().values()] == ["succeeded", "dropped"]
     assert made.noted("begin") == made.noted("end") == {"i1": 1}
@@ -179,7 +179,7 @@ def test_a_clock_that_jumps_back_changes_nothing(made):
     """Between two commands, by a week."""
     file = made.write(made.items(3, steps=8, pause=0.1), host=["A", "local"])
     made.dying(4, "before")
-    made.client.start("batch", file).communicate(timeout=60)
+    made.client.start("batch", file).communicate(timeout=180)
     made.client.is_forked, made.client.program = False, [sys.executable, "-c", A_WEEK_AGO]
     done = made.client.run("batch", "resume")
     assert done.returncode == 0, done.stderr + done.stdout
@@ -252,7 +252,7 @@ def test_a_batch_whose_runs_go_on_is_not_removed(made):
     done = made.client.run("batch", "rm", "--yes")
     assert (done.returncode, f"process {process.pid} on " in done.stderr) == (2, True)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     done = made.client.run("batch", "rm", "--yes")
     assert (done.returncode, "1 of its items have not ended" in done.stderr) == (2, True)
     made.go_on()

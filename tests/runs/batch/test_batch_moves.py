@@ -19,7 +19,7 @@ def test_a_run_that_is_moved_leaves_its_batch(client, ssh_host):
         (run,) = two.runs_on("A")
         client.ok("recover", run, "--host", "local")
         ((child, _),) = two.runs_on("local").items()
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=180)
         assert process.returncode == 1, said
         again = client.run("batch", "resume", "--failed")
         assert again.returncode == 1

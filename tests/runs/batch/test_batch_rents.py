@@ -80,7 +80,7 @@ def test_a_disk_that_is_full_as_the_batch_is_left_leaves_each_machine_to_a_proce
     made.client.is_forked, made.client.program = False, [sys.executable, "-c", BAD_DISK]
     process = made.client.start("batch", made.write(items, max_cost=40, max_parallel=3), "--yes")
     until(lambda: made.noted("begin").total() == 3, "the items", timeout=90)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=180)
     made.living()
     assert process.returncode == 1
     assert "no space left" in said
@@ -92,7 +92,7 @@ def test_a_keeper_that_is_killed_while_a_batch_follows_its_run_leaves_the_rent_t
     """The batch was left, and resumed elsewhere; the process that its first command had left is killed then."""
     process = begun(made)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     (keeper,) = lambda_cloud.keepers()
     process = made.client.start("batch", "resume")
     log = made.client.runs / "batches" / "sweep" / "batch.log"
@@ -101,7 +101,7 @@ def test_a_keeper_that_is_killed_while_a_batch_follows_its_run_leaves_the_rent_t
     until(lambda: lambda_cloud.keepers() == [process.pid], "the worker's hold on the machine")
     assert keeper != process.pid
     made.go_on()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 0, out + err
     assert lambda_cloud.ours() == []
 
@@ -115,7 +115,7 @@ def test_what_is_left_while_it_boots_is_named(made, lambda_cloud):
         process.send_signal(signal.SIGINT)
         assert "waits for 1 launch on the way" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=180)
     assert (
         "i1: its rented machine is still billed, and no process will terminate it   launch reconcile" in said
     )
@@ -361,7 +361,7 @@ def test_an_item_that_waits_for_kept_machines_says_so(made, lambda_cloud):
     process = made.client.start("batch", made.write(items, max_cost=16), "--max-parallel", "1", "--yes")
     until(lambda: made.noted("end").total() == 1, "the first item", timeout=90)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     process = made.client.start("batch", "resume", "--max-cost", "8.5", "--yes")
     until(
         lambda: (

@@ -25,7 +25,7 @@ def test_a_batch_of_one_waits_for_a_person_where_launch_gives_up(client, ssh_hos
         until(lambda: made.rows()["i1"]["step"] == 1, "its first step")
         known.write_text(f"[127.0.0.1]:{ssh_host.port} {OTHER_KEY}\n")
         ssh_host.cut()
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=180)
         assert process.returncode == 5, said
         row = made.rows()["i1"]
         assert "key" in row["why"]

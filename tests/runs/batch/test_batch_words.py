@@ -55,11 +55,11 @@ def test_ctrl_c_leaves_a_batch_that_another_process_works(made):
     second = made.client.start("batch", "resume")
     second.stderr.readline()
     second.send_signal(signal.SIGINT)
-    out, err = second.communicate(timeout=30)
+    out, err = second.communicate(timeout=180)
     assert second.returncode == 0, out + err
     assert f"process {first.pid} on" in err
     made.go_on()
-    first.communicate(timeout=60)
+    first.communicate(timeout=180)
     assert first.returncode == 0
     made.judge(["i1", "i2"])
 
@@ -83,7 +83,7 @@ def test_ctrl_c_before_anything_is_begun_says_what_it_leaves(made):
     file = made.write(made.items(2), host="local")
     program, made.client.program = made.client.program, [sys.executable, "-c", INTERRUPTED]
     process = made.client.start("batch", file)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     made.client.program = program
     assert process.returncode == 130, err
     assert "sweep: 2 items: 2 queued" in err
@@ -152,7 +152,7 @@ def test_failed_is_queued_again_by_the_process_that_works_the_batch(made):
     until(lambda: made.noted("begin")["i1"] == 1 and made.rows()["i1"]["state"] == "queued", "its place")
     made.go_on()
     for process in (first, second):
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
         assert process.returncode == 1, out + err
     assert made.noted("begin") == {"i1": 2, "i2": 1, "i3": 1}
 
@@ -227,7 +227,7 @@ def test_limits_are_not_changed_under_a_process_that_works_the_batch(made):
         in done.stderr
     )
     os.kill(process.pid, signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert process.returncode == 143
     made.go_on()
     assert made.client.run("batch", "resume", "--max-parallel", "3").returncode == 0
@@ -273,7 +273,7 @@ def test_a_follower_says_what_the_batch_came_to(made):
     made.go_on()
     ends = []
     for process in (first, second):
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=180)
         assert process.returncode == 0, err
         ends.append(err[err.index("sweep: 2 items: ") :])
     assert ends[0] == ends[1]

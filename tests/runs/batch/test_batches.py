@@ -43,7 +43,7 @@ def test_a_worker_that_is_killed_at_any_transition_begins_each_item_once(
     file = made.write(made.items(count, steps=4, pause=0.1), host=hosts)
     made.dying(transition, when)
     process = made.client.start("batch", file)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert process.returncode == -signal.SIGKILL
     made.living()
     done = made.client.run("batch", "resume")
@@ -71,7 +71,7 @@ def test_ctrl_c_leaves_what_runs_and_names_the_command_that_goes_on(made):
     until(lambda: made.noted("begin").total() == 1, "the first item")
     until(lambda: made.rows()["i1"]["step"], "its first step")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 0, out + err
     assert "launch batch resume sweep" in err
     assert [row["state"] for row in made.rows().values()] == ["running", "queued", "queued"]
@@ -89,7 +89,7 @@ def test_a_host_that_nobody_reaches_delays_only_its_own_items(made):
     process = made.client.start("batch", file)
     until(lambda: made.noted("end").total() == 2, "the items that can run elsewhere")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     row = made.rows()["i3"]
     assert (row["state"], row["run"]) == ("queued", None)
 
@@ -133,7 +133,7 @@ def test_stop_ends_what_is_queued_then_the_runs(made):
     assert "launch batch resume sweep --failed" in done.stdout
     said = made.client.ok("batch", "status")
     assert ("1 stopped, 2 dropped" in said, "runs it" in said) == (True, False)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert made.noted("begin") == {"i1": 1}
     assert made.noted("end") == {}
     assert [row["state"] for row in made.rows().values()] == ["stopped", "dropped", "dropped"]

@@ -216,7 +216,7 @@ def test_who_leaves_a_batch_hears_who_ends_its_rents(made, lambda_cloud):
     until(lambda: made.noted("begin").total() == 1, "the item", timeout=90)
     until(lambda: made.rows()["i1"]["state"] == "running", "the transition")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 0, out + err
     assert "downloads its files, then terminates the machine" in err
     (rental,) = lambda_cloud.rentals()

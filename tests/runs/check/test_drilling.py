@@ -93,7 +93,7 @@ def test_an_interrupted_drill_leaves_nothing(client, number):
     until(lambda: list(client.home.glob(".launch/cache/drill-*/ledger.jsonl")), "the training")
     time.sleep(1.0)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 128 + number, out + err
     assert "Traceback" not in err
     assert "interrupted after 0 faults: the begun run was removed" in err

@@ -218,7 +218,7 @@ def test_interrupted_it_leaves_nothing(project, number, at):
     runs = project.client.home / ".launch" / "runs"
     until(lambda: waits.exists() if at != "start" else runs.exists() and any(runs.iterdir()), "the moment")
     os.kill(client.pid, number)
-    out, err = client.communicate(timeout=60)
+    out, err = client.communicate(timeout=180)
     assert client.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[number], err
     assert "Traceback" not in err
     assert out == ""
@@ -238,7 +238,7 @@ def test_a_second_interrupt_does_not_leave_the_card_held(project):
         os.kill(client.pid, signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             client.wait(0.1)
-    client.communicate(timeout=60)
+    client.communicate(timeout=180)
     project.check_nothing_left()
 
 

@@ -155,7 +155,7 @@ def test_a_follower_that_detaches_leaves_whole_checkpoints_only(client):
     follower = client.start("--set", "checkpoints=pull", *words)
     until(lambda: list(client.runs.glob("*/.parts/*")), "the first bytes of a checkpoint")
     follower.send_signal(signal.SIGINT)
-    out, err = follower.communicate(timeout=60)
+    out, err = follower.communicate(timeout=180)
     assert follower.returncode == 0, out + err
     for folder in client.runs.glob("*/checkpoints/step-*"):
         manifest = folder / "manifest.json"

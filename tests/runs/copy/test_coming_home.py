@@ -470,7 +470,7 @@ def test_files_come_while_the_run_goes_on(client):
     until(lambda: (client.runs / run / "outputs" / "early").exists(), "the finished file")
     assert process.poll() is None
     gate.touch()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 0, out + err
     assert sorted(os.listdir(client.runs / run / "outputs")) == ["early", "late"]
 
@@ -482,7 +482,7 @@ def test_ctrl_c_while_files_come_home_leaves_what_came_and_says_how_to_go_on(cli
     process = client.start("--", "python", "train.py")
     until(lambda: list(client.runs.glob("*/.parts/*")), "the transfer", every=0.002)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 0, out + err
     assert "Traceback" not in err
     (run,) = (path.name for path in client.runs.glob("[0-9]*"))

@@ -157,7 +157,7 @@ def test_it_ends_with_whoever_listens_to_it(client, place, how, request):
                 lab.cut()
             else:
                 process.send_signal(signal.SIGINT if how == "ctrl-c" else signal.SIGKILL)
-            _, said = process.communicate(timeout=60)
+            _, said = process.communicate(timeout=180)
         finally:
             process.kill()
     assert process.returncode == {"ctrl-c": 130, "killed": -9, "cut": 4}[how]
@@ -176,7 +176,7 @@ def test_it_ends_though_the_agent_that_started_it_is_killed(client, ended):
         until(lambda: len(marked(mark)) == 3, "the command, its child and the orphan")
         (agent,) = serving(root)
         os.kill(agent, signal.SIGKILL)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=180)
     assert process.returncode == 4
     assert "Traceback" not in said
     until(lambda: marked(mark) == [], "the end of the command and its children")
@@ -212,7 +212,7 @@ def test_a_terminal_sees_no_escapes(client, ended):
             said += piece
     except OSError:  # how Linux says that the other end is closed
         os.close(ours)
-    assert (process.wait(timeout=60), said.decode()) == (0, "red größe\r\n")
+    assert (process.wait(timeout=180), said.decode()) == (0, "red größe\r\n")
 
 
 def test_a_run_of_another_host_or_without_code_is_refused(client, ended):

@@ -60,7 +60,7 @@ class Heard:
 
     def end(self):
         """Wait for its end; return its exit code and all that it said."""
-        self.process.wait(timeout=60)
+        self.process.wait(timeout=180)
         self._thread.join()
         return self.process.returncode, self.text + self.process.stdout.read()
 
@@ -189,7 +189,7 @@ def test_two_who_pull_one_run_at_once_both_have_all_of_it(client):
     until(lambda: second.poll() is not None or waits_for_a_lock(second.pid), "the second to end or to wait")
     first.send_signal(signal.SIGCONT)
     for process, came in ((first, "3 files, 60.0 MB"), (second, "3 files were here")):
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
         assert process.returncode == 0, out + err
         assert came in err
     assert sums(client.runs / run / "artifacts", "*") == sums(there(client, run) / "work" / "artifacts", "*")
@@ -205,7 +205,7 @@ def test_an_artifact_that_the_host_cannot_read_is_named_and_the_others_come_home
     )
     client.script(JOB.format(steps=1), "x.toml")
     process = client.start("--host", "A", "--job", "x.toml")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     (run,) = (path.name for path in client.runs.glob("[0-9]*"))
     assert process.returncode == 0, out + err
     assert "secret (Permission denied)" in err
@@ -225,7 +225,7 @@ def test_a_full_disk_here_ends_no_run_and_is_not_taken_for_a_lost_link(client, s
     client.script(MAKES.format(sizes={"large": 8_000_000}))
     client.script(JOB.format(steps=1), "x.toml")
     process = client.start("--job", "x.toml")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 0, out + err
     (run,) = (path.name for path in small_disk.glob("[0-9]*"))
     assert "no room in" in err

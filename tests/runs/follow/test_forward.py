@@ -94,7 +94,7 @@ def test_a_server_is_started_reached_and_ended(client, place):
                 answer_to(data) for data in pieces
             ]
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=180)
     assert process.returncode == 130
     assert "Traceback" not in said
     for port in (here, there):
@@ -115,7 +115,7 @@ def test_nobody_listens_yet(client, place):
             assert ask(port, b"y") == answer_to(b"y")
             server.kill()
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=180) == 0
     assert client.run("forward", "last", "0").returncode == 2
     assert client.run("forward", "last", "1:99999").returncode == 2
     with socket.create_server(("127.0.0.1", here)):
@@ -132,7 +132,7 @@ def test_the_same_port_of_the_same_machine_is_not_carried_in_a_circle(client, pl
         assert process.stdout.readline() == "listens\n", process.stderr.read()
         assert ask(there, b"once") == answer_to(b"once")
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
+        assert process.wait(timeout=180) == 130
     if place == "local":
         said = json.loads(client.ok("forward", "last", str(there), "--json"))
         assert {**said, "run": ""} == {
@@ -163,7 +163,7 @@ def test_all_is_carried_on_one_connection_which_is_made_again(client, lab):
             lab.cut()
             assert ask(port, b"again") == answer_to(b"again")
             process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=60) == 0
+            assert process.wait(timeout=180) == 0
         with forwarded(client, "last", str(there)) as (process, port):
             assert port != there
             taken = f"port {there} of this machine is taken: port {port} is used   "

@@ -55,7 +55,7 @@ def test_stop_deletes_the_kernel_and_keeps_what_was_printed(kaggle_account):
     assert "it was deleted to stop it" in said
     assert session.status == "CANCEL_ACKNOWLEDGED"
     assert account.kernels() == []
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 1, out + err
     assert "stopped" in out + err
     assert [*account.run_dir(run).glob("record/*/events.jsonl")]

@@ -50,7 +50,7 @@ def test_a_link_is_called_back_only_once_the_service_has_answered(kaggle_account
         assert line, said
         said += line
     process.send_signal(signal.SIGINT)
-    said += process.communicate(timeout=60)[1]
+    said += process.communicate(timeout=180)[1]
     assert "the link is back" not in said
     assert _tries(said) == sorted({*_tries(said)}), said
     assert "continues to the end of its session" in said

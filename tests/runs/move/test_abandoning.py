@@ -206,7 +206,7 @@ def test_of_two_who_abandon_a_run_at_once_one_begins_its_child(two, ssh_host):
     run = pulled(two)
     with ssh_host.away():
         both = [client.start("recover", run, "--host", "local", "--abandon") for _ in range(2)]
-        said = [process.communicate(timeout=60)[1] for process in both]
+        said = [process.communicate(timeout=180)[1] for process in both]
         codes = sorted(process.returncode for process in both)
         assert (codes[0], codes[1] in (0, 1)) == (0, True), said
         assert len(two.runs_on("local")) == 1

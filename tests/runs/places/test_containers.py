@@ -391,7 +391,7 @@ def test_a_port_in_the_container_is_reached(client, box):
         asks = "import socket; print(socket.socket().connect_ex(('127.0.0.1', 8765)))"
         assert box.machine.ssh("python3", "-c", asks) == f"{errno.ECONNREFUSED}\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
+        assert process.wait(timeout=180) == 130
     until(lambda: " relay " not in box.docker("top", f"launch-{run}"), "the end of the relays")
     client.ok("stop", "--now", run)
     done = client.run("forward", run, "8765")
@@ -492,7 +492,7 @@ def test_a_client_that_dies_before_the_start_leaves_a_run_that_attach_starts(cli
         running_attempt(client, run, 1)
         more_steps(box, run, 4)
         enough(box, run)
-        out, err = follower.communicate(timeout=60)
+        out, err = follower.communicate(timeout=180)
         assert follower.returncode == 0, out + err
 
 
@@ -505,7 +505,7 @@ def test_a_link_that_dies_in_the_start_says_that_the_run_may_have_begun(client, 
         process = client.start("--host", "dock", "--job", "./job.toml")
         until(between.is_asked.is_set, "the start")
         box.machine.cut()
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=180)
         assert "Traceback" not in err, err
         assert process.returncode == 4
         (run,) = box.machine.ssh("ls", ".launch/runs").split()
@@ -527,7 +527,7 @@ def test_of_two_attaches_at_once_one_starts_the_run(client, box):
     more_steps(box, run, 4)
     enough(box, run)
     for follower in followers:
-        out, err = follower.communicate(timeout=60)
+        out, err = follower.communicate(timeout=180)
         assert follower.returncode == 0, out + err
     kinds = [
         json.loads(line)["kind"]
@@ -658,7 +658,7 @@ def test_attach_makes_the_image_again_when_it_was_pruned(client, box):
     assert box.docker("images", "-q", image)
     more_steps(box, run, 4)
     enough(box, run)
-    out, err = follower.communicate(timeout=60)
+    out, err = follower.communicate(timeout=180)
     assert follower.returncode == 0, out + err
     earlier, later = _steps_by_attempt(box, run)
     assert later[0] % 5 == 1

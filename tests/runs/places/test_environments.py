@@ -161,7 +161,7 @@ def test_two_launches_at_once_make_one_and_show_no_password(client, box, stock):
         asked = ("find", "/dev/shm", "-user", box.user, "-name", "pip_conf", "-printf", "%m")
         assert box.ssh(*asked, check=False) == "600"  # find fails if another test's folder goes meanwhile
         index.gate.set()
-        told = [process.communicate(timeout=60) for process in pair]
+        told = [process.communicate(timeout=180) for process in pair]
     finally:
         index.down()
     assert [process.returncode for process in pair] == [0, 0], told
@@ -191,7 +191,7 @@ def test_whoever_dies_while_it_is_made_leaves_nothing_half_made(client, box, ind
             box.ssh("kill", "-KILL", serve)
         else:
             os.kill(process.pid, getattr(signal, who))
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=180)
         assert "Traceback" not in err, err
         assert process.returncode == code, out + err
         until(lambda: not making(box), "pip's end")
@@ -276,7 +276,7 @@ def test_a_full_disk_is_told_and_the_next_launch_works(client, box, index, small
     used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
     subprocess.run(["mount", "-o", f"remount,size={used + 4096}", small_disk], check=True)
     index.gate.set()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 4, out + err
     assert "No space left on device" in err
     assert "set root = " in err

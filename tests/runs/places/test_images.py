@@ -159,7 +159,7 @@ def leave_in_a_build(client, engine, index, kind):
     process = client.start(*LAUNCH)
     until(lambda: running(engine, "pip install"), "pip in the build")
     os.kill(process.pid, kind)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=180)
     assert "Traceback" not in err, err
     assert process.returncode == (130 if kind == signal.SIGINT else -signal.SIGKILL), out + err
 
@@ -171,7 +171,7 @@ def test_a_link_that_dies_in_a_build_ends_the_build(client, box, index):
     process = client.start(*LAUNCH)
     until(lambda: running(box, "pip install"), "pip in the build")
     box.machine.cut()
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 4
     assert "Traceback" not in err, err
     assert "the connection" in err
@@ -606,7 +606,7 @@ def test_no_secret_of_a_build_or_a_run_is_left_anywhere(client, box, small_wheel
         holding = box.machine.ssh("grep", "-rlF", "-D", "skip", token, f".launch/runs/{run}").split()
         assert holding == [f".launch/runs/{run}/record/secrets.env"]
         box.machine.ssh("touch", f".launch/runs/{run}/work/code/go")
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=180)
         assert process.returncode == 0, out + err
     finally:
         index.down()

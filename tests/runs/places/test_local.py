@@ -248,7 +248,7 @@ def test_ctrl_c_detaches_and_says_how_to_come_back(aware):
     run = until(lambda: next((path.name for path in aware.runs.glob("[0-9]*")), None), "the mirror")
     until(step_reached(aware, run, 3), "three steps")
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=180)
     assert process.returncode == 0
     assert "launch attach" in err
     assert "launch stop" in err
@@ -405,7 +405,7 @@ def test_a_launch_interrupted_before_it_began_leaves_nothing(client):
     runs = client.home / ".launch" / "runs"
     until(lambda: runs.exists() and any(runs.iterdir()), "the run's folder")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 130, out + err
     until(lambda: not any(runs.iterdir()), "the half-made run to be removed")
     assert not list(client.runs.glob("[0-9]*"))

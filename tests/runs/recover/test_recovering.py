@@ -285,7 +285,7 @@ def test_a_run_that_needs_nothing_an_ended_and_an_unknown_one_are_told_apart(cli
     client.ok("ps")
     client.ok("logs", run)
     follower.send_signal(signal.SIGINT)
-    follower.communicate(timeout=60)
+    follower.communicate(timeout=180)
     folders = sorted(path.name for path in (folder_of(client, run) / "record").glob("[0-9]*"))
     assert folders == ["0001", "0002"]
     (client.home / "go").touch()

@@ -506,7 +506,7 @@ def test_ctrl_c_before_the_new_run_began_leaves_nothing(succeeded):
     process = aware.start("resume", run, "--set", "steps=20")
     until(lambda: len(list(roots(aware).iterdir())) == 2, "the new run's folder")
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 130, out + err
     (folder / "large").unlink()
     until(lambda: [path.name for path in roots(aware).iterdir()] == [run], "the half-made run to be removed")

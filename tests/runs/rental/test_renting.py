@@ -61,7 +61,7 @@ def test_the_host_key_of_user_data_serves_for_the_first_contact_only(project):
     assert known[2] not in call["body"]["user_data"]
     assert machine.served_host_keys() == {known[2]}
     project.go()
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert process.returncode == 0
 
 
@@ -87,7 +87,7 @@ def test_no_byte_of_the_key_is_anywhere(project):
         folder = Path(f"/proc/{project.instances.newest.pid}/root/run")  # the others stay when it dies
         assert not [one for one in folder.rglob("*") if one.is_file() and key.encode() in one.read_bytes()]
         process.send_signal(signal.SIGINT)  # to a keeper
-        said = "".join(process.communicate(timeout=60))
+        said = "".join(process.communicate(timeout=180))
         said += project.client.seen("hosts") + project.client.seen("reconcile", "--verbose")
         project.go()
         project.until_gone()
@@ -138,7 +138,7 @@ def test_ctrl_c_detaches_to_a_keeper(project):
     """The run goes on, and its rent ends without the client that was interrupted."""
     process = project.started("--", "python3", "train.py", "wait")
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=180)
     assert process.returncode == 0, said
     assert "downloads its files, then terminates the machine" in said
     (rental,) = project.rentals()
@@ -393,7 +393,7 @@ def test_ctrl_c_before_the_run_began(project, call):
 
     project.service.after = interrupt
     process = project.client.start(*ON_RENTED, "--", "python3", "train.py")
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=180)
     assert process.returncode == 130, said
     assert "Traceback" not in said
     assert re.search(r"\$0\.\d\d", said), said
@@ -413,7 +413,7 @@ def test_ctrl_c_while_the_launch_waits_for_its_turn(project):
         assert any("waits at least 12 s" in line for line in lines)
         until(project.rentals, "the record of the launch to come")
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=180)
     assert (process.returncode, "nothing was rented" in said) == (130, True), said
     assert "launch reconcile" not in said
     assert project.service.of("launch") == []

@@ -217,7 +217,7 @@ def test_a_keeper_that_cannot_be_started_is_said(project):
     (rental,) = project.rentals()
     (project.ledger.place(rental.nonce) / "keeper.log").mkdir()
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=180)
     assert "Traceback" not in said
     assert process.returncode == 4
     assert re.search(r"still rented: \$0\.\d\d so far", said), said
@@ -335,7 +335,7 @@ def test_a_project_file_that_breaks_while_its_run_goes_on(project):
     process = project.started("--", "python3", "train.py", "wait")
     (project.client.project / "launch.toml").write_text("[hosts\n")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     project.go()
     project.until_gone()
     (rental,) = project.rentals()
@@ -372,7 +372,7 @@ def test_a_terminal_that_is_closed_leaves_a_keeper(project):
     """SIGHUP is as Ctrl-C; before the run began what was rented is ended."""
     process = project.started("--", "python3", "train.py", "wait")
     process.send_signal(signal.SIGHUP)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     (rental,) = project.rentals()
     assert project.ledger.is_held(rental.nonce)
     project.go()
@@ -387,7 +387,7 @@ def test_a_terminal_that_is_closed_leaves_a_keeper(project):
 
     project.service.after = hang_up
     process = project.client.start(*ON_RENTED, "--", "python3", "train.py")
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     assert project.ours() == []
 
 
@@ -404,7 +404,7 @@ def test_a_reader_that_goes_away_while_it_boots_leaves_no_machine(project):
     project.service.after = close
     with process.stdout as out:
         out.read()
-    process.wait(timeout=60)
+    process.wait(timeout=180)
     assert closed
     assert project.ours() == []
     assert not [rental for rental in project.rentals() if rental.is_open]
@@ -498,7 +498,7 @@ def test_a_launch_that_made_nothing_is_said_to_have_made_nothing(project):
 
     project.service.before = kill
     process = project.client.start(*ON_RENTED, "--", "python3", "train.py")
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     project.service.before = lambda _line: None
     assert "nothing or $" in project.client.run("reconcile", "--dry-run").stdout
     done = project.client.run("reconcile")
@@ -550,7 +550,7 @@ def test_an_orphan_costs_something_before_it_is_ended_too(project):
 
     project.service.after = kill
     process = project.client.start(*ON_RENTED, "--", "python3", "train.py")
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     project.service.after = lambda _line: None
     project.clock.sleep(600)
     (one,) = project.ours()

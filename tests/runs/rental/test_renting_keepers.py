@@ -130,7 +130,7 @@ from pathlib import Path
 from launcher.rental.ledger import RentalLedger
 lock = RentalLedger(Path(sys.argv[1])).ask_for(sys.argv[2])
 print(lock is not None, flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -370,7 +370,7 @@ print("last", flush=True)
     seen = [first.stdout.readline().strip() for _ in range(5)]
     assert seen == [f"early {number}" for number in range(5)]
     first.send_signal(signal.SIGINT)
-    out, said = first.communicate(timeout=60)
+    out, said = first.communicate(timeout=180)
     assert (first.returncode, out) == (0, ""), said
     project.instances.newest.enter("touch", "/home/ubuntu/first")
     until(lambda: brought("late 4"), "more lines")
@@ -521,7 +521,7 @@ def test_stop_of_a_run_whose_machine_does_not_answer_says_what_it_costs(project)
     project.client.script("import time; print('begun', flush=True); time.sleep(600)\n")
     process = project.started("--", "python3", "train.py")
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     project.instances.newest.kill()
     (rental,) = project.rentals()
     done = project.client.run("stop", rental.intent.run)

@@ -120,7 +120,7 @@ def test_the_line_for_cron_ends_the_rent_after_its_limit_and_removes_itself(proj
     process = project.client.start("attach", "last")
     assert "waits" in "".join(process.stdout.readline() for _ in range(2))  # it follows
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=180)
     line = re.search(r"(\d+ \* \* \* \* launch reconcile --adopt .*)", said)[1].strip()
     assert f"--adopt {rental.instance} --after " in line
     project.end_keepers()

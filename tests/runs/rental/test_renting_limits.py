@@ -75,7 +75,7 @@ def test_a_slow_link_does_not_decide_what_a_rent_costs(project, link, who):
     assert not has_come(project, "weights")
     lost = r"not everything was downloaded before the end of the rental: out/weights \(60.0 MB\)"
     if who == "follower":
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=180)
         assert process.returncode == 4
     else:
         project.until_left()

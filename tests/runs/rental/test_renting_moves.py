@@ -157,7 +157,7 @@ def test_ctrl_c_while_it_boots_stops_nothing(project):
 
     project.service.after = interrupt
     process = project.client.start("recover", run, *ON_RENTED)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=180)
     assert process.returncode == 130, said
     assert project.ours() == []
     assert project.client.summary(run)["state"] == "running"

@@ -57,7 +57,7 @@ def test_a_terminal_that_goes_away_leaves_no_machine_behind(project, when):
     while (b"boot" if when == "boot" else b"begun") not in shown:
         shown += os.read(ours, 1 << 16)
     os.close(ours)
-    process.wait(timeout=60)
+    process.wait(timeout=180)
     if when == "run":
         (rental,) = project.rentals()
         assert project.ledger.is_held(rental.nonce)

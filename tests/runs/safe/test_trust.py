@@ -155,7 +155,7 @@ def test_completion_offers_names_and_starts_nothing(clone, words):
         "COMP_WORDS": "\n".join(before),
         "COMP_CWORD": str(len(before) - 1),
     }
-    said = clone.client.start().communicate(timeout=60)[0]
+    said = clone.client.start().communicate(timeout=180)[0]
     assert ("asks" if "--job" in words else "evil") in said.split()
     assert not clone.was_believed()
     with clone.asked() as screen:

@@ -55,7 +55,7 @@ def test_a_run_trains_on_a_compute_node(client, hive):
     started = client.start("--host", "hive", "--profile", "cpu", "--json", "--", "python", "train.py")
     until(lambda: len(ledger(hive)) > 10, "steps")
     hive.ssh("touch", "enough")
-    out, err = started.communicate(timeout=60)
+    out, err = started.communicate(timeout=180)
     assert started.returncode == 0, out + err
     events = [json.loads(line) for line in out.splitlines()]
     assert events[-1]["state"] == "succeeded", out + err

@@ -64,6 +64,6 @@ def test_a_client_that_goes_takes_the_job_for_its_environment_with_it(client, sl
         until(queued, "the job for the environment")
         assert "PENDING" in queued()
         started.send_signal(ending)
-        started.communicate(timeout=30)
+        started.communicate(timeout=180)
         until(lambda: not queued(), "an empty queue")
         until(lambda: not slurm.logins[0].enter("pgrep", "srun", check=False), "no srun on the login node")

@@ -177,7 +177,7 @@ def test_exec_leaves_no_step(hive, ending):
     assert process.stdout.readline() == "begun\n"
     assert len(hive.steps(job)) == len(before) + 1
     process.send_signal(signal.SIGINT if ending == "ctrl-c" else signal.SIGKILL)
-    code = process.wait(timeout=30)
+    code = process.wait(timeout=180)
     assert code == (130 if ending == "ctrl-c" else -signal.SIGKILL)
     until(lambda: hive.steps(job) == before, "the step to end")
     until(
@@ -227,7 +227,7 @@ def test_a_port_of_the_node_is_forwarded(hive):
     until(lambda: b"launcher_worker" in page(), "the page")
     for process in (carrier, server):
         process.send_signal(signal.SIGINT)
-        process.wait(timeout=30)
+        process.wait(timeout=180)
 
 
 # stop
@@ -328,7 +328,7 @@ LOST = {
     "says nothing": '/usr/bin/sbatch "$@" >/dev/null',
     "is killed": '/usr/bin/sbatch "$@" >/dev/null; kill -9 $$',
     "fails": '/usr/bin/sbatch "$@" >/dev/null; echo "sbatch: error: Unable to contact" >&2; exit 1',
-    "hangs": '/usr/bin/sbatch "$@" >/dev/null; sleep 100',
+    "hangs": '/usr/bin/sbatch "$@" >/dev/null; sleep 600',
 }
 """How an `sbatch` ends whose job was submitted, in a shell."""
 
@@ -404,7 +404,7 @@ def test_each_login_node_may_serve(lone, tmp_path):
         assert "agent.pyz serve" in two.enter("ps", "ax", "-o", "args")
         assert client.ok("exec", run, "--", "hostname").strip() == hive.node(run).name
         assert "stopped: by-user" in client.ok("stop", run)
-        assert follower.wait(timeout=30) != 0
+        assert follower.wait(timeout=180) != 0
         last = int(hive.ledger(run)[-1])
         assert client.ok("logs", run) == ""
         child = client.ok("resume", run, "--detach").split()[-1]
@@ -440,7 +440,7 @@ def test_two_clients_that_have_a_run_go_on(lone, tmp_path):
     lines = lone.ledger(run)
     other = Hive(Client(tmp_path / "other"), lone.cluster, login=1)
     both = [one.client.start("recover", run, "--host", "hive") for one in (lone, other)]
-    said = ["".join(process.communicate(timeout=60)) for process in both]
+    said = ["".join(process.communicate(timeout=180)) for process in both]
     assert not any("Traceback" in text for text in said), said
     assert [process.returncode for process in both] in ([0, 0], [0, 1], [1, 0]), said
     lone.trains(run, len(lines) + 1)
@@ -465,7 +465,7 @@ def test_a_run_whose_job_died_and_one_whose_job_was_cancelled(lone):
     lone.trains(run, before + 5)
     assert len(lone.jobs(run)) == 2
     lone.cluster.ssh("scancel", lone.job(run))
-    out, err = follower.communicate(timeout=60)
+    out, err = follower.communicate(timeout=180)
     assert "cancelled-in-slurm" in out + err
     row = lone.row(run)
     assert (row["state"], row["reason"]) == ("stopped", "cancelled-in-slurm")
@@ -601,7 +601,7 @@ def _batch(hive, count, seconds):
     """Submit a batch of runs that wait in the queue, watch it for so many seconds, and stop it; return what was seen of it.
 
     That is: its items, the questions that the queue was asked each second, the growth of the worker's memory in kB, and how
-    long `ps` took.
+    many times as long as before it `ps` took.
     """
     lines = [
         'host = ["hive"]',
@@ -613,24 +613,31 @@ def _batch(hive, count, seconds):
     job = 'name = "many"\ncommand = ["python", "train.py"]\nslurm.extra = ["--begin=now+1hour"]\n'
     (hive.client.project / "waits.toml").write_text(job)
     (hive.client.project / "many.toml").write_text("\n".join(lines) + "\n")
+    alone, _ = timed_ps(hive)
     hive.cluster.ssh("rm", "-f", "squeues")
     with hive.cluster.logins[0].wrapped("squeue", COUNTED):
         worker = hive.client.start("batch", "many.toml")
         until(lambda: len(_queued(hive)) == count, "all jobs", 60 + 4 * count, every=0.5)
         before, began = _memory_kb(worker.pid), time.time()
-        times = []
-        for _ in range(3):
-            times.append(-time.monotonic())
-            rows = json.loads(hive.client.ok("ps", "--json", "--host", "hive", "--limit", "1000"))["runs"]
-            times[-1] += time.monotonic()
+        took, rows = timed_ps(hive)
         until(lambda: time.time() > began + seconds, "the time to pass", seconds + 10, every=0.5)
         asked_each_s = _asked_since(hive, began) / (time.time() - began)
         grown = _memory_kb(worker.pid) - before
         lines = map(json.loads, hive.client.ok("batch", "status", "many", "--json").splitlines())
         items = [line for line in lines if line["kind"] == "item"]
         hive.client.ok("batch", "stop", "many", timeout=600)
-        worker.wait(timeout=60)
-    return rows, items, asked_each_s, grown, min(times)
+        worker.wait(timeout=180)
+    return rows, items, asked_each_s, grown, took / alone
+
+
+def timed_ps(hive):
+    """How long the fastest of three `ps` took, in seconds, and its rows."""
+    times = []
+    for _ in range(3):
+        began = time.monotonic()
+        rows = json.loads(hive.client.ok("ps", "--json", "--host", "hive", "--limit", "1000"))["runs"]
+        times.append(time.monotonic() - began)
+    return min(times), rows
 
 
 def _queued(hive):
@@ -647,8 +654,8 @@ def _memory_kb(pid):
 @pytest.mark.parametrize("count", [5, pytest.param(200, marks=pytest.mark.long)])
 def test_a_batch_that_waits_in_the_queue(lone, count):
     """All its jobs are submitted; one question a round is asked of the queue, however many wait; a stop takes all of them out."""
-    rows, items, asked, grown, took = _batch(lone, count, 5 if count == 5 else 30)
-    print({"items": count, "squeue/s": asked, "grown_kb": grown, "ps_s": took})
+    rows, items, asked, grown, longer = _batch(lone, count, 5 if count == 5 else 30)
+    print({"items": count, "squeue/s": asked, "grown_kb": grown, "ps takes times": longer})
     assert len(items) == count
     assert {item["state"] for item in items} == {"reserved"}
     words = r"its job \d+ waits for the time that it may begin at"
@@ -656,13 +663,14 @@ def test_a_batch_that_waits_in_the_queue(lone, count):
     assert len(rows) >= count
     assert asked < 1.5
     assert grown < 20_000
-    assert took < 1.0
+    assert longer < 5
     assert not _queued(lone)
 
 
 @pytest.mark.long
 def test_200_runs_that_wait_in_the_queue(lone):
     """Launched one by one, and followed by one client: a question a round is asked of the queue, by `ps` as well."""
+    alone, _ = timed_ps(lone)
     lone.cluster.ssh("rm", "-f", "squeues")
     runs = [lone.start(*LATER) for _ in range(200)]
     assert len(_queued(lone)) == len(runs)
@@ -683,10 +691,10 @@ def test_200_runs_that_wait_in_the_queue(lone):
     assert {row["state"] for row in rows if row["run"] in runs} == {"reserved"}
     assert rate < 1.5
     assert grown < 20_000
-    assert min(times) < 1.0
+    assert min(times) < 5 * alone
     assert max(asked) <= 2, "its own question, and perhaps one of the follower's"
     lone.cluster.ssh("scancel", "--me")
-    assert follower.wait(timeout=60) == 1
+    assert follower.wait(timeout=180) == 1
 
     def are_stopped():
         rows = json.loads(lone.client.ok("ps", "--json", "--host", "hive"))["runs"]

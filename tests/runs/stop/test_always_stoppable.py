@@ -124,7 +124,7 @@ def seen_by_follower(client, run, words):
         if select.select([follower.stderr], [], [], 0.1)[0]:
             said += os.read(follower.stderr.fileno(), 1 << 16)
     follower.send_signal(signal.SIGINT)
-    follower.communicate(timeout=30)
+    follower.communicate(timeout=180)
     assert words.encode() in said
 
 
@@ -181,7 +181,7 @@ def test_workers_beyond_the_descriptors_wait_and_are_heard(client, tmp_path):
     client.script(MANY)
     words = ["--detach", "--", "python", "train.py", str(begun)]
     launch = client.start(*words, preexec_fn=_usual_limit)
-    out, err = launch.communicate(timeout=60)
+    out, err = launch.communicate(timeout=180)
     assert launch.returncode == 0, err
     run = out.split()[-1]
     until(begun.exists, "all connections")

@@ -246,7 +246,7 @@ def test_a_launch_can_wait_for_a_stranger_to_leave_its_card(client, cards):
         assert line
     stranger.kill()
     stranger.wait()
-    _, err = waits.communicate(timeout=60)
+    _, err = waits.communicate(timeout=180)
     assert waits.returncode == 0, err
     assert "no longer pid" in err
 

@@ -123,7 +123,7 @@ def test_whoever_waits_sees_the_holder_gets_the_card_and_can_leave(client, cards
         while f"wait: leased by run {first} (running) on GPU 0" not in (line := one.stderr.readline()):
             assert line
     leaves.send_signal(signal.SIGINT)
-    _, err = leaves.communicate(timeout=60)
+    _, err = leaves.communicate(timeout=180)
     assert leaves.returncode == 130
     assert "interrupted before the run began" in err
     assert os.listdir(client.home / ".launch" / "runs") == [first]

@@ -343,7 +343,7 @@ def test_a_run_goes_on_without_its_client_and_keeps_its_card(place):
     assert place.begun(run) == live
     assert len(place.containers(run)) == 1
     place.machine.ssh("touch", f".launch/runs/{run}/work/code/enough")
-    out, err = waits.communicate(timeout=60)
+    out, err = waits.communicate(timeout=180)
     assert waits.returncode == 0, out + err
     assert place.state(run)[0] == "succeeded"
     until(lambda: not place.processes(run), "the agent to leave")

@@ -62,7 +62,7 @@ def test_an_edit_meanwhile_changes_no_item(made):
     (made.client.project / "new.txt").write_text("made meanwhile")
     commit(made)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
     made.go_on()
     done = made.client.run("batch", "resume")
     assert done.returncode == 0, done.stderr
@@ -83,7 +83,7 @@ def test_a_file_that_is_gone_meanwhile_travels_all_the_same(made):
     until(lambda: made.noted("begin").total() == 1, "the first item")
     (made.client.project / "item.py").unlink()
     made.go_on()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 0, out + err
     assert written(made) == ["i1", "i2"]
 
@@ -118,7 +118,7 @@ def test_a_run_goes_on_elsewhere_with_its_code_after_its_batch_is_removed(client
         until(lambda: len(two.ledger()) >= 4, "four steps")
         (run,) = two.runs_on("A")
         client.ok("batch", "stop", "night")
-        process.communicate(timeout=60)
+        process.communicate(timeout=180)
         client.ok("pull", run, "--checkpoint", "last")
         script.write_text("raise SystemExit('edited meanwhile')\n")
         assert "1 of them did not succeed, and keep their code" in client.ok("batch", "rm", "night")
@@ -145,7 +145,7 @@ def test_a_large_file_that_changes_is_refused_by_name(made):
     until(lambda: made.noted("begin").total() == 1, "the first item")
     path.write_bytes(b"b" * 10_000_001)
     made.go_on()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=180)
     assert process.returncode == 1, out + err
     assert [row["state"] for row in made.rows().values()] == ["succeeded", "refused"]
     assert "large.bin" in err
