@@ -260,6 +260,7 @@ def run(table: Table) -> int:
         report = Path(folder) / "report.xml"
         command = [
             *(sys.executable, "-m", "pytest", *table.tests, "-q", "-n", "4", "-m", table.marks),
+            "--timeout=3600",  # full counts take many times as long as a test does in CI
             *(f"--junitxml={report}", "-o", "junit_family=xunit1"),  # the one that holds what tests record
         ]
         environment = {**os.environ, **table.environment, "LAUNCH_TESTBED": "required"}

@@ -101,13 +101,13 @@ class Place:
         return self.names_machine() if self.names_machine is not None else self.host
 
     def sums(self, run: str) -> dict[str, str]:
-        """Return the SHA-256 of each file in a run's folder on the host, by the host's own sha256sum."""
-        script = f"cd {self.root}/runs/{run} && find . -type f -exec sha256sum {{}} +"
+        """Return the SHA-256 of each file in a run's folder on the host, by the host's own sha256sum; of none that goes meanwhile."""
+        script = f"cd {self.root}/runs/{run} && {{ find . -type f -exec sha256sum {{}} +; true; }}"
         return {**_by_path(self.on_host("sh", "-c", script)), **self.left(run)}
 
     def mirrored_sums(self, run: str) -> dict[str, str]:
         """Return the SHA-256 of each file in the client's copy of a run."""
-        script = "find . -type f -exec sha256sum {} +"
+        script = "find . -type f -exec sha256sum {} +; true"
         done = subprocess.run(
             ["sh", "-c", script], cwd=self.client.runs / run, check=True, capture_output=True
         )

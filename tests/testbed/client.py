@@ -141,7 +141,7 @@ class Client:
         self._started.append(process)
         return process
 
-    def run(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         """Run `launch …` to its end. Fail if it shows a traceback. `ps` waits for hosts as long as a loaded machine needs."""
         if words[:1] == ("ps",) and "--wait" not in words:
             words = ("ps", "--wait", "1m", *words[1:])
@@ -156,7 +156,7 @@ class Client:
         assert "Traceback" not in err, err
         return subprocess.CompletedProcess(words, code, out, err)
 
-    def ok(self, *words: str, timeout: float = 120) -> str:
+    def ok(self, *words: str, timeout: float = 300) -> str:
         """Run `launch …`, which must succeed; return what it printed."""
         done = self.run(*words, timeout=timeout)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -169,7 +169,7 @@ class Client:
         assert done.returncode == (3 if is_refused else 0), done.stdout + done.stderr
         return done.stdout
 
-    def seen(self, *words: str, timeout: float = 120) -> str:
+    def seen(self, *words: str, timeout: float = 300) -> str:
         """Run `launch …`, which must succeed; return all that a person sees: stages and notes, then what was printed."""
         done = self.run(*words, timeout=timeout)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -71,7 +71,7 @@ class LambdaCloud:
     def started(self, *words: str) -> subprocess.Popen[str]:
         """Launch a run on a rented machine, and return the client that follows it, once its script has printed a line."""
         process = self.client.start("--host", "rented", "--profile", "a100_40gb", *words)
-        until(lambda: any(self.client.runs.glob("2*/*/log.txt")), "the run's first line", timeout=90)
+        until(lambda: any(self.client.runs.glob("2*/*/log.txt")), "the run's first line", timeout=300)
         return process
 
     def go(self) -> None:
@@ -85,7 +85,7 @@ class LambdaCloud:
         """
         for word in ("first", "second"):
             self.instances.newest.enter("touch", f"/home/ubuntu/{word}")
-            until(lambda word=word: word in self._log(), f"a line that says {word}", timeout=120)
+            until(lambda word=word: word in self._log(), f"a line that says {word}", timeout=300)
 
     def _log(self) -> str:
         """Return what has come here of the runs' logs."""

@@ -61,7 +61,7 @@ class Round:
         `begun` are two that were started before; else two run at once.
         """
         for one in begun:
-            _, said = one.communicate(timeout=120)
+            _, said = one.communicate(timeout=300)
             assert "Traceback" not in said, said
         if not begun:
             with ThreadPoolExecutor(2) as pool:
@@ -89,7 +89,7 @@ class Round:
             assert bringer is None or bringer.poll() is None, "".join(bringer.communicate())
             return False
 
-        until(came, "files that come home", timeout=120, every=0.01)
+        until(came, "files that come home", timeout=300, every=0.01)
 
     def files_home(self) -> int:
         """Return how many of its files are here."""

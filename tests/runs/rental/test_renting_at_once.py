@@ -48,7 +48,7 @@ def test_one_of_two_launches_is_killed(each_round, record_property, number):
         both = [one.launch() for _ in range(2)]
         killer.begin(*(process.pid for process in both))
         for process in both:
-            _, process.said = process.communicate(timeout=120)
+            _, process.said = process.communicate(timeout=300)
         killer.end()
         living = [process for process in both if process.pid != killer.victim]
         assert [(process.returncode, process.said) for process in living if process.returncode] == []
@@ -103,7 +103,7 @@ def test_one_of_two_reconciles_is_killed(each_round, record_property, left, numb
         both = one.reconciles()
         killer.begin(*(process.pid for process in both))
         for process in both:
-            process.communicate(timeout=120)
+            process.communicate(timeout=300)
         killer.end()
         one.judge()
         one.add_to(tally, killed=killer.has_killed)

@@ -41,7 +41,7 @@ def test_a_launch_that_nobody_kills(each_round):
     """It makes the requests that the cases below count on, and the witness sees its files."""
     one = next(each_round)
     process = one.launch()
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
     assert tuple(line["call"] for line in one.service.calls) == CALLS
     ((run, there),) = one.finished().items()
@@ -60,7 +60,7 @@ def test_killed_at_a_request(each_round, record_property, number):
         killer = Killer(one.service, number, how, one.dice)
         process = one.launch()
         killer.begin(process.pid)
-        process.communicate(timeout=120)
+        process.communicate(timeout=300)
         killer.end()
         was_killed = process.returncode == -9
         assert was_killed or how == "answered"  # a little later it may have ended
@@ -134,7 +134,7 @@ def test_killed_after_a_launch_that_made_two(each_round, record_property, number
         killer = Killer(one.service, number, how, one.dice)
         process = one.launch()
         killer.begin(process.pid)
-        process.communicate(timeout=120)
+        process.communicate(timeout=300)
         killer.end()
         one.judge()
         one.add_to(tally, killed=process.returncode == -9)
@@ -156,7 +156,7 @@ def test_killed_at_a_launch_whose_instance_comes_late(each_round, record_propert
             killer = Killer(one.service, 4, "unheard", one.dice, then=lambda one=one: one.let_come_late(250))
         process = one.launch()
         killer.begin(process.pid)
-        process.communicate(timeout=120)
+        process.communicate(timeout=300)
         killer.end()
         one.judge()
         assert len(one.witness.ours) == 1

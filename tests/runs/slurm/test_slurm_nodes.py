@@ -82,7 +82,7 @@ def test_two_nodes_train_as_one_node_with_two_ranks_does(client, hive, tmp_path)
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-        timeout=180,
+        timeout=600,
     )
     packages = f"variables.PYTHONPATH={sysconfig.get_path('purelib')}"
     words = ("--set", packages, "--", "python", "train.py")
