@@ -6,6 +6,7 @@ Slurm's programs are stand-ins that a test writes; `srun` is the agent, and note
 import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -187,8 +188,9 @@ def orphan(token):
 
 def test_what_an_earlier_start_of_the_job_has_left_on_its_node_is_ended_first(script):
     """Its agent and Slurm's own process for the step are gone: two trainers would run side by side. Another run's stays."""
-    Path(script.run.token).write_text("token-of-this-run")
-    ours, other = orphan("token-of-this-run"), orphan("token-of-another")
+    token = secrets.token_hex()  # of no test that runs beside this one
+    Path(script.run.token).write_text(token)
+    ours, other = orphan(token), orphan("token-of-another")
     try:
         script.put("srun", f"grep -q sleep /proc/{ours}/cmdline && exit 9; exit 0")
         script.start()
