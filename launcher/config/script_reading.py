@@ -8,6 +8,7 @@ import itertools
 import os
 import re
 import shlex
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -28,8 +29,20 @@ _WORKER = re.compile(r"\blauncher_worker\b|\bLAUNCH_ATTEMPT\b")
 _RESUMES = re.compile(r"\bresume_from\b")
 _QUANTIZES = re.compile(r"\b(quantization_config(?!\s*=\s*None\b)|load_in_[48]bit|BitsAndBytesConfig)\b")
 _ADAPTS = re.compile(r"\b(get_peft_model|PeftModel\w*|LoraConfig|peft_config|use_peft)\b")
-_COMPUTED = re.compile(r"\b(import_module|__import__|run_path|run_module|exec|instantiate)\(")
-"""Calls that start code which is not named in the source."""
+_COMPUTED = re.compile(
+    r"\bexec\(|\bos\.(system|popen|exec|spawn|posix_spawn)|\b(import_module|__import__|run_path|run_module|spec_from_file_location"
+    r"|entry_points|subprocess|locate|LightningCLI)\b"
+)
+"""The names by which a source starts code that it does not import."""
+_PUBLIC = frozenset(
+    (
+        "PIL", "absl", "accelerate", "bitsandbytes", "cv2", "datasets", "deepspeed", "einops", "evaluate", "huggingface_hub",
+        "lightning", "matplotlib", "numpy", "pandas", "peft", "pytorch_lightning", "rich", "safetensors", "scipy",
+        "sentencepiece", "sklearn", "tensorboard", "tiktoken", "timm", "tokenizers", "torch", "torchaudio", "torchmetrics",
+        "torchvision", "tqdm", "transformers", "trl", "wandb", "yaml",
+    )
+)  # fmt: skip
+"""Modules of public packages, which do not use the worker. Any other package may be the user's own."""
 _SUFFIXES = (".py", ".sh", ".bash")
 
 
@@ -80,7 +93,7 @@ def imported(job: Job, folder: Path) -> dict[str, str]:
 class WorkerUse(NamedTuple):
     """Whether a job's scripts name the worker, which passes a run's seed and settings to them.
 
-    `is_certain`: they do, or all of the code that the command starts was read, without the installed packages.
+    `is_certain`: they do, or all of the code that the command starts was read, except for packages that do not use it.
     """
 
     uses_worker: bool
@@ -92,7 +105,8 @@ def worker_use(job: Job, folder: Path) -> WorkerUse:
     reading = _Reading(folder)
     if any(_WORKER.search(source) for source in reading.sources(job.command)):
         return WorkerUse(True, True)
-    return WorkerUse(False, reading.is_whole and starts_python(job.command))
+    is_known = reading.installed <= sys.stdlib_module_names | _PUBLIC
+    return WorkerUse(False, reading.is_whole and is_known and starts_python(job.command))
 
 
 class _PythonFile(NamedTuple):
@@ -114,6 +128,8 @@ class _Reading:
         self._has_python = False
         self.is_whole = True
         """Whether all of the code was found and read so far."""
+        self.installed: set[str] = set()
+        """The first names of the imported modules that the code folder does not have."""
 
     def sources(self, command: Sequence[str]) -> Iterator[str]:
         """Yield the texts of the Python code that a command starts."""
@@ -190,20 +206,23 @@ class _Reading:
         """Queue a module of the code folder, and the packages that contain it."""
         if not re.fullmatch(r"\w+(\.\w+)*", module):
             return
-        for base in {folder, self._folder, self._folder / "src"}:
-            self._wait_for_module(base, module)
+        bases = {folder, self._folder, self._folder / "src"}
+        if not any([self._wait_for_module(base, module) for base in bases]):
+            self.installed.add(module.partition(".")[0])
 
-    def _wait_for_module(self, base: Path, module: str) -> None:
+    def _wait_for_module(self, base: Path, module: str) -> bool:
+        """Queue a module below a folder; return whether its first package is there."""
         path, first = base, base / module.partition(".")[0]
         if first not in self._packages:
             self._packages[first] = first.is_dir() or first.with_suffix(".py").is_file()
         if not self._packages[first]:
-            return
+            return False
         for part in module.split("."):
             self._wait_for(path / part / "__init__.py")
             self._wait_for(path / f"{part}.py")
             path /= part
         self._wait_for(path / "__main__.py")
+        return True
 
     def _name(self, word: str, folder: Path) -> None:
         """Queue the script that a word names, relative to the code folder or to the file that contains the word."""

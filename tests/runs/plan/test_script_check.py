@@ -174,6 +174,15 @@ PLAIN = "import argparse, torch\nfrom pkg import mod\nprint(torch.ones(1))\n"
         pytest.param(PLAIN, "sh -c 'python train.py'", False, "note", id="a shell"),
         pytest.param(PLAIN, "some_program train.py", False, "note", id="a program"),
         pytest.param("import importlib, sys\nimportlib.import_module(sys.argv[1])\n", "python train.py mod", False, "note", id="a computed import"),
+        pytest.param("from importlib import import_module as load\nload('inner')\n", "python train.py", False, "note", id="a computed import by another name"),
+        pytest.param("import sys\nsys.path.insert(0, 'lib')\nimport mine\n", "python train.py", False, "note", id="a module of another folder"),
+        pytest.param("from company.train import main\nmain()\n", "python train.py", False, "note", id="a package that may use the worker"),
+        pytest.param("import subprocess, sys\nsubprocess.run([sys.executable, '-m', 'inner'])\n", "python train.py", False, "note", id="a process"),
+        pytest.param("import os\nos.system('python inner.py --x 1')\n", "python train.py", False, "note", id="a shell in the script"),
+        pytest.param("from pydoc import locate\nlocate('inner')\n", "python train.py", False, "note", id="a module by its name"),
+        pytest.param("import importlib.util as u\nu.spec_from_file_location('m', 'in' + 'ner.py')\n", "python train.py", False, "note", id="a module by its file"),
+        pytest.param("import hydra\nhydra.utils.call(hydra.compose('c').run)\n", "python train.py", False, "note", id="hydra"),
+        pytest.param("from lightning.pytorch.cli import LightningCLI\nLightningCLI()\n", "python train.py", False, "note", id="Lightning's command line"),
     ],
 )  # fmt: skip
 def test_a_setting_that_nothing_uses_is_refused_and_noted_where_not_all_was_read(
