@@ -207,7 +207,8 @@ class _Reading:
         if not re.fullmatch(r"\w+(\.\w+)*", module):
             return
         bases = {folder, self._folder, self._folder / "src"}
-        if not any([self._wait_for_module(base, module) for base in bases]):
+        found = [self._wait_for_module(base, module) for base in bases]
+        if not any(found):
             self.installed.add(module.partition(".")[0])
 
     def _wait_for_module(self, base: Path, module: str) -> bool:

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -46,14 +47,14 @@ def strict(client):
 
 def logged_in(client, said):
     """Type the command that was offered, and the password; return the words that end the connection."""
-    login = re.search(r"launch uses that connection   (ssh -fNM .*)", said)[1]
+    login = re.search(r"launch uses that connection   (ssh -fN .*)", said)[1]
     asking = client.home / "askpass"
     asking.write_text(f"#!/bin/sh\necho {PASSWORD}\n")
     asking.chmod(0o700)
     of_user = f"ssh -F {client.home}/.ssh/config"  # ssh itself takes the home folder from the system
     environment = {**client.env, "SSH_ASKPASS": str(asking), "SSH_ASKPASS_REQUIRE": "force"}
     subprocess.run(["sh", "-c", login.replace("ssh", of_user, 1)], env=environment, check=True, timeout=30)
-    return login.replace("ssh -fNM", f"{of_user} -O exit", 1)
+    return login.replace("ssh -fN", f"{of_user} -O exit", 1)
 
 
 def test_a_host_that_wants_a_password_is_used_by_the_connection_of_ssh(client, strict):
@@ -82,4 +83,17 @@ def test_a_socket_that_others_could_replace_is_not_used(client, strict):
     (strict.folder / "cm").chmod(0o777)
     assert client.run("probe", "--host", "A").returncode == 4
     (strict.folder / "cm").chmod(0o700)
+    subprocess.run(["sh", "-c", leave], env=client.env, check=True, capture_output=True)
+
+
+def test_a_connection_that_was_killed_is_made_again_by_the_same_command(client, strict):
+    """Its socket is still there, and `ssh -M` would make no connection beside it."""
+    leave = logged_in(client, client.run("probe", "--host", "A").stderr)
+    check = leave.replace("-O exit", "-O check", 1)
+    said = subprocess.run(["sh", "-c", check], env=client.env, check=True, capture_output=True, text=True)
+    os.kill(int(re.search(r"pid=(\d+)", said.stderr)[1]), signal.SIGKILL)
+    until(lambda: client.run("probe", "--host", "A").returncode == 4, "the end of the connection")
+    assert list((strict.folder / "cm").iterdir())
+    leave = logged_in(client, client.run("probe", "--host", "A").stderr)
+    client.ok("probe", "--host", "A")
     subprocess.run(["sh", "-c", leave], env=client.env, check=True, capture_output=True)

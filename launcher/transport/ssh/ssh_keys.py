@@ -87,8 +87,11 @@ class KeyLogin:
         raise self._refusal("refuses every key that launch may offer")
 
     def _by_person(self) -> str:
-        """Return what to type for a login that needs a password or a code: a connection of ssh that launcher can use."""
-        login = self._ssh_command.removesuffix(" true").replace("ssh ", "ssh -fNM ", 1)
+        """Return what to type for a login that needs a password or a code: a connection of ssh that launcher can use.
+
+        Unlike `ssh -M`, ControlMaster=auto replaces the socket of a connection that has died.
+        """
+        login = self._ssh_command.removesuffix(" true").replace("ssh ", "ssh -fN -o ControlMaster=auto ", 1)
         if self._hop.control_path is None:
             return f"log in once, and launch uses that connection   ControlPath ~/.ssh/%C in ~/.ssh/config, then   {login}"
         return f"log in once, and launch uses that connection   {login}"
