@@ -17,6 +17,7 @@ from .log_pairs import NUMBER, OF, PAIR, number
 from .log_steps import Count, own_step
 
 _TQDM = re.compile(r"%\|[^|]{0,400}\|\s{0,4}(\d{1,15})/(\d{1,15})\s{0,3}\[(?P<inside>[^\]]{0,4000})\]?")
+_DRAWN = re.compile(r"\d{1,3}% [━─╸]{12} (\d{1,15})/(\d{1,15}) (?P<inside>.{0,80})")  # ultralytics
 _COUNTED = re.compile(r"(\d{1,15})it \[(?P<inside>\d[\d:]{2,11}, [^\][]{0,4000})\]")  # tqdm without a total
 _KERAS = re.compile(r"\s{0,4}(\d{1,12})/(\d{1,12}) (?:\[[=>.]{10,60}\](?: - )?|[━─╸╺ ]{8,60})(.{0,2000})")
 _RICH = re.compile(r"(Epoch (\d{1,9})/-?\d{1,9}\s{1,3})[━─╸╺ ]{5,200}\s?(\d{1,12})/(\d{1,12}) (.{0,2000})")
@@ -42,6 +43,8 @@ _SEPARATORS = re.compile(r"\s-\s|\s{2,}")
 _NUMBER = re.compile(NUMBER)
 _RICH_PAIR = re.compile(r"([A-Za-z][\w/.-]{0,60}): (?P<number>" + NUMBER + r")(?!\S)")
 _MAX_DRAWN = 400
+DRAWN = "% \u2501", "% \u2500"
+"""What stands before the drawn part of ultralytics' bar."""
 _NOTHING = slice(0, 0)
 _UNKNOWN = -1
 
@@ -154,6 +157,10 @@ def bar_form(line: str) -> Optional[BarForm]:
         end = len(line[:place].rstrip("0123456789").rstrip().rstrip(":"))
         title = slice(max(0, end - 300), end)
         return _tqdm(line, match, title, _at(match, 1), _at(match, 2))
+    drawn = _DRAWN.search(line) if any(mark in line for mark in DRAWN) else None
+    if drawn:
+        title = slice(0, len(line[: drawn.start()].rstrip().rstrip(":")))
+        return _tqdm(line, drawn, title, _at(drawn, 1), _at(drawn, 2))
     counted = _COUNTED.search(line) if "it [" in line else None
     before = line[: counted.start()].rstrip() if counted else ""
     if counted and (not before or before.endswith(":")):

@@ -66,6 +66,9 @@ _WORD = re.compile(
     r"\b(?!(?:train|test|eval|valid|val|dev|epoch)(?:ing|uation|ation)?\b)[A-Za-z]{3,}", re.IGNORECASE
 )
 _SETS = re.compile(r"\d{1,9}:\t(?:learn|test): ")  # CatBoost names the data, not the measure
+_LABEL = re.compile(
+    r"\b(?:train|dev|val|valid|validation|eval|test)\s?:\s{1,3}\Z", re.IGNORECASE
+)  # `DEV : loss 1.9`
 _MAX_WORDS = 5  # the most words next to the pairs, if the line has a step; a sentence has more
 _FEW_WORDS = 3  # the same, if the line has no step or a non-finite number: sentences mention NaN
 
@@ -122,7 +125,7 @@ def pairs_form(line: str) -> Optional[PairsForm]:
         if name.is_measure and _LIST.match(line, match.start(3) - 1):
             continue
         is_finite = is_finite and math.isfinite(number(match[3]))
-        is_marked = is_marked or has_mark
+        is_marked = is_marked or has_mark or bool(_LABEL.search(line, 0, match.start()))
         if name.is_measure:
             first = min(first, match.start())
             is_weak = False

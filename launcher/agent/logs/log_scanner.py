@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import Dict, List, NamedTuple, Optional, Set, Tuple
 
-from .log_bars import Bar, BarPasses, Shown, bar_form, without_drawing
+from .log_bars import DRAWN, Bar, BarPasses, Shown, bar_form, without_drawing
 from .log_boxes import EDGES, BoxReader
 from .log_filter import is_likely, is_phase, search_of, words_of
 from .log_forms import ASIDE, TextForm, line_form, text_form
@@ -25,7 +25,7 @@ from .log_steps import NOWHERE, Count, LinePosition, StepCounter, place_form, pl
 from .log_tables import Table
 from .loss_watch import Divergence, LastLoss, LossWatch
 
-_BAR = b"%|"
+_BARS = (b"%|", *(mark.encode() for mark in DRAWN))
 _OF_VALIDATION = re.compile(
     r"(?:loss|losses|errors|metrics)(?: metrics)? (?:are )?on (?:the )?validation set", re.IGNORECASE
 )  # MACE's heading above the values of all epochs
@@ -100,7 +100,7 @@ class LogScanner:
         words = words_of(low)
         is_amid = self._is_evaluating or self._pending or self._table.is_open or self._head is not None
         has_box = self._box.is_open or low.startswith(EDGES) or any(b"\n" + edge in low for edge in EDGES)
-        if words or is_amid or has_box or _BAR in low:
+        if words or is_amid or has_box or _has_bar(low):
             self._take_all(segments, low.split(b"\n"), words)
         elif segments:
             self._is_cleared = _is_blank(segments[-1])
@@ -123,7 +123,7 @@ class LogScanner:
             low = lowered[number]
             if self._takes_row(segment):
                 continue
-            if _BAR in low:
+            if _has_bar(low):
                 if self._pending or self._table.is_open or search(low):
                     self._take_bar(segment, has_words=bool(search(low)))
                 self._is_cleared = False
@@ -474,6 +474,10 @@ class LogScanner:
         if step is not None and "/" not in loss and any(map(is_evaluation, values)):
             return values
         return {"loss" if key == loss else key: value for key, value in values.items()}
+
+
+def _has_bar(low: bytes) -> bool:
+    return any(mark in low for mark in _BARS)
 
 
 def _nothing(_: bytes) -> None:
