@@ -309,6 +309,7 @@ class BarPasses:
         self._position = -1
         self._ahead: Optional[int] = None
         self._trained: List[Tuple[Name, str]] = []
+        self._own: Optional[int] = None
         self._evaluated: List[Tuple[Name, str]] = []
         self._epoch: Optional[int] = None
         self._held: List[_Held] = []
@@ -319,7 +320,8 @@ class BarPasses:
         trained = [pair for pair in bar.pairs if not pair[0].is_evaluation]
         written = _written(trained)
         is_training = any(name.is_measure for name, _ in trained)
-        is_new = is_training and written != self._trained
+        own = None if bar.own_step is None else bar.own_step.position
+        is_new = is_training and (written != self._trained or own != self._own)
         moved = bar.position - self._position
         shown: List[Shown] = []
         is_reset = bar.position == 0 < self._position and bar.epoch is not None and bar.epoch == self._epoch
@@ -334,7 +336,7 @@ class BarPasses:
         if is_training and (is_new or not moved):
             self._drawn += 1
         if is_new:
-            self._trained = written
+            self._trained, self._own = written, own
             shown += self._show(bar, trained)
         evaluated = [pair for pair in bar.pairs if pair[0].is_evaluation]
         if evaluated and _written(evaluated) != self._evaluated:
