@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ origin.
 MAX_BYTES = 256 << 20
 """The maximum size of a file, in bytes. A larger one is read as an empty object."""
 
+_LONE = re.compile("[\\ud800-\\udfff]")
+
 
 def read_json(path: Path) -> JsonObject:
     """Return the object in a file; empty if the file is missing, not regular or not an object."""
@@ -30,10 +33,26 @@ def read_json(path: Path) -> JsonObject:
 def parse_object(data: bytes) -> JsonObject:
     """Return the JSON object in some bytes; empty if they are anything else."""
     try:
-        value = json.loads(data)
+        value = well_formed(json.loads(data), data)
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def well_formed(value: Any, text: bytes) -> Any:
+    """Return a value read from JSON `text`, with each lone surrogate replaced by U+FFFD.
+
+    An agent in Python writes one for a byte of a path that is not UTF-8. No encoder here takes it.
+    """
+    return _replaced(value) if b"\\ud" in text or b"\\uD" in text else value
+
+
+def _replaced(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode() if _LONE.search(value) else value
+    if isinstance(value, dict):
+        return {_replaced(key): _replaced(inner) for key, inner in value.items()}
+    return [_replaced(inner) for inner in value] if isinstance(value, list) else value
 
 
 def flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -75,13 +75,18 @@ def without_effect(plan: Plan, asked: PrecisionRequest, job: Job, *, rehearses: 
         yield Finding(level="note", code="checkpointing-not-taken", message=message, mend=mend)
 
 
+def by_the_worker(*, adapts: bool) -> set[str]:
+    """Return the job keys that reach the script only through the worker; `adapts`: the run is adapted."""
+    return {*BY_THE_WORKER} - {*(_BY_ADAPTATION if adapts else ())}
+
+
 def ignored_settings(task: Task) -> Iterator[Finding]:
     """Yield a refusal of the keys of --set that neither the script nor launch uses.
 
     Where the code of the script could not all be read, yield a note instead.
     """
     used = {"method", *(f"settings.{name}" for name in ESTIMATED_NAMES)}
-    passed = {*BY_THE_WORKER} - {*(_BY_ADAPTATION if task.job.adapt else ())}
+    passed = by_the_worker(adapts=task.job.adapt)
     keys = sorted(key for key in task.changed - used if key.partition(".")[0] in passed)
     use = worker_use(task.job, task.code) if keys else None
     if use is None or use.uses_worker:

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import IO, Any, Protocol, Self, TypedDict, cast
 
 from launcher.agent.record import strict_json
-from launcher.base.json_file import JsonObject
+from launcher.base.json_file import JsonObject, well_formed
 from launcher.base.text import printable
 from launcher.errors import AgentError, ConnectionLostError, HostError, MalformedAnswerError
 from launcher.transport.agent_file import MAGIC, agent_file
@@ -510,7 +510,7 @@ class AgentChannel(ForwardingOpener):
     def _message(self, most: int = MAX_PAYLOAD) -> tuple[AgentMessage, bytes]:
         line = self._line()
         try:
-            message: AgentMessage = strict_json.decode(line)
+            message: AgentMessage = well_formed(strict_json.decode(line), line)
             size = int(message.get("size", 0))
             if not 0 <= size <= most:
                 raise ValueError(size)

@@ -28,11 +28,21 @@ Moment = Annotated[float, Field(ge=-1e12, le=1e12)]
 
 
 class Parent(Record):
-    """The parent run, whose training this run continues, and the checkpoint that it started from."""
+    """The parent run, whose training this run continues, and the checkpoint that it started from.
+
+    `is_trainers` is set for a checkpoint of the script's own: whether transformers' Trainer saved it. If not, only
+    the script knows its step, and `step` is the parent's last one.
+    """
 
     run: str
     checkpoint: str
     step: Whole
+    is_trainers: Annotated[bool | None, Field(exclude_if=lambda value: value is None)] = None
+
+    @property
+    def words(self) -> str:
+        """The checkpoint for people, with its step if that is known."""
+        return self.checkpoint if self.is_trainers is False else f"{self.checkpoint}, step {self.step}"
 
 
 class JudgedState(Record):

@@ -110,15 +110,10 @@ def compose(basis: Basis, folder: RecordFolder, attempt: int) -> AttemptRecord:
 
 
 def _trainers_checkpoint(basis: Basis) -> Optional[str]:
-    """Return the path of the checkpoint that the start-up hook passes to the script's own Trainer; None without one.
-
-    It does so in a run that continues another one, and if the job says that the script may start again.
-    """
-    plan, parent = basis.plan, basis.prepared.get("parent") or {}
-    if plan.get("inject") is not True or not (parent.get("is_trainers") or plan.get("restart") is True):
-        return None
-    own = script_checkpoint.newest(basis.run, 0)
-    return basis.run.code.below(own.path) if own is not None and own.is_trainers else None
+    """Return the path of the checkpoint for the start-up hook; None without one."""
+    is_asked = (basis.prepared.get("parent") or {}).get("is_trainers") is True
+    own = script_checkpoint.for_the_hook(basis.run, basis.plan, is_asked=is_asked)
+    return basis.run.code.below(own.path) if own is not None else None
 
 
 def _adaptation(plan: PlanRecord, accumulation: int) -> AdaptationRecord:

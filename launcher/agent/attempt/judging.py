@@ -123,6 +123,15 @@ def suspect(outcome: CommandResult, steps: Optional[int], since: int, log: Calla
     return Suspicion(doubt=_of_answers(outcome.zero_shares))
 
 
+def not_resumed(checkpoint: str) -> Doubt:
+    """Return the doubt about a run whose script did not load the checkpoint that it was to continue from."""
+    from ..diagnosis.good_exit import Doubt
+
+    return Doubt(
+        "not-resumed", None, "no Trainer of the script loaded %s: its training began anew" % checkpoint
+    )
+
+
 def _of_answers(zero_shares: Sequence[str]) -> Optional[Doubt]:
     """Return the doubt about a training that ended without one right answer."""
     if not zero_shares:

@@ -49,7 +49,7 @@ class AttemptProgress:
     `proof` is the worker's evidence from the first good steps, `trial` its measurement for `launch verify`.
     `doubtful_from` is the first step whose update no finite loss has confirmed yet. `unsaved` is the number
     of bytes of a checkpoint that were written when saving failed. `has_ended`: the last training that began
-    has reported its end. `is_off_card`: a card is imitated, and nothing is known to have run on it. Reports
+    has reported its end. `has_own_resume`: the script's own Trainer was given its checkpoint. `is_off_card`: a card is imitated, and nothing is known to have run on it. Reports
     change only these values; their consequences are returned as `ProgressChange`.
     """
 
@@ -76,6 +76,7 @@ class AttemptProgress:
         self.has_worker_metrics = False
         self.has_trained = False
         self.has_ended = False
+        self.has_own_resume = False
         self.doubtful_from = 1
         self.proof: Optional[JsonObject] = None
         self.trial: Optional[JsonObject] = None
@@ -157,6 +158,8 @@ class AttemptProgress:
             return ProgressChange(has_proof=True)
         if kind == "evidence" and isinstance(values.get("rehearsal"), dict):
             self.is_off_card = False
+        if kind == "evidence" and "own_resume" in values:
+            self.has_own_resume = True
         if kind == "evidence" and isinstance(values.get("unsaved"), dict):
             size = values["unsaved"].get("bytes")
             self.unsaved = size if isinstance(size, int) else 0

@@ -45,6 +45,13 @@ class HiddenNames:
         self._has_news = True
         return name
 
+    def shown_folder(self, path: str) -> str:
+        """Return the client's name of a folder, or of a file, from the recorded name of a file in it."""
+        for real, shown in self._shown.items():
+            if real == path or real.startswith(path + "/"):
+                return "/".join(shown.split("/")[: path.count("/") + 1])
+        return path
+
     def real(self, name: str) -> str:
         """Return the path of a file by the client's name."""
         return self._real.get(name, name)

@@ -22,6 +22,7 @@ from ..record.run_progress import progress_of
 from ..record.rundir import TERMINAL, RecordFolder, Run
 from ..record.safe_open import RunPath, link_regular
 from . import checkpoints, script_checkpoint
+from .hidden_names import HiddenNames
 from .manifest import Manifest, check, read_manifest, shared_modes_of
 from .store import Store
 
@@ -110,12 +111,13 @@ def _inherit_own(
     if own is None and finds_it:
         own = script_checkpoint.newest_file(parent, step)
     if own is None:
-        words = "the script of run %s never called worker.resume_from(), and left no checkpoint of its own"
+        words = "the script of run %s never called worker.resume_from(), and left no checkpoint of its own in its folder (links are not followed)"
         raise ParentError("cannot-resume", words % parent.id)
+    shown = HiddenNames(parent).shown_folder("code/" + own.path).partition("/")[2]
     if not finds_it and not (own.is_trainers and plan.get("inject")):
         words = "only the script of run %s can continue from %s, by an option of its own"
-        raise ParentError("own-checkpoint", words % (parent.id, own.path))
-    origin: ParentRecord = {"run": parent.id, "checkpoint": own.path, "step": own.step}
+        raise ParentError("own-checkpoint", words % (parent.id, shown))
+    origin: ParentRecord = {"run": parent.id, "checkpoint": shown, "step": own.step}
     origin["is_trainers"] = own.is_trainers
     child.write_prepared(prepared, {**child.prepared(), "parent": origin, "changes": {}})
     _place(parent, child, store)

@@ -10,27 +10,35 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from typing import Iterator, NamedTuple, Optional
+import stat
+from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Optional, Set, Tuple
 
 from ..record.rundir import Run
-from ..record.safe_open import link_regular
 from .checkpoints import SENTINEL
 from .hidden_names import HiddenNames
 from .manifest import code_of, read_manifest
 from .outputs import BESIDE, CACHES, MAX_FILES, OutputDigests, OutputScan, open_output
 
-TRAINER_ARGUMENTS, TRAINER_STATE = "training_args.bin", "trainer_state.json"
-"""Files of a checkpoint by transformers' Trainer: one is written with the weights, the other last."""
-_NAMES = re.compile(
-    r"(?:checkpoint[-_]|(?:.*[-_])?step[-_=]?)(\d+)(?:\.(?:ckpt|pth?|tar))*|(?:(?:.*[-_])?epoch[-_=]?\d+|checkpoint|ckpt|last|latest)(?:\.(?:ckpt|pth?|tar))+"
+if TYPE_CHECKING:
+    from ..record.run_records import PlanRecord
+
+TRAINER_STATE = "trainer_state.json"
+"""The file that transformers' Trainer writes last into a checkpoint."""
+_FOLDER = re.compile(
+    r"(?:checkpoint|ckpt|(?:global_?)?step|iter(?:ation)?|epoch)[-_=]?(?:\d{1,12}|best|last|latest)|.*[-_=]step[-_=]?\d{1,12}"
 )
-"""Names of checkpoints: `checkpoint-20` by Trainer, `step_20` by accelerate, `epoch=1-step=20.ckpt` by Lightning, `ckpt.pt`."""
-_WRITTEN_ONCE = re.compile(r"/checkpoint-\d+/")
-"""Folders whose files no script writes over: a copy of such a file is a hard link."""
+_FILE = re.compile(
+    r".*\.ckpt|(?:.*[-_.=])?(?:checkpoint|ckpt|snapshot|last|latest|epoch|step|iter|model(?=[-_]?\d))(?:[-_.=]?\w+)*\.(?:pth?|tar|safetensors)"
+)
+"""Names of checkpoints: `checkpoint-20` by Trainer, `epoch_0` by accelerate, `epoch=1-step=20.ckpt` by Lightning, `ckpt.pt`."""
+_STEP = re.compile(r"(?:checkpoint|ckpt|step|iter(?:ation)?|model)[-_=]?(\d{1,12})(?!\d)")
 
 
 class OwnCheckpoint(NamedTuple):
-    """A script's own checkpoint: its path below the code, its step, and whether a Trainer saved it."""
+    """A script's own checkpoint: its path below the code, its step, and whether a Trainer saved it.
+
+    If its name has no step, `step` is the run's last one.
+    """
 
     path: str
     step: int
@@ -38,41 +46,67 @@ class OwnCheckpoint(NamedTuple):
 
 
 def newest(run: Run, step: int) -> Optional[OwnCheckpoint]:
-    """Return the checkpoint that the script saved last; None without one.
+    """Return the checkpoint that the script saved last, a Trainer's before any other; None without one.
 
     Checkpoints that were sent with the code do not count, nor one that a Trainer was still writing. `step` is the
     run's last step, for a checkpoint whose name has none.
     """
     sent = [*code_of(read_manifest(run.manifest))]
-    found = []
-    for path, name in _named(run):
+    found: List[Tuple[bool, int, int, str]] = []
+    trainers: Set[str] = set()
+    """The folders in which a Trainer has saved whole checkpoints."""
+    for path in _named(run):
+        if any(one == path or one.startswith(path + "/") for one in sent):
+            continue
         folder = run.code.below(path)
-        is_torn = os.path.exists(folder.below(SENTINEL)) or (
-            os.path.exists(folder.below(TRAINER_ARGUMENTS))
-            and not os.path.exists(folder.below(TRAINER_STATE))
-        )
-        was_sent = any(one == path or one.startswith(path + "/") for one in sent)
-        if not is_torn and not was_sent:
-            found.append((os.lstat(folder).st_mtime_ns, int(name[1] or step), path))
-    if not found:
+        if os.path.exists(folder.below(SENTINEL)) or (os.path.isdir(folder) and not os.listdir(folder)):
+            continue
+        state = folder.below(TRAINER_STATE)
+        is_trainers = os.path.exists(state)
+        if is_trainers:
+            trainers.add(os.path.dirname(path))
+        number = _STEP.search(os.path.basename(path))
+        saved_ns = os.lstat(state if is_trainers else folder).st_mtime_ns
+        found.append((is_trainers, saved_ns, int(number[1]) if number else step, path))
+    whole = [one for one in found if one[0] or os.path.dirname(one[3]) not in trainers]
+    if not whole:
         return None
-    _, saved, path = max(found)
-    return OwnCheckpoint(path, saved, os.path.exists(run.code.below(path, TRAINER_STATE)))
+    is_trainers, _, saved, path = max(whole)
+    return OwnCheckpoint(path, saved, is_trainers)
 
 
-def _named(run: Run) -> Iterator[tuple[str, re.Match[str]]]:
-    """Yield the path below the code of each file and folder that has the name of a checkpoint, and the match."""
+def for_the_hook(run: Run, plan: PlanRecord, *, is_asked: bool) -> Optional[OwnCheckpoint]:
+    """Return the checkpoint that the start-up hook passes to the script's own Trainer; None without one.
+
+    It does so if the user asked for it by resuming a run, or if the job says that the script may start again.
+    """
+    if plan.get("inject") is not True or not (is_asked or plan.get("restart") is True):
+        return None
+    own = newest(run, 0)
+    return own if own is not None and own.is_trainers else None
+
+
+def _named(run: Run) -> Iterator[str]:
+    """Yield the path below the code of each file and folder that has the name of a checkpoint."""
     seen = 0
     for folder, folders, files in os.walk(run.code):
         for name in (*folders, *files):
             path = os.path.join(folder, name)
-            match = _NAMES.fullmatch(name)
-            if match and not os.path.islink(path):
-                yield os.path.relpath(path, run.code), match
-        folders[:] = [name for name in folders if name not in CACHES and not _NAMES.fullmatch(name)]
+            form = _FOLDER if name in folders else _FILE
+            if form.fullmatch(name) and not os.path.islink(path) and _is_utf8(path):
+                yield os.path.relpath(path, run.code)
+        folders[:] = [name for name in folders if name not in CACHES and not _FOLDER.fullmatch(name)]
         seen += len(files)
         if seen > MAX_FILES:
             return
+
+
+def _is_utf8(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def newest_file(run: Run, step: int) -> Optional[OwnCheckpoint]:
@@ -90,32 +124,65 @@ def newest_file(run: Run, step: int) -> Optional[OwnCheckpoint]:
 
 
 def hand_on(run: Run, child: Run) -> None:
-    """Copy the files that a run's script wrote into the next run, durably. A file that was sent stays as it was sent.
+    """Copy the files that a run's script wrote or changed into the next run, durably, with their times.
 
-    Raises OSError for a file that cannot be read or written.
+    They are copies, because a script may write over any of them. Relative links in the code are made again. The
+    times tell scripts, and `newest`, which file is the latest. Raises OSError for a file that cannot be read or
+    written.
     """
     scan = OutputScan(run, OutputDigests(run), matches_all=True)
-    names = HiddenNames(run)
+    names, part = HiddenNames(run), child.work.below(".handed-on")
+    copies = []
     for found in scan.outputs():
         if not _travels(found.path):
             continue
-        real = names.real(found.path)
-        top, _, rest = real.partition("/")
-        source, copy = (
-            (one.work if top == BESIDE else one.work.below(top)).below(rest) for one in (run, child)
-        )
+        top, _, rest = names.real(found.path).partition("/")
+        copy = (child.work if top == BESIDE else child.work.below(top)).below(rest)
         os.makedirs(os.path.dirname(copy), exist_ok=True)
-        if os.path.lexists(copy) or (_WRITTEN_ONCE.search(real) and link_regular(source, copy)):
-            continue
         descriptor, status = open_output(run, found.path)
-        with open(descriptor, "rb") as file, open(copy, "xb") as target:
+        with open(descriptor, "rb") as file, open(part, "wb") as target:
             shutil.copyfileobj(file, target, 1 << 20)
-            target.flush()
             os.fchmod(target.fileno(), status.st_mode & 0o777)
-            os.fsync(target.fileno())
+        os.utime(part, ns=(status.st_atime_ns, status.st_mtime_ns))
+        os.replace(part, copy)  # a file that was sent may be linked to the store
+        copies.append(copy)
     for path, why in scan.left_out.items():
         if _travels(path):
             raise OSError(0, why, path)
+    for copy in copies:  # at last: the first of these calls writes nearly all that the others wait for
+        with open(copy, "rb") as file:
+            os.fsync(file.fileno())
+    _link_again(run, child)
+    _keep_folder_times(run.code, child.code)
+
+
+def _link_again(run: Run, child: Run) -> None:
+    """Make the relative links below a run's code again, unless they lead out of the next run's files."""
+    inside = os.path.realpath(child.work) + os.sep
+    for folder, folders, files in os.walk(run.code):
+        folders[:] = [name for name in folders if name not in CACHES]
+        for name in (*folders, *files):
+            path = os.path.join(folder, name)
+            if not os.path.islink(path) or os.path.isabs(os.readlink(path)):
+                continue
+            copy = child.code.below(os.path.relpath(path, run.code))
+            there = os.path.realpath(os.path.join(os.path.dirname(copy), os.readlink(path)))
+            if (
+                there.startswith(inside)
+                and os.path.isdir(os.path.dirname(copy))
+                and not os.path.lexists(copy)
+            ):
+                os.symlink(os.readlink(path), copy)
+
+
+def _keep_folder_times(source: str, target: str) -> None:
+    for folder, _, _ in os.walk(target, topdown=False):
+        try:
+            status = os.lstat(os.path.join(source, os.path.relpath(folder, target)))
+        except FileNotFoundError:
+            continue
+        if stat.S_ISDIR(status.st_mode):
+            os.utime(folder, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _travels(path: str) -> bool:

@@ -12,7 +12,7 @@ from ..attempt.stopping import StartInterruption
 from ..diagnosis import remedy
 from ..liveness import run_state
 from ..record.rundir import Run
-from ..store import checkpoints
+from ..store import checkpoints, script_checkpoint
 
 if TYPE_CHECKING:
     from ..record.run_records import ChangesRecord, PlanRecord
@@ -68,7 +68,7 @@ class Retry:
         found = self.in_force.remedy
         if found is not None:
             resumes = "resume" in taken_knobs(self._history.consumed)
-            begun = remedy.begun(found, checkpoint if resumes else None)
+            begun = remedy.begun(found, checkpoint if resumes else self._own_step())
             self.in_force = self.in_force._replace(remedy=begun)
 
     def set_aside(self, failure: remedy.AttemptFailure) -> None:
@@ -112,11 +112,16 @@ class Retry:
                 consumed=knobs,
                 may_begin_again=self.may_begin_again(consumed),
                 attempts_left=int(self._plan.get("attempts", 1)) - begun,
-                checkpoint=newest if "resume" in knobs else None,
+                checkpoint=newest if "resume" in knobs else self._own_step(),
                 tries=remedy.tries(earlier, failure.name, newest),
                 is_in_container=run_state.probe_of(self._run).is_in_image,
             )
         )
+
+    def _own_step(self) -> Optional[int]:
+        """Return the step from which a script's own Trainer begins again; None if it begins anew."""
+        own = script_checkpoint.for_the_hook(self._run, self._plan, is_asked=False)
+        return own.step if own is not None else None
 
     def _record(self, attempt: int, failure: remedy.AttemptFailure, found: remedy.Remedy) -> None:
         values = {"attempt": attempt, **failure.evidence(), **found.record()}

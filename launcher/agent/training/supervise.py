@@ -23,7 +23,7 @@ from ..attempt.attempt_writer import TAIL_BYTES, AttemptWriter
 from ..attempt.fence import Fence
 from ..attempt.history import describe_previous, fruitless_starts, read_history, taken_knobs
 from ..attempt.hook_parts import hook_parts, imitates_card
-from ..attempt.judging import RENT_WORDS, CommandResult, judge, suspect
+from ..attempt.judging import RENT_WORDS, CommandResult, judge, not_resumed, suspect
 from ..attempt.progress import AttemptProgress
 from ..attempt.stopping import (
     OF_SEGMENT,
@@ -442,6 +442,9 @@ class Supervisor:
         failure, doubt = suspect(outcome, steps, since, lambda: self.account.log_tail(TAIL_BYTES))
         if failure is not None:
             self.progress.fail(failure)
+        given = self.record.get("own_checkpoint")
+        if failure is None and given is not None and not self.progress.has_own_resume:
+            return not_resumed(os.path.relpath(given, self.run.code))
         return doubt
 
     def _diagnose(self, outcome: CommandResult) -> remedy.AttemptFailure:

@@ -172,8 +172,11 @@ class PlainView(View):
         self.silence.begin(events[0].time if events else None)
 
     def continues(self, run: str, parent: Parent) -> None:
-        """Show the parent run and its step."""
-        self.write(f"  · continues {parent.run} from step {parent.step}", "dim")
+        """Show the parent run and its step, or the file that the script loads itself."""
+        where = (
+            f"with its own {parent.checkpoint}" if parent.is_trainers is False else f"from step {parent.step}"
+        )
+        self.write(f"  · continues {parent.run} {where}", "dim")
 
     def news(self, news: News) -> None:
         """Show the events and the printed lines of an answer."""

@@ -15,6 +15,7 @@ from launcher.backends.runtimes import open_for_run
 from launcher.config import build_settings, env_file, job_variables, resolve, secret_values
 from launcher.config.job_check import on_end_findings, undeclared
 from launcher.config.lookup import Lookup
+from launcher.config.script_check import by_the_worker
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.request import new_launch
 from launcher.copy.run_id import new_run_id
@@ -27,6 +28,7 @@ from launcher.errors import (
 )
 from launcher.planning.assembly import job_of
 from launcher.rental.records import RentedMachine, rented_for
+from launcher.runs.follow import evidence
 from launcher.runs.follow.refreshing import refresh
 from launcher.runs.follow.summaries import known_summary
 from launcher.runs.launch.launching import Started, UploadStage, begin
@@ -51,6 +53,7 @@ from launcher.values.host import Host
 if TYPE_CHECKING:
     from launcher.rental.lease.rental_lease import Lease
     from launcher.runs.follow.view import View
+    from launcher.values.plan import Plan
 
 
 def resume(word: str, host_name: str | None, request: ResumeRequest, view: View) -> Started:
@@ -114,6 +117,9 @@ def _resume(
         before = parent.whole_plan()
         refuse_verification(before, parent)
         plan = changed_plan(before, request, name, host)
+        ended = parent.state()
+        if ended is not None and evidence.own_checkpoint(ended.evidence) is not None:
+            _refuse_ignored(request.keys, plan, parent)
         against = undeclared(plan.settings, before.settings, parent.run)
         settle([*against, *job_variables.findings(plan.variables), *on_end_findings(plan.on_end)], view)
         if not request.is_sure:
@@ -133,7 +139,7 @@ def _resume(
         build_options = build_settings.read(host, os.environ)
         # Use the parent's runtime, which has the image.
         with open_for_run(client, summary, build_options, contact.facts) as runtime:
-            inherit = functools.partial(_inherit, client, parent, host, view, request.keys)
+            inherit = functools.partial(_inherit, client, parent, host, view, request.keys, plan)
             contact = contact._replace(host=host)
             filling = UploadStage("resume", lambda child, _stage: inherit(child))
             run = None
@@ -150,11 +156,17 @@ def _resume(
 
 
 def _inherit(
-    client: HostClient, parent: LocalCopy, host: Host, view: View, keys: Sequence[str], child: LocalCopy
+    client: HostClient,
+    parent: LocalCopy,
+    host: Host,
+    view: View,
+    keys: Sequence[str],
+    plan: Plan,
+    child: LocalCopy,
 ) -> str:
     """Have the host give a run its parent's files and state; return a summary.
 
-    `keys` are the keys of the job that the user changed.
+    `keys` are the keys of the job that the user changed, `plan` is the new run's plan. Raises UsageError for a key that the script does not get.
     """
     try:
         inheritance = client.preparation.inherit(child.run, parent.run, keys)
@@ -170,7 +182,20 @@ def _inherit(
         words = ", ".join(f"{name} {value}" for name, value in sorted(inheritance.changes.items()))
         view.note(f"the remedies' changes to the plan stay in force: {words}")
     source = inheritance.parent
-    return f"{source.checkpoint} of {source.run}, step {source.step}; with its code and data as they are on the host"
+    if source.is_trainers is not None:
+        _refuse_ignored(keys, plan, parent)
+    return f"{source.words} of {source.run}; with its code and data as they are on the host"
+
+
+def _refuse_ignored(keys: Sequence[str], plan: Plan, parent: LocalCopy) -> None:
+    """Raise UsageError for a changed key that reaches a script only through the worker, which this script does not use."""
+    ignored = [key for key in keys if key.partition(".")[0] in by_the_worker(adapts=plan.adapt)]
+    if ignored:
+        option = f"--{ignored[0].rpartition('.')[2]}"
+        raise UsageError(
+            f"--set {', '.join(ignored)}: the script of {parent.run} does not use the worker, so nothing would use it\n"
+            f"  an option of the script   launch resume {parent.short} -- {shlex.join(plan.command)} {option} …"
+        )
 
 
 def _explained(error: AgentError, parent: LocalCopy) -> LaunchError:

@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from launcher.agent.record import strict_json
+from launcher.base.json_file import well_formed
 from launcher.base.text import is_obeyed, printable
 from launcher.errors import BadFileError, MalformedAnswerError
 from launcher.transport.agent_input import ONLY_LISTENING, Keyboard, typing, until
@@ -740,7 +741,7 @@ def _summary(line: bytes) -> Summary | None:
     with contextlib.suppress(ValidationError):
         return Summary.model_validate_json(line, strict=True)
     with contextlib.suppress(ValueError, RecursionError):
-        return Summary.lenient(strict_json.decode(line))
+        return Summary.lenient(well_formed(strict_json.decode(line), line))
     return None
 
 

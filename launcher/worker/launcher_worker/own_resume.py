@@ -1,38 +1,49 @@
-"""Continue a script's Trainer from the checkpoint that its parent run's Trainer saved itself, without the worker."""
+"""Continue a script's Trainer from the checkpoint that an earlier Trainer of the script saved, without the worker."""
 
 from __future__ import annotations
 
 import functools
 import os
-from typing import Any
+from typing import Any, List
 
-from .channel import rank
-from .shield import shielded
+from .channel import rank, send
+from .shield import SOURCE, shielded
 from .values import knobs
 
 
 @shielded
 def resume_trainer(module: Any) -> None:
-    """Make the Trainer that saves into the checkpoint's folder load it; `module` is transformers.trainer.
+    """Make the first Trainer that saves into the checkpoint's folder load it; `module` is transformers.trainer.
 
-    A checkpoint that the script names itself is left alone.
+    A script that names a checkpoint itself, or `False`, is left alone. A second Trainer, as of the next fold, is not
+    given the checkpoint again. The agent is told, so that it can tell a run that began anew.
     """
     path = knobs().own_checkpoint
     if path is None:
         return
     train = module.Trainer.train
+    given: List[str] = []
 
     @functools.wraps(train)
     def resumed(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         with shielded:
+            shown = os.path.relpath(path)
             is_its = os.path.realpath(self.args.output_dir) == os.path.dirname(os.path.realpath(path))
-            if is_its and not resume_from_checkpoint:
+            if given or not os.path.isdir(path):
+                words = ""
+            elif resume_from_checkpoint is not None:
+                given.append(path)
+                words = ""
+            elif is_its:
+                given.append(path)
                 resume_from_checkpoint = path
-                if rank() == 0:
-                    print(
-                        f"resumed: Trainer.train: resume_from_checkpoint={os.path.relpath(path)!r}",
-                        flush=True,
-                    )
+                words = f"resumed: Trainer.train: resume_from_checkpoint={shown!r}"
+            else:
+                words = f"not resumed: this Trainer saves into {self.args.output_dir!r}, and {shown!r} is elsewhere"
+            if given:
+                send("evidence", values={"own_resume": shown}, source=SOURCE)
+            if words and rank() == 0:
+                print(words, flush=True)
         return train(self, resume_from_checkpoint, *args, **kwargs)
 
     module.Trainer.train = resumed

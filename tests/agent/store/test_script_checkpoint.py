@@ -35,7 +35,7 @@ def parent_at(root, files, *, sent=(), **plan):
         path = os.path.join(run.code, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "w") as file:
-            file.write(name)
+            file.write(ascii(name))
         for changed in (path, os.path.dirname(path)):
             os.utime(changed, (number, number))
     return run
@@ -57,6 +57,10 @@ def of(folder, *names):
         (["ckpt.pt", "results.json"], OwnCheckpoint("ckpt.pt", 30, False)),
         (["epoch1.pt", "epoch2.pt"], OwnCheckpoint("epoch2.pt", 30, False)),
         (["last.ckpt"], OwnCheckpoint("last.ckpt", 30, False)),
+        (of("out/checkpoint-20", *TRAINER[:2]), OwnCheckpoint("out/checkpoint-20", 20, False)),
+        ([*of("out/checkpoint-10", *TRAINER), "out/checkpoint-20/model.safetensors"], OwnCheckpoint("out/checkpoint-10", 10, True)),
+        ([*of("out/checkpoint-10", *TRAINER), "samples/step_20/0.txt", "logs/eval_step_20", "ckpt.pt"], OwnCheckpoint("out/checkpoint-10", 10, True)),
+        ([*of("out/checkpoint-175", *TRAINER), *of("out/checkpoint-95", *TRAINER)], OwnCheckpoint("out/checkpoint-95", 95, True)),
         (["results.json", "steps.txt", "step-by-step.md", "checkpoints.md", ".cache/ckpt.pt"], None),
     ],
 )  # fmt: skip
@@ -69,6 +73,45 @@ def test_a_checkpoint_that_was_sent_is_not_the_runs(tmp_path):
     run = parent_at(tmp_path, of("out/checkpoint-5", *TRAINER), sent=of("base/checkpoint-500", *TRAINER))
     assert script_checkpoint.newest(run, 30) == OwnCheckpoint("out/checkpoint-5", 5, True)
     run = parent_at(tmp_path / "b", [], sent=[*of("base/checkpoint-500", *TRAINER), "ckpt.pt"])
+    assert script_checkpoint.newest(run, 30) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        *(("epoch_0/model.safetensors", 30), ("best.ckpt", 30), ("last-v1.ckpt", 30), ("epoch=3-val_loss=0.12.ckpt", 30)),
+        *(("ckpt_100.pt", 100), ("ckpt-5.pt", 5), ("model_100.pt", 100), ("checkpoint_last.pt", 30), ("snapshot.pt", 30)),
+        *(("iter_0000100/x", 100), ("latest_checkpoint.pt", 30), ("checkpoint-best/x", 30), ("model_step_100.safetensors", 100)),
+        *(("global_step500/x", 500), ("checkpoint.pth.tar", 30)),
+    ],
+)  # fmt: skip
+def test_these_are_names_of_checkpoints(tmp_path, name, step):
+    found = script_checkpoint.newest(parent_at(tmp_path, [f"out/{name}"]), 30)
+    assert (found.path, found.step) == (f"out/{name.partition('/')[0]}", step)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "model.safetensors",
+            "model.pt",
+            "data.pt",
+            "steps.pt.txt",
+            "epochs.png",
+            "last.txt",
+            "samples/epoch.txt",
+        ),
+        f"checkpoint-{'9' * 200}/x",
+    ],
+)
+def test_these_are_not(tmp_path, name):
+    assert script_checkpoint.newest(parent_at(tmp_path, [f"out/{name}"]), 30) is None
+
+
+def test_a_name_that_is_not_utf_8_is_not_offered(tmp_path):
+    """No client can show it, or name it to its script."""
+    run = parent_at(tmp_path, [os.fsdecode(b"out\xff/checkpoint-5/x")])
     assert script_checkpoint.newest(run, 30) is None
 
 
@@ -87,7 +130,7 @@ def inherited(tmp_path, parent, *asked):
 
 
 def test_the_next_run_gets_what_the_script_wrote_and_the_parent_stays(tmp_path):
-    """A file that the script may write over again is a copy; a Trainer's checkpoint is written once, so it is linked."""
+    """All are copies: a script that saves into the same folder again would write into its parent's files."""
     files = [*of("out/checkpoint-20", *TRAINER), "out/log.txt", "__pycache__/x.pyc"]
     parent = parent_at(tmp_path, files)
     secret = tmp_path / "id_secret"
@@ -103,13 +146,67 @@ def test_the_next_run_gets_what_the_script_wrote_and_the_parent_stays(tmp_path):
     }
     assert found == {*of("out/checkpoint-20", *TRAINER), "out/log.txt"}
 
-    def inode(run, path):
-        return os.stat(os.path.join(run.code, path)).st_ino
-
-    assert inode(parent, files[0]) == inode(child, files[0])
-    assert inode(parent, "out/log.txt") != inode(child, "out/log.txt")
+    for name in found:
+        source, copy = (os.stat(os.path.join(run.code, name)) for run in (parent, child))
+        assert source.st_ino != copy.st_ino
+        assert source.st_mtime_ns == copy.st_mtime_ns
     with open(os.path.join(child.code, "out/log.txt")) as file:
-        assert file.read() == "out/log.txt"
+        assert file.read() == repr("out/log.txt")
+
+
+def test_the_next_run_continues_from_the_checkpoint_that_was_the_last(tmp_path):
+    """`checkpoint-95` comes after `checkpoint-175` in the order of names."""
+    parent = parent_at(tmp_path, [*of("out/checkpoint-95", *TRAINER), *of("out/checkpoint-175", *TRAINER)])
+    answer, child = inherited(tmp_path, parent)
+    assert answer["parent"]["checkpoint"] == "out/checkpoint-175"
+    plan = {"inject": True}
+    assert script_checkpoint.for_the_hook(child, plan, is_asked=True).path == "out/checkpoint-175"
+    assert script_checkpoint.for_the_hook(child, plan, is_asked=False) is None
+    assert script_checkpoint.for_the_hook(child, {**plan, "restart": True}, is_asked=False).step == 175
+
+
+def test_a_file_that_was_sent_and_changed_is_handed_on_as_it_is_now(tmp_path):
+    """And what the store holds of it stays."""
+    parent = parent_at(tmp_path, ["ckpt.pt"])
+    child = Run(str(tmp_path / "runs" / "0101-b-bbbb"))
+    child.make()
+    sent, copy = tmp_path / "sent", os.path.join(child.code, "ckpt.pt")
+    os.makedirs(child.code)
+    sent.write_text("as it was sent")
+    os.link(sent, copy)
+    script_checkpoint.hand_on(parent, child)
+    with open(copy) as file:
+        assert file.read() == repr("ckpt.pt")
+    assert sent.read_text() == "as it was sent"
+
+
+def test_links_of_the_script_are_made_again_inside_the_run(tmp_path):
+    """Lightning's `last.ckpt`, for example. One that leads out, or names a place by its whole path, is not."""
+    parent = parent_at(tmp_path, ["ck/epoch=0-step=4.ckpt"])
+    links = {"ck/last.ckpt": "epoch=0-step=4.ckpt", "newest": "ck/last.ckpt", "all": "ck"}
+    for name, target in {**links, "out": "../../../secret", "abs": "/etc/passwd", "gone": "nothing"}.items():
+        os.symlink(target, os.path.join(parent.code, name))
+    _, child = inherited(tmp_path, parent, "command")
+    found = {
+        os.path.relpath(os.path.join(folder, name), child.code)
+        for folder, folders, names in os.walk(child.code)
+        for name in (*folders, *names)
+        if os.path.islink(os.path.join(folder, name))
+    }
+    assert found == {*links, "gone"}
+    with open(os.path.join(child.code, "newest")) as file:
+        assert file.read() == repr("ck/epoch=0-step=4.ckpt")
+
+
+def test_a_secret_in_a_checkpoints_path_is_not_told(tmp_path):
+    """By the names that were recorded while the secret was known."""
+    parent = parent_at(tmp_path, of("out-hunter2/step_7", "model.pt"))
+    real = "code/out-hunter2/step_7/model.pt"
+    with open(parent.hidden_names, "w") as file:
+        json.dump({real.replace("hunter2", "{secret}"): real}, file)
+    with pytest.raises(ParentError, match=r"out-\{secret\}/step_7") as caught:
+        inherited(tmp_path, parent)
+    assert "hunter2" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`launch resume` of a script that knows nothing of launcher: from its own checkpoint. Witness: a ledger outside the runs."""
 
+import hashlib
 import json
 
 import pytest
@@ -17,10 +18,10 @@ ledger = os.environ["LEDGER"]
 class Ledger(TrainerCallback):
     def on_step_end(self, args, state, control, **_):
         print(state.global_step, file=open(ledger, "a"))
-        if state.global_step == 7 and not os.path.exists(ledger + ".killed"):
+        if state.global_step == 12 and not os.path.exists(ledger + ".killed"):
             open(ledger + ".killed", "w").close()
             os.kill(os.getpid(), 9)
-arguments = TrainingArguments("out", max_steps=10, save_steps=5, logging_steps=1, report_to="none", use_cpu=True, learning_rate=0.01)
+arguments = TrainingArguments("out", max_steps=14, save_steps=5, logging_steps=1, report_to="none", use_cpu=True, learning_rate=0.01)
 trainer = Trainer(model, arguments, train_dataset=rows, callbacks=[Ledger()])
 trainer.train()
 json.dump([trainer.state.global_step, *(float(p.sum()) for p in model.parameters())], open(ledger + ".end", "w"))
@@ -46,6 +47,16 @@ def steps(path):
     return [int(line) for line in path.read_text().split()]
 
 
+def digests(client):
+    """The SHA-256 of each file below a checkpoint of the first run."""
+    (first, *_) = sorted((client.home / ".launch" / "runs").iterdir())
+    return {
+        path: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in first.rglob("checkpoint-*/*")
+        if path.is_file()
+    }
+
+
 def test_a_trainer_goes_on_from_its_own_checkpoint_to_the_same_weights(client):
     """Without the worker and without --adapt: the hook passes the checkpoint, and no step is trained twice but those after it."""
     client.script(TRAINER)
@@ -56,10 +67,12 @@ def test_a_trainer_goes_on_from_its_own_checkpoint_to_the_same_weights(client):
     assert done.returncode == 1, done.stderr
     offered = [line.split() for line in done.stderr.splitlines() if line.startswith("  resume")]
     assert [words[1:3] for words in offered] == [["launch", "resume"]]
-    assert "from its own out/checkpoint-5" in done.stderr
+    assert "from its own out/checkpoint-10" in done.stderr
+    before = digests(client)
     again = client.run(*offered[0][2:4])
     assert again.returncode == 0, again.stderr
-    assert steps(ledger) == [*range(1, 8), *range(6, 11)]
+    assert steps(ledger) == [*range(1, 13), *range(11, 15)]
+    assert before.items() <= digests(client).items()  # the parent's files stay as they were
     assert json.loads((client.home / "ledger.end").read_text()) == json.loads(
         (client.home / "whole.end").read_text()
     )
@@ -71,7 +84,20 @@ def test_a_job_that_may_start_again_lets_its_trainer_go_on(client):
     ledger = client.home / "ledger"
     done = client.run("--set", "restart=true", "-e", f"LEDGER={ledger}", "--", "python", "train.py")
     assert done.returncode == 0, done.stderr
-    assert steps(ledger) == [*range(1, 8), *range(6, 11)]
+    assert steps(ledger) == [*range(1, 13), *range(11, 15)]
+    assert "resuming from step 10" in done.stderr
+
+
+def test_a_trainer_that_begins_anew_in_a_resumed_run_is_in_doubt(client):
+    """Here each start saves into another folder, so that no Trainer is given the checkpoint."""
+    client.script(TRAINER.replace('"out"', '"out-%d" % os.getpid()'))
+    ledger = client.home / "ledger"
+    assert client.run("-e", f"LEDGER={ledger}", "--", "python", "train.py").returncode == 1
+    done = client.run("resume", "last")
+    assert (done.returncode, "its training began anew" in done.stderr) == (1, True), done.stderr
+    assert steps(ledger) == [*range(1, 13), *range(1, 15)]
+    refused = client.run("resume", "last", "--set", "steps=20")
+    assert (refused.returncode, "-- python train.py --steps …" in refused.stderr) == (2, True), refused.stderr
 
 
 def test_a_script_with_an_option_of_its_own_gets_its_files_and_the_option(client):
