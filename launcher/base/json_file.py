@@ -40,7 +40,7 @@ def parse_object(data: bytes) -> JsonObject:
 
 
 def well_formed(value: Any, text: bytes) -> Any:
-    """Return a value read from JSON `text`, with each lone surrogate replaced by U+FFFD.
+    """Return a value read from JSON `text`, with each lone surrogate replaced by a question mark.
 
     An agent in Python writes one for a byte of a path that is not UTF-8. No encoder here takes it.
     """
