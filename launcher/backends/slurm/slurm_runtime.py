@@ -34,8 +34,8 @@ ENDING_S = 15.0
 AGAIN_S = 3.0
 _QUEUED = ("reserved", "resuming")
 """States of a run whose job may be queued, so that a stop request must take it out of the queue."""
-SILENT_S = 5.0
-"""Seconds without an answer from Slurm after which a stop reports that."""
+SILENT_S = 1.0
+"""Seconds without an answer from Slurm after which a stop reports that. The agent has waited for one before."""
 _FREED = ("-u", "SLURM_JOB_ID", "-u", "SLURM_JOBID", "-u", "SLURM_TIMELIMIT", "-u", "SLURM_DEBUG")
 """Arguments of `env` that make `srun` submit a new job even in an `salloc` shell.
 
@@ -153,8 +153,9 @@ class SlurmRuntime(Native):
     def _unanswered(self, summary: Summary) -> HostError:
         host = self.client.host
         said = (summary.evidence or {}).get("service")
-        words = f"{host}: Slurm does not answer: {said}; {summary.run} ends as soon as its job reads the stop request, or begins"
-        return HostError(host, f"{words}\n  look again   launch ps --host {host}")
+        words = f"{host}: Slurm does not answer: {said}; the end of {summary.run} is not confirmed"
+        later = "the request is on record: its job ends as it reads it or begins, or by the next launch or sweep there"
+        return HostError(host, f"{words}\n  {later}\n  look again   launch ps --host {host}")
 
     @contextlib.contextmanager
     def inside(self, run: str) -> Iterator[HostClient]:

@@ -1,11 +1,13 @@
 """A job that has just begun: the answer about the queue that is at hand may be older, and still have it waiting."""
 
 import json
+import os
 
 import pytest
 
 from launcher.agent.liveness.run_state import state_of
-from launcher.agent.liveness.slurm import slurm_liveness
+from launcher.agent.liveness.slurm import slurm_jobs, slurm_liveness
+from launcher.agent.liveness.slurm.slurm_programs import CachedQuery
 from launcher.agent.record.files import write_durably
 from launcher.agent.record.rundir import Run
 
@@ -21,6 +23,10 @@ class Queue:
     def answer(self):
         """Return the answer at hand."""
         return f"7|{self.state}|None|||1||launch:{RUN}\n"
+
+    def is_late(self):
+        """Whether it has been waited for in vain."""
+        return False
 
     def answer_now(self, _timeout_s=0.0):
         """Ask."""
@@ -74,3 +80,26 @@ def test_a_job_that_failed_without_a_log_names_none(queued):
     assert told["evidence"]["service"] == "its job 7 is FAILED; it has written no log"
     write_durably(queued.slurm_log, "loading\nno module cuda/99\n")
     assert state_of(queued)["evidence"]["service"].endswith("; its log ends: no module cuda/99")
+
+
+def test_a_stop_waits_for_a_silent_slurm_once_and_a_sweep_ends_the_job_later(queued, programs, monkeypatch):
+    """The request stays on record: whoever sweeps once there is an answer cancels the job that waits."""
+    queue = slurm_liveness.PROBE._queue = CachedQuery(slurm_jobs.QUEUE, 2.0, 0.1, 30.0)
+    programs.put("squeue", "exec sleep 60")
+    assert state_of(queued)["evidence"]["silent"]
+    queued.write_wish("cancel")
+    slurm_liveness.PROBE.wake(queued)
+    slurm_liveness.PROBE.forget(queued)
+    assert state_of(queued)["evidence"]["silent"]
+    assert len(programs.asked("squeue")) == 1
+    root = os.path.dirname(os.path.dirname(queued.path))
+    row = f"7|PENDING|{slurm_jobs.name_of(RUN)}|launch:{RUN}|{queued.path}"
+    programs.put("squeue", f"echo '{row}'")
+    programs.put("scancel", "exit 0")
+    (orphan,) = slurm_liveness.PROBE.strays(root)
+    assert (orphan.name, orphan.run, orphan.why) == ("7", RUN, "its run was asked to stop")
+    assert orphan.end()
+    assert len(programs.asked("scancel")) == 1
+    queue.forget()
+    queued.write_wish("run")
+    assert slurm_liveness.PROBE.strays(root) == []

@@ -80,6 +80,24 @@ def test_nothing_is_said_of_others_that_is_not_known(reason, before, said):
 
 
 @pytest.mark.parametrize(
+    ("asked", "of_22_05", "of_24_11", "said"),
+    [
+        ("--gres=gpu", "gres:gpu", "gres/gpu", "for 1 x a card"),
+        ("--gres=gpu:2", "gres:gpu:2", "gres/gpu:2", "for 2 x a card"),
+        ("--gres=gpu:a100:1", "gres:gpu:a100:1", "gres/gpu:a100:1", "for 1 x a100"),
+        ("--gpus-per-node=a100:2", "gres:gpu:a100:2", "gres/gpu:a100:2", "for 2 x a100"),
+        ("--gpus=2", "N/A", "N/A", "for free nodes"),
+        ("--gres=none", "N/A", "N/A", "for free nodes"),
+    ],
+)
+def test_squeue_s_column_of_cards_is_read_as_each_version_prints_it(asked, of_22_05, of_24_11, said):
+    """`squeue --format=%b` of jobs that were `asked` for so, as Slurm 22.05.8 and 24.11.5 printed it on 2026-11-30."""
+    for printed in (of_22_05, of_24_11):
+        job = SlurmJob("7", "PENDING", "Resources", resources=printed, nodes="1")
+        assert words(job, None) == f"its job 7 waits {said}", asked
+
+
+@pytest.mark.parametrize(
     ("said", "hides"),
     [
         (OPEN, False),

@@ -306,7 +306,7 @@ def test_a_run_that_trains_keeps_its_state_while_no_controller_answers(cluster, 
     slurm = SlurmLiveness()
     verdict = slurm.judge([run])[run.id]
     assert time.monotonic() - began < 2.5
-    slurm.forget(run)
+    slurm._queue.forget()
     assert (verdict.liveness, verdict.state) == (SILENT, "")
     assert re.fullmatch(r"squeue has not answered for \d s", verdict.words)
 

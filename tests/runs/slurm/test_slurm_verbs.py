@@ -316,10 +316,12 @@ def test_stop_while_the_controller_is_silent(lone, how):
             done = lone.client.run(*words)
             assert done.returncode == 4
             assert "Slurm does not answer" in done.stderr
+            assert f"the end of {queued} is not confirmed" in done.stderr
             assert "launch ps --host hive" in done.stderr
         assert time.monotonic() - began < 90  # each command asks anew
-    assert "stopped: by-user" in lone.client.ok("stop", queued)
+    assert "its run was asked to stop" in lone.client.ok("sweep", "--host", "hive")
     assert [state for _, state in lone.jobs(queued)] == ["CANCELLED"]
+    assert lone.row(queued)["state"] == "stopped"
 
 
 # a submission without an answer, and one that is refused

@@ -41,9 +41,9 @@ class QueuePosition:
             return {}
         self._line.begin()
         try:
-            if hides_jobs(self._config.answer_at_hand()):
+            if hides_jobs(self._config.answer()):
                 return {}
-            line = parse_line(self._line.answer_at_hand())
+            line = parse_line(self._line.answer())
         except SlurmSilentError:
             return {}
         return {job: line.before(job) for job in waiting if job in line.places}

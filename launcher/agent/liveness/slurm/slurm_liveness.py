@@ -118,8 +118,9 @@ class SlurmLiveness(LivenessProbe):
         return verdicts
 
     def forget(self, run: Run) -> None:
-        """Ask the queue again the next time."""
-        self._queue.forget()
+        """Ask the queue again the next time, unless its answer is late: asking again would only wait longer."""
+        if not self._queue.is_late():
+            self._queue.forget()
         self._submitted.forget()
         self._lookup.forget()
         self._history.clear()
@@ -151,9 +152,10 @@ class SlurmLiveness(LivenessProbe):
     def wake(self, run: Run) -> None:
         """Cancel the run's job if it waits or must end now; otherwise signal its script.
 
-        If the job runs, its agent also reads the wish file, even if Slurm refuses.
+        If the job runs, its agent also reads the wish file, even if Slurm refuses. If the queue's answer is already
+        late, do not wait for another: a job that waits is cancelled by the next sweep, or ends as it begins.
         """
-        job = self._job_now(run)
+        job = None if self._queue.is_late() else self._job_now(run)
         if job is None:
             return
         if job.state == slurm_jobs.WAITS:
@@ -407,6 +409,8 @@ def _stray(root: str, job: slurm_jobs.ActiveJob) -> Optional[Orphan]:
         return None
     last = run.last()
     state = last.read_state() if last is not None else {}
+    if job.state == slurm_jobs.WAITS and run.read_wish() != "run":
+        return Orphan("job", job.id, run_id, "its run was asked to stop", cancel)
     age_s = time.time() - float(state.get("time") or 0.0)
     is_leaving = job.state != slurm_jobs.WAITS and 0 <= age_s < LEAVING_S
     if state.get("state") not in TERMINAL or is_leaving or job.id not in slurm_submission.read(run).jobs:

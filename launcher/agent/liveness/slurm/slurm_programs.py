@@ -187,30 +187,27 @@ class CachedQuery:
         self._output: Optional[IO[bytes]] = None
 
     def answer(self) -> str:
-        """Return the answer, which may be a few seconds old.
+        """Return the answer, which may be a few seconds old. All calls together wait at most `wait_s` for one answer.
 
         Raises SlurmSilentError if it is missing or too old.
         """
         self.begin()
-        return self._answer_by(time.monotonic() + self._wait_s)
+        deadline_s = self._asked_s + self._wait_s
+        while self._program is not None and not self._collect() and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        if self._answer is not None and time.monotonic() - self._answered_s <= self._silence_s:
+            return self._answer
+        raise SlurmSilentError(self._why or "%s has not answered yet" % self._words[0])
 
-    def answer_at_hand(self) -> str:
-        """Return the answer like `answer`, but all calls together wait at most `wait_s` for one answer."""
-        self.begin()
-        return self._answer_by(self._asked_s + self._wait_s)
+    def is_late(self) -> bool:
+        """Whether the running query has had its time without an answer."""
+        return self._program is not None and time.monotonic() - self._asked_s > self._wait_s
 
     def begin(self) -> None:
         """Start the query if the last answer is too old and no query is running."""
         now = time.monotonic()
         if now - self._asked_s > self._kept_s and self._program is None:
             self._begin(now)
-
-    def _answer_by(self, deadline_s: float) -> str:
-        while self._program is not None and not self._collect() and time.monotonic() < deadline_s:
-            time.sleep(0.01)
-        if self._answer is not None and time.monotonic() - self._answered_s <= self._silence_s:
-            return self._answer
-        raise SlurmSilentError(self._why or "%s has not answered yet" % self._words[0])
 
     def forget(self) -> None:
         """Drop the answer, so that the next call waits for a new one."""
