@@ -354,7 +354,7 @@ _BRIDGED = {"machines", "pair", "engine", "podman", "rootless_podman", "wheels",
 _ON_THE_BRIDGE = {
     "fixtures/record_runs.py", "transport/test_behind.py", "transport/test_hops.py", "runs/recover/test_bad_links.py", "runs/batch/test_batches_everywhere.py", "runs/places/test_containers.py",
     "runs/places/test_engine_ways.py", "runs/recover/test_faults.py", "runs/places/test_images.py", "runs/recover/test_kills.py", "runs/stop/test_leftovers.py",
-    "runs/places/test_machines.py", "runs/places/test_podman.py", "runs/recover/test_power_cut.py", "runs/rental/test_renting_containers.py", "backends/test_container.py", "backends/test_engine.py", "testbed/test_engine.py",
+    "runs/places/test_machines.py", "runs/places/test_cards_in_containers.py", "runs/places/test_podman.py", "runs/recover/test_power_cut.py", "runs/rental/test_renting_containers.py", "backends/test_container.py", "backends/test_engine.py", "testbed/test_engine.py",
 }  # fmt: skip
 """The files with such tests. They run one after the other, in one worker, which starts each machine once."""
 _WITH_LIBRARIES = (

@@ -5,16 +5,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.agent import compiled_code
-from launcher.backends.machine.docker.container import CODE, STOP_SLACK_S, EngineFacts, compiling, container
+from launcher.backends.machine.docker.container import (
+    CODE,
+    STOP_SLACK_S,
+    EngineFacts,
+    cards_refused,
+    compiling,
+    container,
+    listed_way,
+)
 from launcher.config import resolve
 from launcher.config.lookup import Lookup
-from launcher.errors import RefusedError
 from launcher.planning.assembly import plan
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.reported.engine_access import AgentCode, RunLocation
 
 UUIDS = ("GPU-1111", "GPU-2222")
+BY_UUID = ("nvidia.com/gpu=GPU-1111", "nvidia.com/gpu=GPU-2222")
+BY_INDEX = ("nvidia.com/gpu=3", "nvidia.com/gpu=1")
 PLACE = RunLocation(
     path="/home/ada/.launch/runs/1121-x-aaaa", home="/home/ada/.launch/runs/1121-x-aaaa/work/home", agent="/home/ada/.launch/agent/0/agent.pyz", host_id="0" * 16,
     root="h:/home/ada/.launch", user="ada", uid=1000, gid=1000, groups=(1000, 27, 44),
@@ -25,8 +34,8 @@ PLACE = RunLocation(
 PLAIN = EngineFacts()
 
 
-def configured(engine=PLAIN, gpus=(), place=PLACE, code=None, **job):
-    card = Lookup().profile("l40s" if gpus else "cpu")
+def configured(engine=PLAIN, place=PLACE, code=None, **job):
+    card = Lookup().profile("cpu")
     one = plan(
         card,
         Host(name="lab", address="lab"),
@@ -35,27 +44,42 @@ def configured(engine=PLAIN, gpus=(), place=PLACE, code=None, **job):
         "docker",
         resolve.image_sources(),
     )
-    return container(one, "1121-x-aaaa", 1, place, engine, gpus, code)
+    return container(one, "1121-x-aaaa", 1, place, engine, None, code)
 
 
 @pytest.mark.parametrize(
-    ("engine", "request_"),
+    ("engine", "way"),
     [
-        (EngineFacts(runtimes=("runc", "nvidia")), {"Driver": "nvidia", "DeviceIDs": list(UUIDS), "Capabilities": [["gpu"]]}),
-        (EngineFacts(runtimes=("nvidia",), has_cdi=True), {"Driver": "nvidia", "DeviceIDs": list(UUIDS), "Capabilities": [["gpu"]]}),
-        (EngineFacts(has_cdi=True), {"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=GPU-1111", "nvidia.com/gpu=GPU-2222"]}),
+        (EngineFacts(runtimes=("runc", "nvidia")), "hook"),
+        (EngineFacts(runtimes=("nvidia",), cdi_devices=None), "hook"),
+        (EngineFacts(runtimes=("nvidia",), cdi_devices=BY_UUID), "hook"),
+        (EngineFacts(runtimes=("nvidia",), cdi_devices=BY_UUID, is_rootless=True), "CDI device by UUID"),
+        (EngineFacts(runtimes=("nvidia",), is_rootless=True), "hook"),
+        (EngineFacts(cdi_devices=BY_UUID + BY_INDEX), "CDI device by UUID"),
+        (EngineFacts(cdi_devices=BY_INDEX), "CDI device by index"),
+        (EngineFacts(cdi_devices=BY_INDEX[:1]), None),
+        (EngineFacts(cdi_devices=BY_UUID[:1]), None),
+        (EngineFacts(cdi_devices=("vendor.com/net=0",)), None),
+        (EngineFacts(cdi_devices=None), None),
+        (EngineFacts(), None),
     ],
-)  # fmt: skip
-def test_cards_are_asked_for_by_their_uuid_in_the_engine_s_own_way(engine, request_):
-    """The cards of the plan, and no others; a CPU's container asks for none."""
-    assert configured(engine, UUIDS)["HostConfig"]["DeviceRequests"] == [request_]
-    assert "DeviceRequests" not in configured(engine)["HostConfig"]
+)
+def test_an_engine_s_lists_show_how_it_hands_on_cards(engine, way):
+    """All cards of the plan in one way; `None`: its lists do not show it, and a trial must."""
+    assert listed_way(engine, UUIDS, {"GPU-1111": 3, "GPU-2222": 1}) == way
 
 
-def test_an_engine_that_hands_on_no_card_is_refused_with_what_to_install():
-    """Before a byte was sent, by whoever asks for the configuration."""
-    with pytest.raises(RefusedError, match="install nvidia-container-toolkit"):
-        configured(EngineFacts(runtimes=("runc",)), UUIDS)
+def test_a_part_of_a_card_has_no_index():
+    """Its CDI device has a UUID, or it cannot be asked for."""
+    assert listed_way(EngineFacts(cdi_devices=BY_INDEX), ("MIG-1",), {}) is None
+    assert (
+        listed_way(EngineFacts(cdi_devices=("nvidia.com/gpu=MIG-1",)), ("MIG-1",), {}) == "CDI device by UUID"
+    )
+
+
+def test_podman_is_refused_cards_by_name():
+    """It would ignore the request, and the job would train on a CPU."""
+    assert "container of Podman" in str(cards_refused("lab", EngineFacts(is_podman=True)))
 
 
 @pytest.mark.parametrize(

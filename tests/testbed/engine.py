@@ -221,12 +221,15 @@ class Engine(Daemon):
         (self.folder / "daemon.json").write_text(json.dumps(settings))
 
     @contextlib.contextmanager
-    def handing_on(self, cards: Cards) -> Iterator[None]:
-        """Let it hand these cards on to containers, as one with NVIDIA's toolkit does; it is restarted at both ends."""
+    def handing_on(self, cards: Cards, has_runtime: bool = True) -> Iterator[None]:
+        """Let it hand these cards on to containers, as one with NVIDIA's toolkit does; it is restarted at both ends.
+
+        Without the runtime it is one where the toolkit was installed and `nvidia-ctk runtime configure` was not run.
+        """
         folder = self.folder / "cards"  # first on its PATH
         folder.symlink_to(cards.folder)
         try:
-            self._restart(runtimes={"nvidia": {"path": "runc"}})
+            self._restart(**({"runtimes": {"nvidia": {"path": "runc"}}} if has_runtime else {}))
             yield
         finally:
             folder.unlink()

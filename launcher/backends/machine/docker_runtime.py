@@ -6,12 +6,12 @@ import contextlib
 import functools
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from launcher.backends.base.nested_channel import NestedChannel, serving
 from launcher.backends.base.runtime import ResumeInputs, RunResource, Runtime, Say, SharedResource
-from launcher.backends.machine.docker.build_leftovers import discard_remains, remains
+from launcher.backends.machine.docker.build_leftovers import LABEL_STEP, discard_remains, remains, step_label
 from launcher.backends.machine.docker.container import (
     DOWN,
     LABEL_CHECK,
@@ -19,9 +19,12 @@ from launcher.backends.machine.docker.container import (
     LABEL_RUN,
     Container,
     EngineFacts,
-    device_request,
+    card_request,
+    cards_refused,
+    listed_way,
     name_of,
     stop_timeout_s,
+    ways_to_try,
 )
 from launcher.backends.machine.docker.container import container as configuration
 from launcher.backends.machine.docker.images import check_image, image_supplies, provide_image
@@ -51,6 +54,8 @@ If it has not started by then, its client must have died.
 """
 READY = b"+"
 """The reply of agent/verbs/relay.py once a port has accepted the connection."""
+TRIAL = "launcher/trial:cards"
+"""The name of the empty image that shows whether an engine hands on cards. It labels the image and is never its tag."""
 NO_PROGRAM = (126, 127)
 """Exit codes of a container whose program cannot be started. The engine's retries do not help."""
 
@@ -63,6 +68,7 @@ class Docker(Runtime):
     has_own_loopback = True
 
     _checked: Image | None = None
+    _way_of_cards: str | None = None
 
     @classmethod
     def record_on(cls, host: Host, facts: Facts) -> RuntimeRecord | None:
@@ -121,7 +127,7 @@ class Docker(Runtime):
         whose build would store a credential in it.
         """
         if gpus:
-            device_request(plan.host, self._engine_facts, gpus)
+            self._card_request(gpus)
         if plan.image != self._checked:  # a launch that waits for a card calls this repeatedly
             check_image(self.client, self.engine, plan, self.build)
             self._checked = plan.image
@@ -278,8 +284,33 @@ class Docker(Runtime):
         self, run: str, plan: Plan, attempt: int, place: RunLocation, gpus: Sequence[str]
     ) -> Container:
         code = self._code.get(plan.image.name) if plan.image is not None else None
-        config = configuration(plan, run, attempt, place, self._engine_facts, gpus, code)
+        cards = self._card_request(gpus) if gpus else None
+        config = configuration(plan, run, attempt, place, self._engine_facts, cards, code)
         return self.engine.create(name_of(run), config)
+
+    def _card_request(self, gpus: Sequence[str]) -> Mapping[str, object]:
+        """Return the request for cards by UUID. Raises RefusedError for an engine that hands on none."""
+        facts = self._engine_facts
+        if self._way_of_cards is None and not facts.is_podman:
+            self._way_of_cards = listed_way(facts, gpus, self._indices) or self._accepted_way(gpus)
+        if self._way_of_cards is None:
+            raise cards_refused(self.client.host, facts)
+        return card_request(self._way_of_cards, gpus, self._indices)
+
+    def _accepted_way(self, gpus: Sequence[str]) -> str | None:
+        """Return the way of handing on cards that the engine accepts in a trial; `None` if it accepts none."""
+        root = self.client.upkeep.root_label()
+        labels = {LABEL_CHECK: root, LABEL_STEP: step_label(TRIAL, root)}
+        for way in ways_to_try(self._engine_facts):
+            if self.engine.hands_on(card_request(way, gpus, self._indices), labels):
+                return way
+        return None
+
+    @functools.cached_property
+    def _indices(self) -> Mapping[str, int]:
+        """The driver's indices of the host's cards by UUID. A part of a card (MIG) has none."""
+        facts = self.facts or self.client.probe()
+        return {gpu.uuid: gpu.index for gpu in facts.gpus if gpu.uuid.startswith("GPU-")}
 
     def _begin(self, run: str, place: RunLocation, container: Container) -> None:
         """Start the run's container and wait until its agent has begun an attempt. Raises EngineError."""
@@ -327,7 +358,7 @@ def _explained(error: EngineError) -> EngineError:
         'exec: "python3"': no_python,
         "exec python3 failed": no_python,
         "docker-init": "install its init: the package `tini` or `docker-init`",
-        "could not select device driver": "install nvidia-container-toolkit there and restart the engine",
+        "failed to add device rules": "a rootless engine needs no-cgroups = true in /etc/nvidia-container-runtime/config.toml, or CDI devices",
         "bind source path does not exist": "is its root on a file system that the engine cannot see? set root = …",
         "permission denied": "can the engine see this folder (root-squashed NFS)? set root = …",
     }

@@ -35,20 +35,20 @@ def streams(engine):
     return engine.machine.enter("pgrep", "-af", "system dial-stdio", check=False).splitlines()
 
 
-def goes_well(client, engine, user, *words, **table):
+def goes_well(client, box, user, *words, **table):
     """Launch, attach, stop and remove as a user, in a container, by docker's word; return the launch's output."""
-    done = launch(client, engine, *words, user=user, **table)
+    done = launch(client, box, *words, user=user, **table)
     assert done.returncode == 0, done.stdout + done.stderr
-    (container,) = engine.docker("ps", "-aq").split()
+    (container,) = box.docker("ps", "-aq").split()
     run = next(path.name for path in client.runs.glob("[0-9]*"))
-    assert json.loads(engine.docker("inspect", container))[0]["Name"] == f"/launch-{run}"
-    uid = engine.machine.ssh("id", "-u", user=user).strip()
+    assert json.loads(box.docker("inspect", container))[0]["Name"] == f"/launch-{run}"
+    uid = box.machine.ssh("id", "-u", user=user).strip()
     assert (client.runs / run / "0002" / "log.txt").read_text() == f"{uid}\n"
-    engine.docker("kill", container, check=False)
+    box.docker("kill", container, check=False)
     assert client.run("exec", run, "--", "sh", "-c", "exit 3").returncode == 3
     client.ok("rm", "--force", run)
-    assert engine.docker("ps", "-aq") == ""
-    until(lambda: not streams(engine), "the end of every stream")
+    assert box.docker("ps", "-aq") == ""
+    until(lambda: not streams(box), "the end of every stream")
     return done.stdout
 
 

@@ -24,6 +24,14 @@ STOP_SLACK_S = 15
 SHM_SHARE = 0.5
 MIN_SHM_BYTES = 1 << 30
 LOG_SIZE = "1m"
+HOOK = "hook"
+CDI_UUID = "CDI device by UUID"
+CDI_INDEX = "CDI device by index"
+WAYS = (CDI_UUID, CDI_INDEX, HOOK)
+"""How an engine hands on a card: by NVIDIA's runtime hook, or as a CDI device (engine 25 and newer).
+
+The toolkit names CDI devices by UUID and index; its versions before 1.15 name them by index alone.
+"""
 DOWN = ("created", "exited", "dead")
 """The states of a container without a running process."""
 
@@ -45,13 +53,17 @@ class ContainerView(NamedTuple):
 
 
 class EngineFacts(NamedTuple):
-    """The facts about an engine that containers depend on."""
+    """The facts about an engine that containers depend on.
+
+    `cdi_devices` are the names of its CDI devices; `None` if the engine has CDI and does not list them.
+    """
 
     is_rootless: bool = False
     has_init: bool = True
     memory_bytes: int = 0
     runtimes: tuple[str, ...] = ()
-    has_cdi: bool = False
+    cdi_devices: tuple[str, ...] | None = ()
+    is_podman: bool = False
 
 
 def name_of(run: str) -> str:
@@ -73,14 +85,14 @@ def container(
     attempt: int,
     place: RunLocation,
     engine: EngineFacts,
-    gpus: Sequence[str],
+    cards: Mapping[str, object] | None = None,
     code: str | None = None,
 ) -> Mapping[str, object]:
     """Return the configuration of a run's container.
 
-    `code` is the folder of the agent as the image compiled it. Every folder has the same path inside as
+    `cards` is the request for its cards, of `card_request`. `code` is the folder of the agent as the image compiled it. Every folder has the same path inside as
     outside, so that the record is valid in both. HOME is in the run's folder. Secrets are not passed here:
-    the agent inside reads them from the run. Raises RefusedError for cards that the engine cannot pass on.
+    the agent inside reads them from the run.
     """
     if plan.image is None:
         raise ValueError(f"the plan of run {run} has no image")
@@ -103,8 +115,8 @@ def container(
     }
     if not engine.is_rootless:
         host["GroupAdd"] = [str(group) for group in place.groups if group != place.gid]
-    if gpus:
-        host["DeviceRequests"] = [device_request(plan.host, engine, gpus)]
+    if cards is not None:
+        host["DeviceRequests"] = [cards]
     return {
         "Image": plan.image.name,
         "User": user_of(place, engine),
@@ -143,18 +155,44 @@ def stop_timeout_s(grace_s: float) -> int:
     return math.ceil(grace_s) + STOP_SLACK_S
 
 
-def device_request(host: str, engine: EngineFacts, gpus: Sequence[str]) -> Mapping[str, object]:
-    """Return the request for cards by UUID.
-
-    It uses NVIDIA's runtime hook if the engine has it, else CDI (engine 25 and newer). Raises RefusedError if
-    the engine has neither.
-    """
-    if "nvidia" in engine.runtimes:
+def card_request(way: str, gpus: Sequence[str], indices: Mapping[str, int]) -> Mapping[str, Any]:
+    """Return the request for cards by UUID in one of the WAYS. `indices` are the driver's, by UUID."""
+    if way == HOOK:
         return {"Driver": "nvidia", "DeviceIDs": list(gpus), "Capabilities": [["gpu"]]}
-    if engine.has_cdi:
-        return {"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={uuid}" for uuid in gpus]}
-    raise RefusedError(
-        f"{host}: its container engine cannot hand on an NVIDIA card: it knows neither the runtime 'nvidia' nor CDI\n"
+    names = gpus if way == CDI_UUID else [indices.get(uuid, uuid) for uuid in gpus]
+    return {"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={name}" for name in names]}
+
+
+def listed_way(engine: EngineFacts, gpus: Sequence[str], indices: Mapping[str, int]) -> str | None:
+    """Return the way in which an engine hands on cards, by its lists of runtimes and CDI devices.
+
+    `None` if a trial must show it: an engine may have NVIDIA's hook without the runtime `nvidia`, or CDI devices that it
+    does not list. A rootless engine gets CDI devices first: the hook there needs a setting of root's.
+    """
+    listed = [
+        way
+        for way in (CDI_UUID, CDI_INDEX)
+        if {*card_request(way, gpus, indices)["DeviceIDs"]} <= {*(engine.cdi_devices or ())}
+    ]
+    if "nvidia" in engine.runtimes and not (engine.is_rootless and listed):
+        return HOOK
+    return listed[0] if listed else None
+
+
+def ways_to_try(engine: EngineFacts) -> tuple[str, ...]:
+    """Return the ways that an engine may accept although its lists do not show it, the preferred one first."""
+    return WAYS if engine.cdi_devices is None else (HOOK,)
+
+
+def cards_refused(host: str, engine: EngineFacts) -> RefusedError:
+    """Return the refusal of cards in a container by an engine that hands on none."""
+    native = f"run without a container   launch --host {host} --runtime native"
+    if engine.is_podman:
+        return RefusedError(
+            f"{host}: launch hands on no card to a container of Podman\n  use Docker, or {native}"
+        )
+    return RefusedError(
+        f"{host}: its container engine cannot hand on these NVIDIA cards: it has neither NVIDIA's hook nor CDI devices of them\n"
         "  install nvidia-container-toolkit there and restart the engine\n"
-        f"  or run without a container   launch --host {host} --runtime native"
+        f"  or {native}"
     )

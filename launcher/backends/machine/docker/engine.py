@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import logging
 import re
 import shlex
@@ -30,6 +31,7 @@ from launcher.backends.machine.docker.container import (
     EngineFacts,
     name_of,
 )
+from launcher.base import untrusted_json
 from launcher.base.text import printable
 from launcher.errors import EngineError, RefusedStreamError
 from launcher.transport.channel import Socket
@@ -43,9 +45,19 @@ REMOVAL_S = 10.0
 POLL_S = 0.02
 OLDEST_API = (1, 40)
 """Engine 19.03, the first with device requests. Source: Docker's API history."""
+LISTING_API = (1, 50)
+"""Engine 28.2, the first that lists its CDI devices. Source: Docker's API history."""
+NO_SUCH_CARD = ("could not select device driver", "unresolvable CDI devices")
+"""The engine's words for a request of devices that it cannot fulfil: no driver, no such CDI device."""
 MAX_LOG_BYTES = 64 * 1024
+EMPTY_TAR = bytes(1024)
 MAX_HEAD_BYTES = 16 * 1024
 STDOUT = 1
+BESIDE = ("Mounts", "Binds", "NetworkMode", "Init", "CapDrop", "SecurityOpt", "ShmSize", "GroupAdd")
+"""The settings of a run's container that another one beside it gets. Podman shows the mounts as `Binds`.
+
+It also shows limits and a runtime in words that it does not take back.
+"""
 NOTHING = ContainerView()
 USUAL = (None, "/var/run/docker.sock", "/run/docker.sock")
 """The sockets that a docker program tries by default."""
@@ -75,6 +87,7 @@ class DockerEngine:
             mend = f"update it, or   launch --host {self.host} --runtime native"
             raise EngineError(self.host, f"{self.host}: its {way.name} {printable(why)}\n  {mend}")
         self.api.speak(version.api_version)
+        self._lists_devices = (version.numbers or (0, 0)) >= LISTING_API
 
     def close(self) -> None:
         """Close the connection."""
@@ -115,13 +128,15 @@ class DockerEngine:
         """Return the engine's facts."""
         with self._errors():
             info = _Info.model_validate(self.api.info())
+        is_unlisted = bool(info.cdi_folders) and not self._lists_devices
         return EngineFacts(
             is_rootless=info.is_rootless
             or any("name=rootless" in one for one in info.security_options or ()),
             has_init=bool(info.init_binary),
             memory_bytes=info.memory_bytes,
             runtimes=tuple(info.runtimes or ()),
-            has_cdi=bool(info.cdi_folders),
+            cdi_devices=None if is_unlisted else tuple(one.id for one in info.devices or ()),
+            is_podman=self.way.name == "podman",
         )
 
     # containers
@@ -207,7 +222,7 @@ class DockerEngine:
                 "OpenStdin": True,
                 "StdinOnce": True,
                 "HostConfig": {
-                    **{key: value for key, value in host.items() if key != "DeviceRequests"},
+                    **{key: host[key] for key in BESIDE if key in host},
                     "RestartPolicy": {"Name": "no"},
                     "AutoRemove": True,
                 },
@@ -306,6 +321,35 @@ class DockerEngine:
                 return
             time.sleep(POLL_S)
 
+    def hands_on(self, cards: Mapping[str, object], labels: Mapping[str, str]) -> bool:
+        """Return whether the engine can fulfil a request for devices, by the start of a container of an empty image.
+
+        The start always fails, because the image has no program: what matters is the reason. Container and image are
+        removed; if this client dies before that, the `labels` identify them. Raises EngineError.
+        """
+        changes = [f"LABEL {name}={json.dumps(value)}" for name, value in labels.items()]
+        with self._errors():
+            loaded = self.api.import_image_from_data(EMPTY_TAR, changes=changes)
+            image = _Progress.model_validate(untrusted_json.decode(loaded.splitlines()[-1])).status
+            config = {
+                "Image": image,
+                "Labels": dict(labels),
+                "Entrypoint": ["/none"],
+                "NetworkDisabled": True,
+                "HostConfig": {"NetworkMode": "none", "DeviceRequests": [cards]},
+            }
+            try:
+                number = self.api.create_container_from_config(config)["Id"]
+                try:
+                    self.api.start(number)
+                except docker.errors.APIError as error:
+                    return not any(words in str(error.explanation) for words in NO_SUCH_CARD)
+                finally:
+                    self.api.remove_container(number, v=True, force=True)
+            finally:
+                self.api.remove_image(image)
+        return True
+
     def build(self, context: bytes, **options: Any) -> Iterator[_Progress]:
         """Build an image from a tar with the classic builder, and yield the builder's output.
 
@@ -403,6 +447,10 @@ class _Version(Record):
         return (int(found[1]), int(found[2])) if found else None
 
 
+class _Device(Record):
+    id: str = Field(alias="ID")
+
+
 class _Info(Record):
     security_options: list[str] | None = Field(alias="SecurityOptions", default=None)
     is_rootless: bool = Field(alias="Rootless", default=False)
@@ -411,6 +459,7 @@ class _Info(Record):
     memory_bytes: int = Field(alias="MemTotal", default=0)
     runtimes: dict[str, Any] | None = Field(alias="Runtimes", default=None)
     cdi_folders: list[str] | None = Field(alias="CDISpecDirs", default=None)
+    devices: list[_Device] | None = Field(alias="DiscoveredDevices", default=None)
 
 
 def _short(names: list[str] | None) -> list[str] | None:
