@@ -40,7 +40,7 @@ from pathlib import Path
 import launcher_worker as worker
 import torch
 from accelerate import Accelerator
-from rows import read_rows
+from rows import check_calls, train_and_held
 from shared import (
     IGNORED,
     Row,
@@ -87,6 +87,7 @@ class Settings:
     max_length: int = 1024  # tokens; longer examples are left out
     logging_steps: int = 10
     eval_steps: int = 50  # steps from one evaluation to the next
+    eval_share: float = 0.05  # of the rows, held out where the job has no data.eval
     eval_limit: int = 200  # held-out examples
 
 
@@ -101,6 +102,7 @@ RULES = {
     **dict.fromkeys(
         ("logging_steps", "eval_steps", "eval_limit"), (lambda value: value > 0, "a whole number above 0")
     ),
+    "eval_share": (lambda value: 0 < value < 1, "a share between 0 and 1"),
 }
 
 # ---- data
@@ -121,17 +123,6 @@ def rows_of_step(rows: list[Row], step: int, batch: int, seed: int) -> list[Row]
             order = order_of(len(rows), seed, epoch)
         drawn.append(rows[order[index]])
     return sorted(drawn, key=length_of)
-
-
-def encoded_rows(
-    tokenizer: PreTrainedTokenizerBase, data: dict[str, str], use: str, settings: Settings
-) -> list[Row]:
-    """Read and encode the rows for a use, `train` or `eval`."""
-    if use not in data:
-        raise SystemExit(
-            f"[data] has no {use!r}: a distillation needs examples to train on, and others held out"
-        )
-    return keep_short([encode(tokenizer, row) for row in read_rows(data[use])], settings.max_length)
 
 
 # ---- the loss
@@ -376,14 +367,28 @@ def main() -> None:
             parts = demo.ensure(plan.cache)
         student_path = parts.student if is_demo else student_path
         teacher_path = parts.model if teacher_path in (None, "demo") else teacher_path
-        defaults = data or {"train": "demo", "eval": "demo"}
-        data = {use: getattr(parts, use) if name == "demo" else name for use, name in defaults.items()}
+        data = {"train": "demo", **data}
+        if data["train"] == "demo":
+            data.setdefault("eval", "demo")
+        data = {use: getattr(parts, use) if name == "demo" else name for use, name in data.items()}
     tokenizer = AutoTokenizer.from_pretrained(student_path)
     check_tokenizers(tokenizer, AutoTokenizer.from_pretrained(teacher_path))
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    train_rows = encoded_rows(tokenizer, data, "train", settings)
-    held_out = encoded_rows(tokenizer, data, "eval", settings)[: settings.eval_limit]
+    if "train" not in data:
+        raise SystemExit("[data] has no 'train': a distillation needs examples")
+    train_rows, held_out, lines = train_and_held(data, settings.eval_share, settings.eval_limit, plan.seed)
+    if not held_out:
+        raise SystemExit(
+            "one row is not enough: some are held out to judge the student   data.eval=./held.jsonl"
+        )
+    check_calls([*train_rows, *held_out], tokenizer)
+    if is_main:
+        print(*lines, sep="\n")
+    train_rows, held_out = (
+        keep_short([encode(tokenizer, row) for row in part], settings.max_length)
+        for part in (train_rows, held_out)
+    )
     student = AutoModelForCausalLM.from_pretrained(student_path, **worker.model_arguments())
     if trains_adapter:
         student = add_adapter(student, settings.lora_rank, settings.lora_alpha, settings.lora_dropout)

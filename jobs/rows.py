@@ -8,17 +8,18 @@ A row becomes one of the forms that TRL knows: `messages`, `prompt` with `comple
     {"instruction": …, "input": …, "output": …}                 alpaca; `input` may be missing
     {"text": …}                                                 plain text
 
-from JSONL, JSON (a list), CSV, TSV, Parquet, a folder of such files, or a data set of the hub.
+from JSONL, JSON (a list), CSV, TSV, Parquet, a folder of such files, or a data set of the hub. `system` beside a chat or
+an instruction is its system prompt. Keys of no form are left out, and named.
 """
 
 from __future__ import annotations
 
 import csv
-import itertools
 import json
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # launch checks rows before they travel, where these libraries may be missing
     import datasets
@@ -36,6 +37,10 @@ ROLES = {
 """The names of a turn's speaker, in all forms."""
 PROMPTED = (("prompt", "completion"), ("prompt", "answer"), ("instruction", "output"))
 """The pairs of keys that hold a question and its answer."""
+FORMS = "messages; conversations; prompt with completion or answer; instruction with output; text"
+TURN_KEYS = {"role", "from", "content", "value", "tool_calls", "tool_call_id", "name", "weight"}
+NO_DATA = ("readme", "license", "licence", "notice")
+"""The names of files that may lie beside the data in a folder."""
 SEPARATOR = "\n"
 """It stands between prompt and answer where the tokenizer has no chat template."""
 TAGS = "<answer>{}</answer>"
@@ -50,42 +55,109 @@ class RowError(Exception):
 # ---- from files to rows
 
 
-def read_rows(source: str, most: int | None = None) -> list[Row]:
-    """Read the rows of a file, a folder or a data set of the hub, in TRL's forms. SystemExit names the row that is wrong.
+class Read(NamedTuple):
+    """The rows of a source, in TRL's forms, and a line that says what was read and what was left out."""
+
+    rows: list[Row]
+    said: str
+
+
+def read_rows(source: str, most: int | None = None) -> Read:
+    """Read a file, a folder or a data set of the hub. SystemExit names the row or the file that is wrong.
 
     All rows must have the form of the first one. `most` is a number of rows after which to stop.
     """
-    rows: list[Row] = []
-    for where, raw in itertools.islice(_raw_rows(source), most):
-        try:
-            rows.append(formed(raw))
-            if form_of(rows[-1]) != form_of(rows[0]):
-                raise RowError(f"it is {form_of(rows[-1])}, and the first row is {form_of(rows[0])}")
-        except RowError as error:
-            raise SystemExit(f"{where}: {error}") from None
-    if not rows:
-        raise SystemExit(f"{source}: no rows")
-    return rows
-
-
-def _raw_rows(source: str) -> Iterator[tuple[str, object]]:
-    """Yield where each row is, and the row as written."""
     path = Path(source)
-    if path.is_dir():
-        files = sorted(one for one in path.rglob("*") if one.suffix in READERS and one.is_file())
-        if not files:
-            raise SystemExit(f"{source}: the folder has no file with rows ({' '.join(READERS)})")
-        for file in files:
-            yield from READERS[file.suffix](file)
-    elif path.exists():
-        if path.suffix not in READERS:
-            raise SystemExit(f"{source}: not one of {' '.join(READERS)}")
-        yield from READERS[path.suffix](path)
-    else:
-        import datasets  # only data of the hub and Parquet need it
+    if not path.exists():
+        return read_parts([(source, _hub(source))], most)
+    files, beside = files_of(path)
+    return read_parts([(str(file), READERS[file.suffix.lower()](file)) for file in files], most, beside)
 
-        for number, row in enumerate(datasets.load_dataset(source, split="train"), start=1):
-            yield f"{source}, row {number}", row
+
+def read_parts(
+    parts: list[tuple[str, Iterator[tuple[str, object]]]],
+    most: int | None = None,
+    beside: tuple[str, ...] = (),
+) -> Read:
+    """Read rows from parts: names, and iterators over places and rows as written. See `read_rows`."""
+    rows: list[Row] = []
+    unused: set[str] = set()
+    for name, raws in parts:
+        before = len(rows)
+        for where, raw in raws:
+            if len(rows) == most:
+                break
+            try:
+                row, left = formed(raw)
+                if rows and form_of(row) != form_of(rows[0]):
+                    raise RowError(f"it is {form_of(row)}, and the first row is {form_of(rows[0])}")
+            except RowError as error:
+                raise SystemExit(f"{where}: {error}") from None
+            rows.append(row)
+            unused |= left
+        if len(rows) == before != most:
+            raise SystemExit(f"{name}: no rows")
+    said = f"{len(rows)} rows of {form_of(rows[0])}"
+    said += f" from {len(parts)} files" if len(parts) > 1 else ""
+    said += f"; left out: {', '.join(beside)}" if beside else ""
+    return Read(rows, said + (f"; not used: {', '.join(sorted(unused))}" if unused else ""))
+
+
+def files_of(path: Path) -> tuple[list[Path], tuple[str, ...]]:
+    """Return the data files of a path, and the names of files that may lie beside them. SystemExit names any other.
+
+    Of a folder these are the visible files directly in it: a file that is left out in silence is missed by no one.
+    """
+    kinds = " ".join(READERS)
+    if not path.is_dir():
+        if path.suffix.lower() not in READERS:
+            raise SystemExit(f"{path}: not one of {kinds}")
+        return [path], ()
+    files, beside = [], []
+    for entry in sorted(path.iterdir()):
+        if entry.name.startswith("."):
+            continue
+        if entry.is_file() and entry.suffix.lower() in READERS:
+            files.append(entry)
+        elif entry.is_file() and entry.stem.lower() in NO_DATA:
+            beside.append(entry.name)
+        else:
+            kind = "a folder in a folder is not read" if entry.is_dir() else f"not one of {kinds}"
+            raise SystemExit(f"{entry}: {kind}: move it away, or name a file in place of the folder")
+    if not files:
+        raise SystemExit(f"{path}: the folder has no file with rows ({kinds})")
+    return files, tuple(beside)
+
+
+def train_and_held(
+    data: dict[str, str], share: float, limit: int, seed: int
+) -> tuple[list[Row], list[Row], list[str]]:
+    """Return the rows to train on, those that are held out, and lines that say so.
+
+    Held out are the first `limit` rows of `eval`; without it a share of the rows of `train`, at most `limit`, drawn by
+    the seed.
+    """
+    rows, said = read_rows(data["train"])
+    lines = [f"data.train: {said}"]
+    if "eval" in data:
+        held, said = read_rows(data["eval"])
+        used = f", of which the first {limit} are used" if len(held) > limit else ""
+        return rows, held[:limit], [*lines, f"data.eval: {said}{used}"]
+    count = min(max(1, round(share * len(rows))), limit, len(rows) - 1) if share else 0
+    if not count:
+        return rows, [], [*lines, "held out: none"]
+    places = set(random.Random(seed).sample(range(len(rows)), count))  # noqa: S311  # no secret
+    lines.append(
+        f"held out: {count} of {len(rows)} rows, drawn by seed {seed}   (data.eval names rows of your own)"
+    )
+    return [row for n, row in enumerate(rows) if n not in places], [rows[n] for n in sorted(places)], lines
+
+
+def _hub(name: str) -> Iterator[tuple[str, object]]:
+    import datasets  # only data of the hub and Parquet need it
+
+    for number, row in enumerate(datasets.load_dataset(name, split="train"), start=1):
+        yield f"{name}, row {number}", row
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, object]]:
@@ -122,6 +194,8 @@ def _table(path: Path) -> Iterator[tuple[str, object]]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
         try:
+            if len(reader.fieldnames or ()) == 1 and ";" in reader.fieldnames[0]:
+                raise SystemExit(f"{path}: its cells are separated by ';': write commas, or tabs in a .tsv")
             for row in reader:
                 if None in row or None in row.values():
                     raise SystemExit(f"{path}, line {reader.line_num}: not as many cells as the first line")
@@ -145,52 +219,79 @@ READERS: dict[str, Callable[[Path], Iterator[tuple[str, object]]]] = {
 # ---- forms
 
 
-def formed(raw: object) -> Row:
-    """Return a row in one of TRL's forms. Raises RowError."""
+def formed(raw: object) -> tuple[Row, set[str]]:
+    """Return a row in one of TRL's forms, and the names of what it does not use. Raises RowError."""
     if not isinstance(raw, dict):
         raise RowError("not an object")
-    given = {str(key): value for key, value in raw.items() if value is not None}
+    given = {str(key) for key, value in raw.items() if value not in (None, "", [])}
+    row, used, unused = _formed(raw, given)
+    return row, unused | (given - used)
+
+
+def _formed(raw: dict[str, Any], keys: set[str]) -> tuple[Row, set[str], set[str]]:
+    """Return a row in TRL's form, the keys that it uses, and the keys of turns that it does not use."""
+    system = text_of(raw, "system") if "system" in keys else None
     for key in ("messages", "conversations"):
-        if key in given:
-            return {"messages": turns(given[key]), **({"tools": given["tools"]} if "tools" in given else {})}
+        if key in raw and raw[key] is not None:
+            found, unused = turns(raw[key])
+            if system and found[0]["role"] == "system":
+                raise RowError('it has a "system" and a first turn of the system')
+            begin = [{"role": "system", "content": system}] if system else []
+            tools = {"tools": raw["tools"]} if "tools" in keys else {}
+            return {"messages": [*begin, *found], **tools}, {key, "system", "tools"}, unused
     for asked, answered in PROMPTED:
-        if asked in given and answered in given:
-            prompt, more = (
-                text_of(given, asked),
-                str(given.get("input", "")).strip() if asked == "instruction" else "",
-            )
-            return {
-                "prompt": f"{prompt}\n\n{more}" if more else prompt,
-                "completion": text_of(given, answered),
-            }
-    if "text" in given:
-        return {"text": text_of(given, "text")}
+        if raw.get(asked) is not None and raw.get(answered) is not None:
+            prompt, used = text_of(raw, asked), {asked, answered, "system"}
+            if asked == "instruction":
+                if "history" in keys:
+                    raise RowError('"history" is not read: write all turns as "messages"')
+                used.add("input")
+                more = str(raw.get("input") or "").strip()
+                prompt += f"\n\n{more}" if more else ""
+            row = {"prompt": prompt, "completion": text_of(raw, answered)}
+            return {**row, **({"system": system} if system else {})}, used, set()
+    if raw.get("text") is not None:
+        return {"text": text_of(raw, "text")}, {"text"}, set()
     for asked, answered in PROMPTED:
-        if asked in given:
+        if raw.get(asked) is not None:
             raise RowError(f'no "{answered}"')
-    raise RowError(
-        f"its keys are {', '.join(sorted(given)[:8]) or 'none'}: none of the forms that rows.py names"
-    )
+    raise RowError(f"its keys are {', '.join(sorted(keys)[:8]) or 'none'}; the forms are {FORMS}")
 
 
-def turns(value: object) -> list[dict[str, str]]:
-    """Return the turns of a chat. Raises RowError for one that a model cannot learn from."""
-    if not isinstance(value, list) or not value:
+def turns(value: object) -> tuple[list[dict[str, Any]], set[str]]:
+    """Return the turns of a chat, and the names of what they do not use.
+
+    Raises RowError for a turn that a model cannot learn from.
+    """
+    if not isinstance(value, list):
         raise RowError(f"its turns are {value!r:.60}, not a list")
-    found = []
+    if not value:
+        raise RowError("its turns are empty")
+    found, unused = [], set()
     for number, turn in enumerate(value, start=1):
         if not isinstance(turn, dict):
             raise RowError(f"turn {number} is {turn!r:.60}, not an object")
         said = turn.get("role", turn.get("from"))
         if said not in ROLES:
             raise RowError(f"turn {number} is of {said!r:.40}; there are {', '.join(ROLES)}")
+        if ROLES[said] == "assistant" and turn.get("weight", 1) not in (None, 1):
+            raise RowError(
+                f'turn {number}: "weight": {turn["weight"]!r:.20} is not read: every turn of the assistant is learnt'
+            )
         key = "content" if "content" in turn else "value"
-        more = {name: turn[name] for name in ("tool_calls", "name") if turn.get(name)}
-        content = "" if more and not turn.get(key) else text_of(turn, key, f"turn {number}: ")
-        found.append({"role": ROLES[said], "content": content, **more})
+        more = {name: turn[name] for name in ("tool_calls", "tool_call_id", "name") if turn.get(name)}
+        has_calls = "tool_calls" in more and not turn.get(key)
+        found.append(
+            {
+                "role": ROLES[said],
+                "content": "" if has_calls else text_of(turn, key, f"turn {number}: "),
+                **more,
+            }
+        )
+        unused |= {f"a turn's {name}" for name, value in turn.items() if value and name not in TURN_KEYS}
     if not any(turn["role"] == "assistant" for turn in found):
         raise RowError("no turn is the assistant's: there is nothing to learn")
-    return found
+    return found, unused
 
 
 def text_of(row: dict[str, Any], key: str, where: str = "") -> str:
@@ -200,6 +301,12 @@ def text_of(row: dict[str, Any], key: str, where: str = "") -> str:
     value = row[key]
     if not isinstance(value, (str, int, float)) or isinstance(value, bool) or not str(value).strip():
         raise RowError(f'{where}"{key}" is {value!r:.60}, not a text')
+    try:
+        str(value).encode()
+    except UnicodeEncodeError as error:
+        raise RowError(
+            f'{where}"{key}" has half a character (a lone surrogate) at place {error.start}'
+        ) from None
     return str(value)
 
 
@@ -218,6 +325,7 @@ def for_model(row: Row, tokenizer: PreTrainedTokenizerBase, system: str | None, 
     """
     if "text" in row:
         return row
+    system = row.get("system", system)
     if "messages" in row:
         first = row["messages"][0]["role"]
         begin = [{"role": "system", "content": system}] if system and first != "system" else []
@@ -244,10 +352,25 @@ def question_of(row: Row) -> tuple[object, str] | None:
         return None
     if "messages" in row:
         last = max(n for n, turn in enumerate(row["messages"]) if turn["role"] == "assistant")
-        return (row["messages"][:last], row["messages"][last]["content"]) if last else None
+        answer = row["messages"][last]["content"]  # empty where tools are called
+        return (row["messages"][:last], answer) if last and answer else None
     if isinstance(row["prompt"], str):
         return row["prompt"], row["completion"]
     return row["prompt"], row["completion"][0]["content"]
+
+
+def check_calls(rows: list[Row], tokenizer: PreTrainedTokenizerBase, template: str | None = None) -> None:
+    """SystemExit if the template leaves out the calls of tools: the model would learn to answer nothing."""
+    calling = (row for row in rows if any("tool_calls" in turn for turn in row.get("messages", ())))
+    for row in calling:
+        bare = [{name: turn[name] for name in turn if name != "tool_calls"} for turn in row["messages"]]
+        whole, without = (
+            tokenizer.apply_chat_template(chat, tools=None, chat_template=template, tokenize=False)
+            for chat in (row["messages"], bare)
+        )
+        if whole == without:
+            raise SystemExit("the data has tool_calls, and the chat template does not write them: take a template that does, or leave these rows out")  # fmt: skip
+        return
 
 
 def lengths_of(encoded: datasets.Dataset) -> list[int]:

@@ -14,14 +14,13 @@ generated, and `result.json`. SIGTERM ends the current step and saves; the next 
 """
 
 import json
-import random
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import datasets
 import launcher_worker as worker
 from models import adapter_of, merge, own_name, save
-from rows import IGNORED, Row, fitted, for_model, form_of, lengths_of, read_rows
+from rows import IGNORED, Row, check_calls, fitted, for_model, form_of, lengths_of, train_and_held
 from scoring import HOW, Held, scores
 from shared import StepSampler, check_settings, read_settings
 from transformers import (
@@ -88,16 +87,6 @@ RULES = {
 
 
 # ---- data
-
-
-def held_out(rows: list[Row], share: float, limit: int, seed: int) -> tuple[list[Row], list[Row]]:
-    """Return the rows to train on, and those that are held out: a share of them, at most `limit`, drawn by the seed."""
-    count = min(round(share * len(rows)), limit, len(rows) - 1)
-    if not count:
-        return rows, []
-    places = set(random.Random(seed).sample(range(len(rows)), count))  # noqa: S311  # no secret
-    print(f"held out: {count} of {len(rows)} rows, drawn by seed {seed}   (data.eval names rows of your own)")
-    return [row for n, row in enumerate(rows) if n not in places], [rows[n] for n in sorted(places)]
 
 
 def show_first(tokenizer: PreTrainedTokenizerBase, row: Row) -> None:
@@ -189,13 +178,7 @@ def main() -> None:
         if given["train"] == "demo":
             given.setdefault("eval", "demo")
         given = {use: getattr(parts, use) if name == "demo" else name for use, name in given.items()}
-    train_rows = read_rows(given["train"])
-    if "eval" in given:
-        eval_rows = read_rows(given["eval"])[: settings.eval_limit]
-    elif settings.eval_share:
-        train_rows, eval_rows = held_out(train_rows, settings.eval_share, settings.eval_limit, plan.seed)
-    else:
-        eval_rows = []
+    train_rows, eval_rows, lines = train_and_held(given, settings.eval_share, settings.eval_limit, plan.seed)
     tokenizer = AutoTokenizer.from_pretrained(model_path)
     train_rows, eval_rows = (
         [for_model(row, tokenizer, settings.system_prompt, settings.answer_tags) for row in part]
@@ -229,6 +212,7 @@ def main() -> None:
     ) as error:  # a template without marks for the assistant's turns, targets that the model lacks, …
         raise SystemExit(f"TRL refuses this training: {error}") from None
     trainer.remove_callback(PrinterCallback)  # the worker shows the same lines
+    check_calls([*train_rows, *eval_rows], tokenizer, trainer.chat_template)
     worker.prepare(trainer.model)
     is_main = trainer.is_world_process_zero()
 
@@ -237,8 +221,7 @@ def main() -> None:
     if not len(trainer.train_dataset):
         raise SystemExit(f"no row is left to train on: {said}")
     if is_main:
-        if said:
-            print(said)
+        print(*lines, *filter(None, [said]), sep="\n")
         show_first(tokenizer, trainer.train_dataset[0])
     trainer.sampler = StepSampler(lengths_of(trainer.train_dataset), plan.split.global_batch, plan.seed)
     trainer.add_callback(worker.trainer_callback(tokens=trainer.sampler.tokens_of))

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from peft import LoraConfig, get_peft_model
-from rows import IGNORED, SEPARATOR
+from rows import IGNORED, for_model, question_of
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, masking_utils
 
 Row = dict[str, list[int]]  # an example's `input_ids` and `labels`
@@ -63,18 +63,17 @@ def add_adapter(model: PreTrainedModel, rank: int, alpha: int, dropout: float) -
 # ---- data
 
 
-def encode_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> list[int]:
-    """Give the tokens before the answer: by the chat template where there is one."""
-    if tokenizer.chat_template:
-        turns = [{"role": "user", "content": prompt}]
-        text = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-        return tokenizer(text, add_special_tokens=False)["input_ids"]  # the template has written them
-    return tokenizer(prompt + SEPARATOR)["input_ids"]
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, question: object) -> list[int]:
+    """Give the tokens before the answer: of a text, or of the turns of a chat by its template."""
+    if isinstance(question, str):
+        return tokenizer(question)["input_ids"]
+    text = tokenizer.apply_chat_template(question, add_generation_prompt=True, tokenize=False)
+    return tokenizer(text, add_special_tokens=False)["input_ids"]  # the template has written them
 
 
-def encode_answer(tokenizer: PreTrainedTokenizerBase, prompt: str, answer: str) -> Row:
-    """Give tokens and labels of a prompt and its answer, which ends with an end mark; the prompt carries no loss."""
-    before = encode_prompt(tokenizer, prompt)
+def encode_answer(tokenizer: PreTrainedTokenizerBase, question: object, answer: str) -> Row:
+    """Give tokens and labels of a question and its answer, which ends with an end mark; the question carries no loss."""
+    before = encode_prompt(tokenizer, question)
     counted = [*tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
     return {"input_ids": before + counted, "labels": [IGNORED] * len(before) + counted}
 
@@ -85,7 +84,8 @@ def encode(tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> Row:
         tokens = [*tokenizer(row["text"])["input_ids"], tokenizer.eos_token_id]
         return {"input_ids": tokens, "labels": tokens}
     if "prompt" in row:
-        return encode_answer(tokenizer, row["prompt"], row["completion"].strip())
+        question, answer = question_of(for_model(row, tokenizer, None, tagged=False))
+        return encode_answer(tokenizer, question, answer.strip())
     if not tokenizer.chat_template:
         raise SystemExit("the rows are chats, and the model has no chat template")
     chat = tokenizer.apply_chat_template(row["messages"], return_dict=True, return_assistant_tokens_mask=True)

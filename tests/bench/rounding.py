@@ -97,7 +97,7 @@ def measure(rates: tuple[float, ...], seeds: tuple[int, ...]) -> Iterator[Traini
     tokens = transformers.AutoTokenizer.from_pretrained(parts.model)
     rows = [
         encode(tokens, {**row, "completion": TAGS.format(row["completion"])})
-        for row in read_rows(parts.train)
+        for row in read_rows(parts.train).rows
     ]
     with tempfile.TemporaryDirectory() as folder:
         for rate in rates:

@@ -2,9 +2,10 @@
 
 import importlib.util
 import json
+import tomllib
 
 import pytest
-from testbed.job_programs import load
+from testbed.job_programs import ROOT, load
 
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
 PAIR = {"prompt": "1 km?", "completion": "1000 m"}
@@ -18,12 +19,20 @@ GOOD = {
     "prompt and completion": (PAIR, PAIR),
     "prompt and answer": ({"prompt": "1 km?", "answer": 1000}, {"prompt": "1 km?", "completion": "1000"}),
     "alpaca": ({"instruction": "Add.", "input": "1 1", "output": "2"}, {"prompt": "Add.\n\n1 1", "completion": "2"}),
+    "alpaca, system": (
+        {"instruction": "Add.", "input": "", "output": "2", "system": "Be brief.", "history": []},
+        {"prompt": "Add.", "completion": "2", "system": "Be brief."},
+    ),
+    "sharegpt, system": (
+        {"system": "Be brief.", "conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}]},
+        {"messages": [{"role": "system", "content": "Be brief."}, *CHAT]},
+    ),
     "alpaca, no input": ({"instruction": "Hi", "input": "", "output": "x"}, {"prompt": "Hi", "completion": "x"}),
     "text": ({"text": "once", "url": None}, {"text": "once"}),
 }  # fmt: skip
 BROKEN = {
     "no object": (3, "not an object"),
-    "no form": ({"question": "a"}, "its keys are question: none of the forms"),
+    "no form": ({"question": "a"}, "its keys are question; the forms are messages; conversations; prompt"),
     "empty": ({}, "its keys are none"),
     "no answer": ({"prompt": "x"}, 'no "completion"'),
     "no output": ({"instruction": "x"}, 'no "output"'),
@@ -32,10 +41,20 @@ BROKEN = {
     "flag": ({"text": True}, '"text" is True'),
     "list": ({"text": ["a"]}, "\"text\" is ['a']"),
     "turns are text": ({"messages": "hi"}, "its turns are 'hi', not a list"),
-    "no turns": ({"messages": []}, "its turns are []"),
+    "no turns": ({"messages": []}, "its turns are empty"),
     "turn is text": ({"messages": ["hi"]}, "turn 1 is 'hi', not an object"),
     "unknown role": ({"messages": [{"role": "bot", "content": "x"}]}, "turn 1 is of 'bot'"),
     "no content": ({"messages": [{"role": "user"}]}, 'turn 1: no "value"'),
+    "a turn without weight": (
+        {"messages": [*CHAT, {"role": "assistant", "content": "b", "weight": 0}]},
+        'turn 3: "weight": 0 is not read',
+    ),
+    "history": ({"instruction": "x", "output": "y", "history": [["a", "b"]]}, '"history" is not read'),
+    "two systems": (
+        {"system": "a", "conversations": [{"from": "system", "value": "b"}, {"from": "gpt", "value": "c"}]},
+        'it has a "system" and a first turn of the system',
+    ),
+    "half a character": ({"text": "ab\ud800"}, '"text" has half a character (a lone surrogate) at place 2'),
     "nobody answers": ({"messages": CHAT[:1]}, "no turn is the assistant's"),
 }
 
@@ -48,7 +67,7 @@ def rows():
 @pytest.mark.parametrize("name", GOOD)
 def test_each_form_is_read(rows, name):
     raw, row = GOOD[name]
-    assert rows.formed(raw) == row
+    assert rows.formed(raw)[0] == row
 
 
 @pytest.mark.parametrize("name", BROKEN)
@@ -76,6 +95,7 @@ def test_a_broken_row_is_named_by_file_line_and_reason(rows, tmp_path, name):
         ("a.csv", b"prompt,answer\nx\n", "line 2: not as many cells"),
         ("a.csv", b'text\n"x', "not a table"),
         ("a.csv", b"text\n\xff\n", "not a table"),
+        ("a.csv", b"prompt;answer\na;b\n", "its cells are separated by ';'"),
         ("a.txt", b"x", "not one of .jsonl"),
     ],
 )  # fmt: skip
@@ -100,9 +120,76 @@ def test_the_same_rows_are_read_from_each_kind_of_file(rows, tmp_path):
     (tmp_path / "folder" / "0.jsonl").write_text(json.dumps(pairs[0]) + "\n")
     (tmp_path / "folder" / "1.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs[1:]))
     (tmp_path / "folder" / "README.md").write_text("not rows")
-    read = {name: rows.read_rows(str(tmp_path / name)) for name in ("a.jsonl", "b.json", "c.json", "d.csv", "e.tsv", "folder")}  # fmt: skip
+    read = {name: rows.read_rows(str(tmp_path / name)).rows for name in ("a.jsonl", "b.json", "c.json", "d.csv", "e.tsv", "folder")}  # fmt: skip
     wanted = [{"prompt": pair["prompt"], "completion": pair["answer"]} for pair in pairs]
     assert read == dict.fromkeys(read, wanted)
+
+
+def lines_of(count):
+    return "".join(json.dumps({"prompt": f"{n}?", "answer": n}) + "\n" for n in range(count))
+
+
+@pytest.mark.parametrize("name", ["b.jsonl.gz", "notes.txt", "more/b.jsonl", "b.jsonl"])
+def test_nothing_in_a_folder_is_left_out_in_silence(rows, tmp_path, name):
+    """A file of another kind, a folder, an empty file; what is hidden was never meant."""
+    (tmp_path / "a.jsonl").write_text(lines_of(2))
+    (tmp_path / ".hidden.jsonl").write_text(lines_of(1))
+    (tmp_path / ".cache").mkdir()
+    assert len(rows.read_rows(str(tmp_path)).rows) == 2
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("")
+    with pytest.raises(SystemExit, match=str(tmp_path / name.partition("/")[0])):
+        rows.read_rows(str(tmp_path))
+
+
+def test_what_is_read_and_what_is_not_is_said(rows, tmp_path):
+    """Rows, files, files beside them, and keys that belong to no form, also of a turn."""
+    (tmp_path / "a.jsonl").write_text(
+        json.dumps({"messages": [*CHAT[:1], {**CHAT[1], "refusal": "no"}], "id": 7}) + "\n"
+    )
+    (tmp_path / "b.json").write_text(json.dumps([{"messages": CHAT, "source": "x", "url": None}] * 2))
+    (tmp_path / "LICENSE.txt").write_text("free")
+    said = "3 rows of messages from 2 files; left out: LICENSE.txt; not used: a turn's refusal, id, source"
+    assert rows.read_rows(str(tmp_path)).said == said
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "limit", "held"),
+    [(40, 0.1, 100, 4), (40, 0.5, 3, 3), (3, 0.05, 9, 1), (1, 0.5, 9, 0), (9, 0, 9, 0)],
+)
+def test_rows_are_held_out_for_both_jobs_by_one_function(rows, tmp_path, count, share, limit, held):
+    """None of them is trained on, the seed draws them, and the log has their number."""
+    (tmp_path / "a.jsonl").write_text(lines_of(count))
+    data = {"train": str(tmp_path / "a.jsonl")}
+    trained, kept, lines = rows.train_and_held(data, share, limit, 0)
+    assert (len(kept), len(trained)) == (held, count - held)
+    assert not [row for row in kept if row in trained]
+    assert (trained, kept) == rows.train_and_held(data, share, limit, 0)[:2]
+    said = f"held out: {held} of {count} rows, drawn by seed 0" if held else "held out: none"
+    assert lines[0] == f"data.train: {count} rows of prompt and completion"
+    assert lines[1].startswith(said)
+    trained, kept, lines = rows.train_and_held({**data, "eval": data["train"]}, share, 2, 0)
+    assert (len(trained), kept) == (count, trained[:2])
+    assert lines[1].startswith(f"data.eval: {count} rows")
+
+
+def test_calls_of_tools_that_the_template_does_not_write_are_refused(rows):
+    """The turn would be empty, and the model would learn to answer nothing."""
+
+    class Tokenizer:
+        def apply_chat_template(self, chat, *, chat_template, **_more):
+            return "".join(
+                turn["content"] + str(turn.get("tool_calls", "")) * (chat_template == "with") for turn in chat
+            )
+
+    calls = [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    raw = {"messages": [CHAT[0], {"role": "assistant", "content": None, "tool_calls": calls}]}
+    called = [{"messages": CHAT}, rows.formed(raw)[0]]
+    assert rows.question_of(called[1]) is None
+    rows.check_calls(called, Tokenizer(), "with")
+    rows.check_calls(called[:1], Tokenizer(), "without")
+    with pytest.raises(SystemExit, match="tool_calls"):
+        rows.check_calls(called, Tokenizer(), "without")
 
 
 @pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="datasets is not installed")
@@ -110,7 +197,7 @@ def test_parquet_is_read(rows, tmp_path):
     import datasets
 
     datasets.Dataset.from_list([{"messages": CHAT}] * 2).to_parquet(str(tmp_path / "a.parquet"))
-    assert rows.read_rows(str(tmp_path / "a.parquet")) == [{"messages": CHAT}] * 2
+    assert rows.read_rows(str(tmp_path / "a.parquet")).rows == [{"messages": CHAT}] * 2
 
 
 @pytest.mark.parametrize(
@@ -150,6 +237,8 @@ def test_a_row_is_asked_as_the_model_is(rows):
     made = rows.for_model(PAIR, Chatty(), "Be brief.", False)
     assert [turn["role"] for turn in made["prompt"]] == ["system", "user"]
     assert rows.question_of(made) == (made["prompt"], "1000 m")
+    own = rows.for_model({**PAIR, "system": "Own."}, Chatty(), "Be brief.", False)
+    assert own == {**made, "prompt": [{"role": "system", "content": "Own."}, made["prompt"][1]]}
     told = [{"role": "system", "content": "own"}, *CHAT]
     assert rows.for_model({"messages": told}, Chatty(), "Be brief.", False) == {"messages": told}
     assert (
@@ -158,3 +247,11 @@ def test_a_row_is_asked_as_the_model_is(rows):
     )
     assert rows.question_of({"messages": CHAT}) == (CHAT[:1], "hello")
     assert rows.question_of({"text": "x"}) is None
+
+
+@pytest.mark.parametrize("name", ["sft", "distill"])
+def test_a_job_with_data_of_its_own_is_not_judged_by_the_demo_s(name):
+    """Held-out rows are named, or drawn from the rows to train on."""
+    job = tomllib.loads((ROOT / "jobs" / f"{name}.toml").read_text())
+    assert job["data"] == {"train": "demo"}
+    assert 0 < job["settings"]["eval_share"] < 1

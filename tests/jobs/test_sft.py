@@ -111,8 +111,9 @@ def test_a_chat_template_writes_the_prompt(shared, tokenizer, demo):
     """A model with a chat template is asked in its own form, without a second set of marks."""
     chatty = demo.tokenizer()
     chatty.chat_template = "{% for m in messages %}q {{ m.content }} {% endfor %}a "
-    assert chatty.decode(shared.encode_prompt(chatty, "1 km")) == "q 1 km a "
-    assert tokenizer.decode(shared.encode_prompt(tokenizer, "1 km")) == "1 km\n"
+    for tokens, asked in ((chatty, "q 1 km a 7"), (tokenizer, "1 km\n7")):
+        row = shared.encode(tokens, {"prompt": "1 km", "completion": "7"})
+        assert tokens.decode(row["input_ids"]) == f"{asked}<eos>"
 
 
 def test_examples_too_long_are_left_out_and_counted(shared, capsys):
