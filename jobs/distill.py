@@ -34,25 +34,27 @@ Not covered: teachers with another tokenizer, logits stored before, sharded mode
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import launcher_worker as worker
 import torch
 from accelerate import Accelerator
+from card import own_name, training_facts, write_card
 from rows import check_calls, train_and_held
+from settings import Distill, read_settings
 from shared import (
     IGNORED,
     Row,
     add_adapter,
-    check_settings,
     collate,
     encode,
     expect_one_example_a_row,
     keep_short,
     length_of,
     order_of,
-    read_settings,
+    quieten,
+    refusing,
 )
 from torch.nn import functional
 from transformers import (
@@ -64,46 +66,7 @@ from transformers import (
     set_seed,
 )
 
-# ---- settings: the table [settings] of the job file
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What can be set, and what it is if nobody says."""
-
-    temperature: float = 2.0  # above 1 the teacher's less likely words count more
-    kl_weight: float = 0.9  # the rest is the weight of the labels
-    teacher_dtype: str = "base"  # the student's, or float32, bfloat16, float16
-    learning_rate: float = 2e-5  # usual for a full fine-tune; ten times more for a LoRA
-    scheduler: str = "cosine"  # transformers' lr_scheduler_type
-    warmup_steps: float = 0.03  # steps, or a share of all steps if below 1
-    optim: str | None = None  # adamw_torch or adamw_torch_fused, where not the plan's
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    epochs: float = 1.0  # passes over the data, where the job names no steps
-    lora_rank: int = 16
-    lora_alpha: int = 32  # twice the rank
-    lora_dropout: float = 0.0
-    max_length: int = 1024  # tokens; longer examples are left out
-    logging_steps: int = 10
-    eval_steps: int = 50  # steps from one evaluation to the next
-    eval_share: float = 0.05  # of the rows, held out where the job has no data.eval
-    eval_limit: int = 200  # held-out examples
-
-
-DEMO_SETTINGS = {"learning_rate": 5e-3}  # a model this small wants a large rate
 FORMS = {"adamw_torch": None, "adamw_torch_fused": True}  # of AdamW by Trainer's names, and torch's `fused`
-
-TEACHER_DTYPES = ("base", "float32", "bfloat16", "float16")
-RULES = {
-    "temperature": (lambda value: 0 < value < math.inf, "a number above 0"),
-    "kl_weight": (lambda value: 0 <= value <= 1, "a number from 0 to 1"),
-    "teacher_dtype": (TEACHER_DTYPES.__contains__, f"one of {' '.join(TEACHER_DTYPES)}"),
-    **dict.fromkeys(
-        ("logging_steps", "eval_steps", "eval_limit"), (lambda value: value > 0, "a whole number above 0")
-    ),
-    "eval_share": (lambda value: 0 < value < 1, "a share between 0 and 1"),
-}
 
 # ---- data
 
@@ -140,7 +103,7 @@ def labels_of(batch: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def distillation_loss(
-    student: torch.Tensor, teacher: torch.Tensor, labels: torch.Tensor, settings: Settings
+    student: torch.Tensor, teacher: torch.Tensor, labels: torch.Tensor, settings: Distill
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Give the loss, KL and CE, each summed over the tokens; logits are tokens x vocabulary of any dtype.
 
@@ -178,14 +141,10 @@ def check_tokenizers(student: PreTrainedTokenizerBase, teacher: PreTrainedTokeni
 # ---- the training
 
 
-def adamw_arguments(settings: Settings) -> dict[str, object]:
-    """Give the keywords of AdamW; SystemExit names an optimizer that is not one of its forms."""
+def adamw_arguments(settings: Distill) -> dict[str, object]:
+    """Give the keywords of AdamW."""
     own: dict[str, object] = {"lr": settings.learning_rate, "weight_decay": settings.weight_decay}
     if settings.optim is not None:
-        if settings.optim not in FORMS:
-            raise SystemExit(
-                f"settings.optim = {settings.optim!r} is not one of {' '.join(['auto', *FORMS])}"
-            )
         own["fused"] = FORMS[settings.optim]
     return own
 
@@ -196,7 +155,7 @@ class Distillation:
     def __init__(
         self,
         accelerator: Accelerator,
-        settings: Settings,
+        settings: Distill,
         student: PreTrainedModel,
         teacher: PreTrainedModel,
         steps: int,
@@ -351,8 +310,8 @@ def main() -> None:
     plan = worker.knobs()
     is_demo = plan.model in (None, "demo")
     trains_adapter = plan.trains_adapter and plan.run is not None  # by hand a new student is trained whole
-    settings = read_settings(Settings, plan.settings, DEMO_SETTINGS if is_demo else {})
-    check_settings(settings, RULES)
+    settings = read_settings(Distill, plan.settings, plan, plan.data)
+    quieten()
     accelerator = worker.accelerator()
     is_main = accelerator.is_main_process
     set_seed(plan.seed)
@@ -435,10 +394,15 @@ def main() -> None:
     student.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (artifacts / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    facts = training_facts(student_path, data, (len(train_rows), len(held_out)), steps, result)
+    facts["teacher"] = own_name(teacher_path)
+    library = "peft" if trains_adapter else "transformers"
+    write_card(folder, "Student", library, "distill", facts, asdict(settings))
     figures = ("perplexity_best", "best_step") if best is not None else ()
     worker.log(steps, **{name: result[name] for name in (*figures, "perplexity_teacher")})
     worker.done(steps)
 
 
 if __name__ == "__main__":
-    main()
+    with refusing():
+        main()

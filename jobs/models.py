@@ -1,35 +1,13 @@
 """The model of a fine-tune: its adapter, the files that come home, and the merge."""
 
 import json
+import shutil
 from pathlib import Path
 
 import torch
-import transformers
-import trl
+from card import own_name
 from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
-
-CARD = """---
-base_model: {base}
-library_name: {library}
-tags: [launcher, sft]
----
-
-# {title}
-
-Trained by launcher's `sft` (run {run}) with transformers {transformers}, trl {trl} and torch {torch}.
-
-| | |
-| --- | --- |
-| base | {base} |
-| data | {data} |
-| steps | {steps} |
-| results | {results} |
-
-```json
-{settings}
-```
-"""
 
 
 def adapter_of(rank: int, alpha: int, dropout: float, targets: str, dora: bool, rslora: bool) -> LoraConfig:
@@ -46,19 +24,13 @@ def adapter_of(rank: int, alpha: int, dropout: float, targets: str, dora: bool, 
     )
 
 
-def own_name(path: str) -> str:
-    """Return the own name of a model or of data: a path's last part, or a name at the hub. The host's path says nothing elsewhere."""
-    return Path(path).name if Path(path).exists() else path
-
-
 def save(
     model: PreTrainedModel | PeftModel,
     tokenizer: PreTrainedTokenizerBase,
     folder: Path,
     base: str,
-    about: dict[str, object],
 ) -> None:
-    """Write an adapter or a model with its tokenizer, and a card that says how it was made."""
+    """Write an adapter or a model with its tokenizer."""
     is_adapter = isinstance(model, PeftModel)
     model.save_pretrained(folder)
     if is_adapter:
@@ -67,16 +39,14 @@ def save(
         config["base_model_name_or_path"] = own_name(base)
         written.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     tokenizer.save_pretrained(folder)
-    versions = {module.__name__: module.__version__ for module in (torch, transformers, trl)}
-    card = CARD.format(
-        base=own_name(base),
-        library="peft" if is_adapter else "transformers",
-        title="Adapter" if is_adapter else "Model",
-        **versions,
-        **{name: value for name, value in about.items() if name != "settings"},
-        settings=json.dumps(about["settings"], indent=2),
-    )
-    (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def take_weights(checkpoint: Path, folder: Path) -> None:
+    """Replace the weights of a saved adapter or model by those of a checkpoint."""
+    for old in folder.glob("*.safetensors*"):
+        old.unlink()
+    for new in checkpoint.glob("*.safetensors*"):
+        shutil.copy(new, folder)
 
 
 def merge(base: str, adapter: Path, target: Path, dtype: str) -> None:

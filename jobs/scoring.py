@@ -14,8 +14,6 @@ from transformers import PreTrainedTokenizerBase
 from trl import SFTTrainer
 
 ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
-HOW = ("no", "text", "tags")
-"""How generated answers are judged: not at all, as a whole, or by the text between <answer> tags."""
 
 
 class Held(NamedTuple):
@@ -109,9 +107,8 @@ def _judged(
         ):
             answer = read_answer(text) if how == "tags" else text.strip()
             wanted = (read_answer(expected) or expected) if how == "tags" else expected
-            shown = question if isinstance(question, str) else question[-1]["content"]  # type: ignore[index]
             samples.append({
-                "step": trainer.state.global_step, "prompt": shown, "expected": wanted.strip(), "output": text,
+                "step": trainer.state.global_step, "prompt": question, "expected": wanted.strip(), "output": text,
                 "right": answer == wanted.strip(), "answered": answer is not None,
             })  # fmt: skip
     samples = gather_object(samples)

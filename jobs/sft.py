@@ -13,16 +13,19 @@ What comes out, in the artifacts folder: `adapter/` (or `model/`), `merged/` if 
 generated, and `result.json`. SIGTERM ends the current step and saves; the next start continues from there.
 """
 
+import itertools
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 import datasets
 import launcher_worker as worker
-from models import adapter_of, merge, own_name, save
+from card import training_facts, write_card
+from models import adapter_of, merge, save, take_weights
 from rows import IGNORED, Row, check_calls, fitted, for_model, form_of, lengths_of, train_and_held
-from scoring import HOW, Held, scores
-from shared import StepSampler, check_settings, read_settings
+from scoring import Held, scores
+from settings import Sft, read_settings
+from shared import StepSampler, quieten, refusing
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -32,74 +35,20 @@ from transformers import (
 )
 from trl import SFTConfig, SFTTrainer
 
-# ---- settings: the table [settings] of the job file
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What can be set, and what it is if nobody says."""
-
-    learning_rate: float = 2e-4  # usual for LoRA on a model of billions; ten times less for a full fine-tune
-    scheduler: str = "cosine"  # transformers' lr_scheduler_type
-    warmup_steps: float = 0.03  # steps, or a share of all steps if below 1
-    optim: str | None = None  # Trainer's name of an optimizer, where not the plan's AdamW
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-    neftune_noise: float = 0.0  # NEFTune's alpha; 5 is usual
-    epochs: float = 1.0  # passes over the data, where the job names no steps
-    lora_rank: int = 16
-    lora_alpha: int = 32  # twice the rank
-    lora_dropout: float = 0.0
-    lora_targets: str = "all-linear"  # or names of modules, separated by commas
-    dora: bool = False
-    rslora: bool = False
-    max_length: int = 1024  # tokens of a row
-    long_rows: str = "drop"  # what becomes of longer rows: "drop", "cut" or "split"
-    loss_on: str = "auto"  # "answers" or "all"; auto: answers, but for plain text
-    packing: bool = False  # the rows of a micro-batch as one row without padding; no row sees another
-    system_prompt: str | None = None  # for rows without one
-    chat_template: str | None = None  # a file, or a model whose template is taken
-    answer_tags: bool = False  # train answers between <answer> tags; the demo does
-    eval_share: float = 0.05  # of the rows, held out where the job has no data.eval; 0 for none
-    eval_steps: int = 0  # steps between evaluations; 0: before and after the training alone
-    eval_limit: int = 100  # held-out rows
-    generate: str = "no"  # how generated answers are judged: "text" or "tags"; the demo: "tags"
-    max_new_tokens: int = 64  # for one answer
-    patience: int = 0  # evaluations without a better eval_loss after which training ends; 0: never
-    merge: bool = False  # write the base with the adapter in it too
-    merge_dtype: str = "auto"  # of the merged weights; auto: the base's own
-    logging_steps: int = 10
-
-
-DEMO_SETTINGS = {
-    "learning_rate": 5e-3,
-    "answer_tags": True,
-    "generate": "tags",
-}  # a model this small wants a large rate
-RULES = {
-    "long_rows": (lambda value: value in ("drop", "cut", "split"), '"drop", "cut" or "split"'),
-    "loss_on": (lambda value: value in ("auto", "answers", "all"), '"auto", "answers" or "all"'),
-    "generate": (lambda value: value in HOW, '"no", "text" or "tags"'),
-    "eval_share": (lambda value: 0 <= value < 1, "a share from 0 to below 1"),
-    "max_length": (lambda value: value > 1, "above 1"),
-    "eval_limit": (lambda value: value > 0, "above 0"),
-}
-
-
 # ---- data
 
 
 def show_first(tokenizer: PreTrainedTokenizerBase, row: Row) -> None:
     """Print a row as the model reads it; what it learns stands between ⟦ and ⟧."""
-    text, is_learnt = "", False
-    for token, label in zip(row["input_ids"], row["labels"], strict=True):
-        if (label != IGNORED) != is_learnt:
-            is_learnt = not is_learnt
-            text += "⟦" if is_learnt else "⟧"
-        text += tokenizer.decode([token])
+    text = ""
+    for is_learnt, part in itertools.groupby(
+        zip(row["input_ids"], row["labels"], strict=True), key=lambda pair: pair[1] != IGNORED
+    ):  # decoded together: a character may take several tokens
+        written = tokenizer.decode([token for token, _ in part])
+        text += f"⟦{written}⟧" if is_learnt else written
     learnt = sum(label != IGNORED for label in row["labels"])
     print(f"first row: {len(row['input_ids'])} tokens, {learnt} of them learnt, between ⟦ and ⟧:")
-    print(text + "⟧" * is_learnt, flush=True)
+    print(text, flush=True)
 
 
 # ---- the job
@@ -110,7 +59,7 @@ class Finetune(SFTTrainer):
 
     sampler: StepSampler
     held: Held
-    settings: Settings
+    settings: Sft
     scored: tuple[int, dict[str, float]] = (-1, {})  # the step of the last evaluation, and its scores
 
     def _get_train_sampler(self, dataset: object = None) -> StepSampler:  # Trainer passes it
@@ -125,6 +74,10 @@ class Finetune(SFTTrainer):
         if self.is_world_process_zero():
             worker.log(self.state.global_step, **found)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
+        best = self.state.best_metric
+        if chosen.patience and self.state.global_step and (best is None or found["eval_loss"] < best):
+            self.control.should_save = True  # the checkpoint is kept, and shipped if it stays the best
+        self.state.log_history.append({**found, "step": self.state.global_step})
         self.scored = self.state.global_step, found
         return found
 
@@ -134,14 +87,14 @@ def main() -> None:
     # set-up
     plan = worker.knobs()
     is_demo = plan.model in (None, "demo")
-    settings = read_settings(Settings, plan.settings, DEMO_SETTINGS if is_demo else {})
-    check_settings(settings, RULES)
+    settings = read_settings(Sft, plan.settings, plan, plan.data)
+    quieten()
     datasets.disable_progress_bars()
     given = dict(plan.data)
     evaluates = bool(settings.eval_steps and ("eval" in given or settings.eval_share))
     arguments = SFTConfig(
         **{
-            "gradient_checkpointing": False,  # TRL turns it on unless told; the plan decides
+            "activation_checkpointing": False,  # TRL turns it on unless told; the plan decides
             **worker.training_arguments(
                 learning_rate=settings.learning_rate,
                 lr_scheduler_type=settings.scheduler,
@@ -180,6 +133,10 @@ def main() -> None:
         given = {use: getattr(parts, use) if name == "demo" else name for use, name in given.items()}
     train_rows, eval_rows, lines = train_and_held(given, settings.eval_share, settings.eval_limit, plan.seed)
     tokenizer = AutoTokenizer.from_pretrained(model_path)
+    if "{" in (settings.chat_template or ""):
+        tokenizer.chat_template = settings.chat_template
+    else:
+        arguments.chat_template_path = settings.chat_template
     train_rows, eval_rows = (
         [for_model(row, tokenizer, settings.system_prompt, settings.answer_tags) for row in part]
         for part in (train_rows, eval_rows)
@@ -190,7 +147,6 @@ def main() -> None:
             "the rows are chats, and the model has no chat template: name one   settings.chat_template"
         )
     arguments.assistant_only_loss = form == "messages" and settings.loss_on != "all"
-    arguments.chat_template_path = settings.chat_template
 
     # model
     model = AutoModelForCausalLM.from_pretrained(model_path, **worker.model_arguments())
@@ -246,21 +202,40 @@ def main() -> None:
     folder = artifacts / ("adapter" if plan.trains_adapter else "model")
     step = trainer.state.global_step
     losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder, model_path)
+    if settings.patience:
+        best = worker.best()
+        if best is not None and best.eval_loss < found["eval_loss"]:
+            take_weights(Path(best.path), folder)
+            found = next(
+                line
+                for line in trainer.state.log_history
+                if line["step"] == best.step and "eval_loss" in line
+            )
+        found = {
+            **{name: value for name, value in found.items() if name != "step"},
+            "best_step": found.get("step", step),
+        }
+        worker.log(step, perplexity_best=found["perplexity"], best_step=found["best_step"])
     result = {"steps": step, "loss_first": losses[0], "loss_last": losses[-1], **found}
-    about = {
-        "run": plan.run,
-        "data": own_name(given["train"]),
-        "steps": step,
-        "results": ", ".join(f"{name} {value:.4g}" for name, value in found.items()) or "not evaluated",
-        "settings": asdict(settings),
-    }
-    save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder, model_path, about)
+    facts = training_facts(model_path, given, (len(trainer.train_dataset), len(held)), step, found)
+    library = "peft" if plan.trains_adapter else "transformers"
+    write_card(folder, folder.name.title(), library, "sft", facts, asdict(settings))
     if settings.merge and plan.trains_adapter:
         merge(model_path, folder, artifacts / "merged", settings.merge_dtype)
         tokenizer.save_pretrained(artifacts / "merged")
+        write_card(
+            artifacts / "merged",
+            "Model, with its adapter merged",
+            "transformers",
+            "sft",
+            facts,
+            asdict(settings),
+        )
     (artifacts / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     worker.done(step)
 
 
 if __name__ == "__main__":
-    main()
+    with refusing():
+        main()

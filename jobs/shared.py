@@ -1,55 +1,37 @@
-"""What the programs in this folder share: settings, examples as tokens, batches, the adapter."""
+"""What the programs in this folder share: refusals, examples as tokens, batches, the adapter."""
 
 import functools
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import fields
-from typing import Any, TypeVar
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from peft import LoraConfig, get_peft_model
 from rows import IGNORED, for_model, question_of
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, masking_utils
+from transformers.utils import logging
 
 Row = dict[str, list[int]]  # an example's `input_ids` and `labels`
-Settings = TypeVar("Settings")
-PLANNED = (
-    "gradient_checkpointing",
-    "activation_checkpointing",
-)  # the plan reads these; `prepare` turns it on
-KINDS = {
-    int: (int,),
-    float: (int, float),
-    str: (str,),
-    bool: (bool,),
-}  # what a setting with such a default may be
-
-# ---- settings
+# ---- the job
 
 
-def read_settings(
-    kind: type[Settings], own: dict[str, object], defaults: dict[str, object] | None = None
-) -> Settings:
-    """Check names and kinds and give the settings in force, where "auto" is the default; SystemExit names a wrong one."""
-    usual = {field.name: field.default for field in fields(kind)}
-    own = {name: value for name, value in own.items() if name not in PLANNED}
-    unknown = [name for name in own if name not in usual]
-    if unknown:
-        raise SystemExit(f"[settings] has no {unknown[0]!r}; it has {' '.join(usual)}")
-    written = {name: value for name, value in own.items() if value != "auto"}
-    for name, value in written.items():
-        kinds = KINDS.get(type(usual[name]), (object,))
-        if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kinds):
-            raise SystemExit(f"settings.{name} = {value!r} is not of the kind of {usual[name]!r}")
-    return kind(**{**(defaults or {}), **written})
+def quieten() -> None:
+    """Leave out what says nothing about the training: bars of loading, and libraries' deprecations of one another."""
+    logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", category=FutureWarning)
 
 
-def check_settings(settings: object, rules: dict[str, tuple[Callable[[Any], bool], str]]) -> None:
-    """SystemExit names a setting that breaks its rule, and what is allowed."""
-    for name, (is_allowed, words) in rules.items():
-        value = getattr(settings, name)
-        if not is_allowed(value):
-            raise SystemExit(f"settings.{name} = {value!r} is not {words}")
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Mark a SystemExit with a text as the job's own refusal: launcher does not take it for a crash."""
+    try:
+        yield
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            raise SystemExit(f"the job refuses: {end.code}") from None
+        raise
 
 
 def add_adapter(model: PreTrainedModel, rank: int, alpha: int, dropout: float) -> torch.nn.Module:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from launcher.config import job_variables, local_paths, training_rows
+from launcher.config import included_jobs, job_variables, local_paths
 from launcher.config.resolve import Task
 from launcher.config.script_reading import script_use
 from launcher.planning.precision.workload import CHECKPOINTING_NAMES
@@ -30,7 +30,7 @@ def findings(task: Task) -> tuple[Finding, ...]:
     found = [finding for key, value in local_paths.values_of(task.job) for finding in _path(task, key, value)]
     found += [*task.package_findings, *_settings(task), *job_variables.findings(task.job.variables)]
     found += on_end_findings(task.job.on_end)
-    found += training_rows.findings(task)
+    found += included_jobs.findings(task)
     return tuple(sorted(found, key=lambda finding: finding.level != "refuse"))
 
 

@@ -26,7 +26,9 @@ from launcher.planning.precision.workload import read_workload
 from launcher.values.plan import Plan
 
 SCRIPTS = Path(__file__).with_name("scripts")
-PROGRAMS = ("sft.py", "rows.py", "models.py", "scoring.py", "distill.py", "shared.py", "demo.py")
+PROGRAMS = (
+    "sft.py", "distill.py", "rows.py", "settings.py", "card.py", "models.py", "scoring.py", "shared.py", "demo.py",
+)  # fmt: skip
 LONGEST_S = 400.0
 LIVE = ("preparing", "starting", "running", "resuming", "stopping", "waiting")
 JOB = """

@@ -33,7 +33,16 @@ lora_dropout = 0.0
 @pytest.fixture
 def sft_project(client):
     """A client whose project holds `sft`, its job file, a random model too small to learn much, and data."""
-    for name in ("sft.py", "rows.py", "models.py", "scoring.py", "shared.py", "demo.py"):
+    for name in (
+        "sft.py",
+        "rows.py",
+        "models.py",
+        "scoring.py",
+        "card.py",
+        "settings.py",
+        "shared.py",
+        "demo.py",
+    ):
         shutil.copy(REPOSITORY / "jobs" / name, client.project)
     save_model(client.project / "base", seed=0)
     write_rows(client.project / "rows.jsonl", range(20))
@@ -44,7 +53,7 @@ def sft_project(client):
 @pytest.fixture
 def distill_project(client):
     """A client whose project holds `distill`, its job file, a random student and a larger random teacher, and data."""
-    for name in ("distill.py", "rows.py", "shared.py", "demo.py"):
+    for name in ("distill.py", "rows.py", "card.py", "settings.py", "shared.py", "demo.py"):
         shutil.copy(REPOSITORY / "jobs" / name, client.project)
     save_model(client.project / "base", seed=0)
     save_model(client.project / "teacher", seed=1, hidden_size=32, layers=2)

@@ -51,6 +51,6 @@ def test_it_learns_as_a_lora_does_and_its_adapter_fits_the_plain_base(client):
         AutoTokenizer.from_pretrained(adapter),
         [json.loads(line) for line in lines],
         50,
-        sft.Settings(),
+        sft.Sft(),
     )
     assert abs(scores["accuracy"] - quantized) <= NEAR

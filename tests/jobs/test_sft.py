@@ -1,7 +1,5 @@
 """The fine-tuning program: its pieces, and a training of a few steps on a tiny random model."""
 
-import dataclasses
-import functools
 import importlib.util
 import json
 import os
@@ -10,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -152,37 +149,6 @@ def test_the_first_examples_of_an_epoch_complete_its_last_step(shared, batch):
     drawn = shared.order_of(40, 1, 0)
     assert list(sampler) == [*drawn, *drawn, *drawn][: len(sampler)]
     assert len(sampler) == {16: 48, 100: 100}[batch]
-
-
-def test_an_unknown_setting_is_named(sft, shared):
-    """A slip in [settings] does not train silently with a default."""
-    with pytest.raises(SystemExit, match="lerning_rate"):
-        shared.read_settings(sft.Settings, {"lerning_rate": 1})
-
-
-@pytest.mark.parametrize("value", ["fast", True])
-def test_a_setting_of_another_kind_is_named(sft, shared, value):
-    """Torch would say only that it cannot compare."""
-    with pytest.raises(SystemExit, match=f"settings.learning_rate = {value!r}"):
-        shared.read_settings(sft.Settings, {"learning_rate": value})
-    assert shared.read_settings(sft.Settings, {"learning_rate": 1, "epochs": 2}).epochs == 2
-
-
-@pytest.mark.parametrize("name", ["sft", "distill"])
-def test_the_job_file_sets_only_what_the_program_knows(shared, name):
-    """The job's file and the program agree, on the values too where the file names one."""
-    program = load(name)
-    written = tomllib.loads((ROOT / "jobs" / f"{name}.toml").read_text())["settings"]
-    assert shared.read_settings(program.Settings, written) == program.Settings()
-    assert set(written) == {field.name for field in dataclasses.fields(program.Settings)}
-
-
-def test_an_automatic_setting_is_the_default_of_the_model(sft, shared):
-    """The demo's small model has a rate of its own; a number is used for every model."""
-    read = functools.partial(shared.read_settings, sft.Settings)
-    assert read({"learning_rate": "auto"}).learning_rate == 2e-4
-    assert read({"learning_rate": "auto"}, sft.DEMO_SETTINGS).learning_rate == 5e-3
-    assert read({"learning_rate": 1e-3}, sft.DEMO_SETTINGS).learning_rate == 1e-3
 
 
 def test_the_demo_questions_are_distinct_right_and_the_same_each_time(demo):

@@ -247,8 +247,41 @@ def test_the_adapter_and_the_merge_answer_as_the_evaluation_did(python, tmp_path
     card = (artifacts / "adapter" / "README.md").read_text()
     assert config["base_model_name_or_path"] == "base"
     assert "base_model: base" in card
+    for words in (
+        "| method | lora |",
+        "| data | train.jsonl, 16 rows |",
+        "| held out | of the data, drawn by the seed, 4 rows |",
+        "| batch | 8 examples a step |",
+        "| precision | fp32 |",
+        '"optim": "auto"',
+    ):
+        assert words in card
+        assert words in (artifacts / "merged" / "README.md").read_text()
     result = json.loads((artifacts / "result.json").read_text())
     assert {"eval_loss", "perplexity", "accuracy"} < result.keys()
+
+
+def test_patience_ends_the_training_and_ships_the_best_weights(python, tmp_path):
+    """The rows to train on contradict those held out: the first steps help, by the form of an answer, and later ones harm."""
+    from safetensors.torch import load_file
+
+    (tmp_path / "held.jsonl").write_text(
+        "".join(json.dumps({**row, "completion": row["completion"][::-1]}) + "\n" for row in pairs(20))
+    )
+    data = {"train": str(tmp_path / "train.jsonl"), "eval": str(tmp_path / "held.jsonl")}
+    settings = {"eval_steps": 2, "patience": 2, "learning_rate": 0.03, "lora_rank": 4}
+    sft(python, tmp_path, pairs(4), method="lora", settings=settings, data=data, steps=60, keep_checkpoints=1)
+    lines = map(json.loads, (tmp_path / "figures").read_text().splitlines())
+    measured = {step: figures["eval_loss"] for step, figures in lines if "eval_loss" in figures}
+    best = min(measured, key=measured.get)
+    assert 0 < best == max(measured) - 4 < 56
+    result = json.loads((tmp_path / "artifacts" / "result.json").read_text())
+    assert (result["best_step"], result["eval_loss"]) == (best, measured[best])
+    shipped = load_file(tmp_path / "artifacts" / "adapter" / "adapter_model.safetensors")
+    kept = load_file(tmp_path / "checkpoints" / f"checkpoint-{best}" / "adapter_model.safetensors")
+    assert shipped.keys() == kept.keys()
+    assert all((shipped[name] == kept[name]).all() for name in kept)
+    assert f"best_step {best}" in (tmp_path / "artifacts" / "adapter" / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

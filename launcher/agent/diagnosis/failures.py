@@ -1010,6 +1010,7 @@ FAILURES = (
             ("unsupported global", r"WeightsUnpickler error: Unsupported global"),
             ("error:", r"^Error: (?:No such option|Invalid value|Missing option|Missing argument)\b"),
             ("config", r"^✘ Config \w*\s?error\b"),  # spaCy
+            ("the job refuses: ", r"^the job refuses: "),  # launcher's own jobs
             ("read-only file system", r"^OSError: \[Errno 30\] Read-only file system"),
             ("command '['git'", r"CalledProcessError: Command '\[?'?git\b"),
             ("not a git repository", r"^fatal: not a git repository"),

@@ -32,6 +32,12 @@ def _specific_cause(classes: Tuple[str, ...], pattern: str, why: str, mend: str)
 
 SPECIFIC_CAUSES = (
     _specific_cause(
+        ("user-code-error",),
+        r"^the job refuses: ",
+        "launcher's job refuses its data or its settings, which this line names",
+        "correct it, and launch again",
+    ),
+    _specific_cause(
         ("missing-dependency",),
         r"did not match any variant of untagged enum",
         "a newer version of tokenizers wrote this tokenizer.json, and the installed one cannot read it",

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.backends.registry import backend_of
-from launcher.config import job_check, resolve, script_check, secret_values
+from launcher.config import included_jobs, job_check, resolve, script_check, secret_values
 from launcher.config.lookup import Lookup
 from launcher.config.resolved import Resolved
 from launcher.config.script_reading import script_use
@@ -191,7 +191,8 @@ def explain(request: Request, facts: Facts | None = None) -> Explanation:
     asked, count = resolved.asked, resources.nodes
     case = ladder_inputs(profile, resolved.job, *about, asked=asked, script=script, count=count)
     found = ladder(case, resolved.asked)
-    findings = (*job_check.findings(resolved.task), *_of_several(resolved, profile, facts))
+    of_job = (one for one in job_check.findings(resolved.task) if one.code not in included_jobs.OF_DATA)
+    findings = (*of_job, *_of_several(resolved, profile, facts))
     if too_large(case, found.rungs[0]):
         with contextlib.suppress(RefusedError):  # a plan may be refused for more reasons than its ladder
             findings = (*findings, *model_room(plan_of(profile, resolved, facts), resolve.cards()))

@@ -39,6 +39,7 @@ LOSSES = b"{'loss': nan, 'grad_norm': nan}\n"
         (PTXAS, 1, None, 0, "bf16-unsupported", None),
         (LOSSES * 3, 1, None, 0, "unknown", "exit-nonzero"),  # the guard says so, or nobody
         (FRAME + b"KeyError: 'labels'\n", 1, None, 0, "user-code-error", None),
+        (b'the job refuses: a.jsonl, line 3: no "text"\n', 1, None, 0, "user-code-error", None),
         (FRAME + b"KeyError: 'labels'\n", 1, None, 1, "user-code-error", None),  # somebody else's kill
         (FRAME + b"MemoryError\n", 1, None, 0, "host-oom-killed", None),  # nobody ended it
         (b"loss 0.5\nTraining completed.\n", 1, None, 0, "unknown", "exit-nonzero"),
