@@ -47,7 +47,9 @@ def goes_well(client, box, user, *words, **table):
     box.docker("kill", container, check=False)
     assert client.run("exec", run, "--", "sh", "-c", "exit 3").returncode == 3
     client.ok("rm", "--force", run)
-    assert box.docker("ps", "-aq") == ""
+    until(
+        lambda: box.docker("ps", "-aq") == "", "the end of every container"
+    )  # Podman removes them a moment later
     until(lambda: not streams(box), "the end of every stream")
     return done.stdout
 

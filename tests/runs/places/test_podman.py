@@ -86,3 +86,13 @@ def test_the_images_of_podman_are_listed_and_pruned(client, box):
     assert image["name"] in box.docker("images", "--format", "{{.Repository}}:{{.Tag}}")
     client.ok("image", "prune", "--host", "dock")
     assert "launcher/cpu" not in box.docker("images")
+
+
+def test_exec_runs_in_the_container(client, box):
+    """With its exit code, while the training goes on, and in a new container once it has ended."""
+    run = client.detached("--host", "dock", "--job", "./job.toml")
+    until(lambda: saved(box, run), "a checkpoint")
+    done = client.run("exec", run, "--", "sh", "-c", "ls /proc/1/root/run/.containerenv; exit 3")
+    assert (done.returncode, done.stdout) == (3, "/proc/1/root/run/.containerenv\n"), done.stderr
+    client.ok("stop", "--now", run)
+    assert client.run("exec", run, "--", "sh", "-c", "exit 4").returncode == 4
