@@ -12,6 +12,7 @@
 # faults       write the table of faults: those of `launch drill`, and those that need root
 # moves        write the table of moves whose client is killed
 # segments     write the table of runs in sessions whose follower is killed
+# late         write the table of kernels that show late, whose client is killed
 # batches      write the table of batches whose worker is killed
 # rents        write the table of clients that rent and are killed
 # orders       write the table of random removals and pulls
@@ -29,7 +30,7 @@
 # testbed-up   leave two machines running
 # testbed-down end them
 # clean        remove what these targets made
-.PHONY: demo quick test long durations check lint docs cast bench held links kills faults moves segments rents batches orders slurm large precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
+.PHONY: demo quick test long durations check lint docs cast bench held links kills faults moves segments late rents batches orders slurm large precision curves memory fuzz gpu scripts mutants testbed-up testbed-down clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -91,6 +92,9 @@ moves: .venv/ready
 
 segments: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py segments
+
+late: .venv/ready
+	$(BIN)/python tests/bench/scenarios.py late
 
 batches: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py batches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -39,6 +40,14 @@ def _be_verbose(value: bool) -> bool:
 
         turn_on()
     return value
+
+
+def _record(path: Path | None) -> Path | None:
+    if path is not None:
+        from launcher.transport.http.call_recording import record_calls
+
+        record_calls(path)
+    return path
 
 
 def seconds(time: str | None, option: str = "--wait") -> float:
@@ -162,6 +171,14 @@ def _common(
             "--verbose", "-v", callback=_be_verbose, help="Show files read, and each request to a host."
         ),
     ] = False,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            callback=_record,
+            help="Write the form of each call to a cloud service into a new file, for a report: without secrets, 200 kB at most.",
+        ),
+    ] = None,
     accept: Annotated[
         bool,
         typer.Option(

@@ -70,7 +70,7 @@ class SshKey(Record):
 
 
 class Placed(NamedTuple):
-    """The name of an image or a file system of an account, and its region, if it has one."""
+    """The name of an image, a file system or a ruleset of an account, and its region, if it has one."""
 
     name: str
     region: str | None
@@ -131,8 +131,8 @@ class Provider(Protocol):
     def file_systems(self) -> tuple[Placed, ...]:
         """Return the account's file systems."""
 
-    def firewalls(self) -> tuple[str, ...]:
-        """Return the ids of the account's rulesets for incoming connections."""
+    def firewalls(self) -> tuple[Placed, ...]:
+        """Return the account's rulesets for incoming connections, by id."""
 
     def close(self) -> None:
         """Close the connections."""

@@ -59,7 +59,7 @@ class RentalSettings(StrictModel):
     file_system: ServiceName | None = None
     """A file system of the account. Set `region` to its region."""
     firewall: ServiceName | None = None
-    """The id of a ruleset; by default the account's. Port 22 must be open to you."""
+    """The id of a ruleset; by default the account's. Set `region` to its region. Port 22 must be open to you."""
     key: ServiceName | None = None
     """An SSH key of the account, whose private half is in `identity_file`, a usual file of `~/.ssh`, or
     ssh-agent. By default launcher makes one, and removes it after the last rental.

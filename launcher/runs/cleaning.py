@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from rich.filesize import decimal
 
 from launcher.backends.base.probing import NO_JOB
-from launcher.backends.base.runtime import RunResource, SharedResource
+from launcher.backends.base.runtime import RunResource, SharedResource, UnknownResource
 from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import Runtime, open_all, open_for_run
 from launcher.base.meter import Meter
@@ -195,10 +195,14 @@ def remove_here(local_copy: LocalCopy, *, force: bool) -> None:
 
 
 class Collected(NamedTuple):
-    """The items removed from a host, and the host's unreadable runs with the reasons."""
+    """The items removed from a host, and the host's unreadable runs with the reasons.
+
+    `unknown` are objects that may be launcher's, and that no run here knows: they stay.
+    """
 
     items: list[RemovedThing]
     unreadable: dict[str, str]
+    unknown: list[UnknownResource]
 
 
 def collect_garbage(
@@ -223,7 +227,8 @@ def collect_garbage(
             ]
             unneeded = _unneeded(supplies, garbage.images)
             items += _discard(runtime, [*ended, *unneeded], dry_run=dry_run)
-        return Collected(items, garbage.unreadable)
+        unknown = [one for runtime in runtimes for one in runtime.unknown()]
+        return Collected(items, garbage.unreadable, unknown)
 
 
 def prune_images(client: HostClient, host: Host, *, dry_run: bool) -> list[RemovedThing]:

@@ -11,6 +11,7 @@ FRONT_DOOR = (
     "client.host_client",
     "client.run_reading",
     "connecting",
+    "http.call_recording",
     "http.service_wire",
     "local",
     "log_diagnosis",

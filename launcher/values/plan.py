@@ -122,11 +122,15 @@ class Submission(StrictModel):
 
 
 class TorchWheel(StrictModel):
-    """A torch build for cards of one capability: its requirement for pip, and the URL of its package index."""
+    """A torch build for cards of one capability: its requirement for pip, and the URL of its package index.
+
+    `python` is the Python that it is for, e.g. `3.13`; empty in plans from before 2026-12.
+    """
 
     capability: Capability
     requirement: str
     index: str
+    python: str = ""
 
 
 class Session(StrictModel):

@@ -3,6 +3,8 @@
 import pytest
 from testbed.kaggle_service import KaggleService as StandIn
 
+from launcher.backends.kaggle.kaggle import Account
+from launcher.backends.kaggle.kaggle_host import KaggleSettings
 from launcher.backends.kaggle.kaggle_service import log_in
 
 KEY = {"KAGGLE_USERNAME": "alice", "KAGGLE_KEY": "key-of-alice"}
@@ -22,3 +24,15 @@ def kaggle(stand_in, tmp_path):
     service = log_in(KEY, tmp_path, stand_in.base)
     yield service
     service.close()
+
+
+@pytest.fixture
+def account(stand_in, tmp_path, monkeypatch):
+    """Alice's account, with an empty spool."""
+    monkeypatch.setenv("KAGGLE_USERNAME", "alice")
+    monkeypatch.setenv("KAGGLE_KEY", "key-of-alice")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("KAGGLE_API_TOKEN", raising=False)
+    found = Account(KaggleSettings(api=stand_in.base), "alice")
+    found.spool.mkdir(parents=True)
+    return found

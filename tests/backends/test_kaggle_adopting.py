@@ -8,8 +8,6 @@ import tarfile
 import pytest
 from testbed.kaggle_state import Kernel
 
-from launcher.backends.kaggle.kaggle import Account
-from launcher.backends.kaggle.kaggle_host import KaggleSettings
 from launcher.backends.kaggle.kaggle_script import MAX_UNPACKED_BYTES, script
 from launcher.backends.spool.segments import Segments
 
@@ -22,18 +20,6 @@ SETTINGS = {
     "place_id": "kaggle-alice",
     "internet": True,
 }
-
-
-@pytest.fixture
-def account(stand_in, tmp_path, monkeypatch):
-    """Alice's account, with an empty spool."""
-    monkeypatch.setenv("KAGGLE_USERNAME", "alice")
-    monkeypatch.setenv("KAGGLE_KEY", "key-of-alice")
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.delenv("KAGGLE_API_TOKEN", raising=False)
-    found = Account(KaggleSettings(api=stand_in.base), "alice")
-    found.spool.mkdir(parents=True)
-    return found
 
 
 def packed(*members, **changed):

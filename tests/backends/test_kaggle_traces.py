@@ -9,6 +9,7 @@ from launcher.backends.kaggle.kaggle_kernel import KernelRef, NewKernel, Session
 from launcher.errors import ServiceError, ServiceUnreachableError
 
 REF = KernelRef("alice", "launch-toy-1")
+WAITS = "import time; time.sleep(60)"
 WRITES = "open('result.txt', 'w').write('done')\n"
 
 
@@ -112,3 +113,17 @@ def test_a_redirect_to_another_host_gets_no_credentials_and_none_leaves_https(ka
     stand_in.fail("link", kind="status", status=302, headers={"Location": "http://example.invalid/x"})
     with pytest.raises(ServiceUnreachableError, match="without HTTPS"):
         b"".join(kaggle.download(file))
+
+
+def test_where_the_status_call_fails_the_log_tells_whether_a_session_has_ended(stand_in, account):
+    """500 for good while outputs and log were served (2026-06)."""
+    account.service.push(NewKernel(ref=REF, source=WAITS, machine="None", timeout_s=60))
+    stand_in.wait_for(str(REF), "RUNNING")
+    stand_in.fail("GetKernelSessionStatus", kind="status", status=500, times=100)
+    assert account.look(str(REF)).status == "running"
+    stand_in.state.kernels[str(REF)].versions[-1].session.break_down()
+    stand_in.wait_for(str(REF), "ERROR")
+    assert account.look(str(REF)).status == "over"
+    stand_in.fail("log", kind="status", status=503)
+    with pytest.raises(ServiceUnreachableError):
+        account.look(str(REF))

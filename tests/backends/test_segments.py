@@ -3,12 +3,14 @@
 import json
 import os
 import time
+from types import SimpleNamespace
 
 import pytest
 
+from launcher.backends.spool import segments as module
 from launcher.backends.spool.segment_record import SegmentRecord
-from launcher.backends.spool.segments import SegmentOutput, Segments
-from launcher.errors import ServiceUnreachableError
+from launcher.backends.spool.segments import Packed, SegmentLook, SegmentOutput, Segments
+from launcher.errors import ServiceUnreachableError, UnknownOutcomeError
 
 RUN, REF = "261125-toy-aaaa11", "alice/launch-261125-toy-aaaa11-1"
 
@@ -37,6 +39,7 @@ class Service:
     def delete(self, ref):
         """Note it."""
         self.deleted.append(ref)
+        return True
 
 
 def segments_of(service, root):
@@ -103,3 +106,129 @@ def test_a_record_with_the_flags_of_an_older_version_is_read(status, flags, read
     }
     record = SegmentRecord.model_validate_json(json.dumps(told))
     assert (record.status, record.other_client, record.pushed) == (*read, (REF,))
+
+
+class _LateService(Service):
+    """A service that shows what it has accepted only after a while, by a clock of the test."""
+
+    def __init__(self, late_s):
+        super().__init__()
+        self.time_s = 1_000_000.0
+        self.late_s = late_s
+        self.accepted = {}  # by name, when
+        self.is_answering = self.is_accepting = True
+
+    def reference(self, run, segment):
+        return f"alice/launch-{run}-{segment}"
+
+    def pack(self, run, record):
+        return Packed("", "None", 3600.0)
+
+    def push(self, record, packed):
+        if self.is_accepting:
+            self.accepted[record.ref] = self.time_s
+        if not self.is_answering:
+            raise UnknownOutcomeError("toy", "silent", "toy: no answer; it may have been accepted")
+
+    def is_full(self, error):
+        return False
+
+    def exists(self, ref):
+        return ref in self.accepted and self.time_s - self.accepted[ref] >= self.late_s
+
+    def names(self, words):
+        return {ref: None for ref in self.accepted if self.exists(ref)}
+
+    def look(self, ref):
+        return SegmentLook("running") if self.exists(ref) else SegmentLook("deleted", "its kernel is gone")
+
+    def now(self):
+        return self.time_s
+
+    def unpack(self, ref, folder):
+        return None
+
+    def delete(self, ref):
+        is_there = self.exists(ref)
+        if is_there:
+            del self.accepted[ref]
+            self.deleted.append(ref)
+        return is_there
+
+
+@pytest.fixture
+def late(tmp_path, monkeypatch):
+    """Segments of a service that shows a push after nine minutes, whose run was just prepared."""
+    service = _LateService(540.0)
+
+    def sleep(seconds):
+        service.time_s += seconds
+
+    clock = lambda: service.time_s  # noqa: E731
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=clock, monotonic=clock, sleep=sleep))
+    segments = Segments(service, tmp_path)
+    run = segments.run(RUN)
+    for path in (run.control, run.folder(1).path, run.code):
+        os.makedirs(path)
+    return segments
+
+
+def looked(segments, seconds):
+    """Let time pass with a look every minute; return the statuses that were on record."""
+    seen = []
+    for _ in range(int(seconds // 60)):
+        segments.service.time_s += 60
+        seen.append(segments.look(RUN).status)
+    return seen
+
+
+@pytest.mark.parametrize("is_answering", [True, False])
+def test_what_shows_after_nine_minutes_is_followed_and_nothing_is_pushed_beside_it(late, is_answering):
+    late.service.is_answering = is_answering
+    late.push(RUN)
+    statuses = looked(late, 900)
+    assert set(statuses[:8]) == {"sent" if is_answering else "unsettled"}
+    assert statuses[-1] == "running"
+    assert list(late.service.accepted) == [REF]
+    assert late.service.deleted == []
+
+
+@pytest.mark.parametrize("is_answering", [True, False])
+def test_what_shows_after_ten_minutes_was_pushed_again_and_is_deleted(late, is_answering):
+    """Its name stays on record as long as it may appear."""
+    late.service.is_answering, late.service.late_s = is_answering, 700.0
+    late.push(RUN)
+    assert looked(late, 660)[-1] == "waiting"
+    late.service.late_s, late.service.is_answering = 100_000.0, True
+    again = late.push(RUN)
+    assert (again.segment, again.lost) == (2, (REF,))
+    late.service.late_s = 60.0
+    assert looked(late, 120)[-1] == "running"
+    assert late.service.deleted == [REF]
+    assert list(late.service.accepted) == [again.ref]
+
+
+def test_a_stop_before_a_push_shows_is_made_good_by_the_next_list(late):
+    late.push(RUN)
+    late.end(RUN)
+    record = late.record(RUN)
+    assert (record.status, record.lost) == ("gone", (REF,))
+    assert "does not show its session yet" in record.words
+    late.adopt()
+    assert list(late.service.accepted) == [REF]
+    late.service.time_s += 540
+    late.adopt()
+    assert late.service.accepted == {}
+    late.retire(RUN)  # a second stop finds nothing, and that is no reason to wait
+    assert late.kept() == []
+
+
+def test_a_kernel_that_showed_and_does_not_is_gone_only_after_ten_minutes(late):
+    late.service.late_s = 0.0
+    late.push(RUN)
+    assert looked(late, 60) == ["running"]
+    late.service.late_s = 100_000.0
+    assert set(looked(late, 480)) == {"running"}
+    assert late.record(RUN).words == "toy does not show it yet"
+    assert looked(late, 120)[-1] == "deleted"
+    assert [left.ref for left in late.kept()] == [REF]  # gc looks once more

@@ -1,4 +1,4 @@
-"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`, `make faults`, `make moves`, `make segments`, `make rents`, `make batches`, `make orders`, `make slurm`, `make large`; and of the long tests: `make long`."""
+"""Tables of what tests record of themselves when they are run at their full counts: `make links`, `make kills`, `make faults`, `make moves`, `make segments`, `make late`, `make rents`, `make batches`, `make orders`, `make slurm`, `make large`; and of the long tests: `make long`."""
 
 from __future__ import annotations
 
@@ -107,6 +107,22 @@ TABLES = {
         "are counted by the stand-in's ledger, steps by one that the training writes outside of the run, and the model is a digest\n"
         "of all samples in order. A checkpoint is saved every 3 steps, and at a session's end.\n",
         {"seed": "seed", "killed": "killed", "pushed": "pushed", "again": "steps trained again"},
+    ),
+    "late": Table(
+        "late",
+        "Kernels that show late",
+        ("tests/runs/kaggle/test_kaggle_late.py",),
+        {"LAUNCH_LATE_KILLS": "20"},
+        "A push at the stand-in for Kaggle's service is accepted, and every call about its kernel is denied for 20 seconds. The client\n"
+        "that pushed it is killed by SIGKILL within them, and another command typed. *Left* are the accepted kernels that were neither\n"
+        "followed to their end nor deleted, by the stand-in's own kernels and ledger.\n",
+        {
+            "denied": "denied with",
+            "answer": "push",
+            "killed": "killed",
+            "then": "then typed",
+            "left": "left",
+        },
     ),
     "batches": Table(
         "batches",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import re
 import shlex
 import signal
@@ -10,6 +11,7 @@ import subprocess
 
 import pytest
 from testbed.client import LAUNCH, until
+from testbed.kaggle_account import habits
 from testbed.kaggle_service import KaggleService
 from testbed.screen import Screen
 
@@ -255,6 +257,42 @@ def test_credentials_are_named_and_never_shown(client, tmp_path):
         assert states(rows) == {"credentials": "ok", "hours": "lacking"}
         client.variables["KAGGLE_KEY"] = "wrong"
         assert states(told(client, "k", code=3)[1]["k"]) == {"credentials": "lacking"}
+
+
+def test_a_trial_runs_one_session_and_deletes_it(client, tmp_path):
+    """Only after a question; what refuses the push is a row, and so is a kernel that cannot be deleted."""
+    with KaggleService(tmp_path / "service", habits()) as service:
+        service.account()
+        settings = f'[hosts.k]\nkind = "kaggle"\napi = "{service.base}"\ninternet = '
+        client.script(f"{settings}true\n", "launch.toml")
+        client.variables |= {"KAGGLE_USERNAME": "alice", "KAGGLE_KEY": "key-of-alice"}
+        asked = client.run("doctor", "k", "--probe")
+        assert (asked.returncode, "--probe --yes" in asked.stderr, service.calls("SaveKernel")) == (
+            2,
+            True,
+            [],
+        )
+        denied = "Permission 'kernelSessions.enableInternet' was denied"
+        service.fail("SaveKernel", "status", status=403, message=denied)
+        refused = json.loads(client.run("doctor", "k", "--probe", "--yes", "--json").stdout)
+        (phone,) = [row for row in refused["hosts"][0]["rows"] if row["state"] == "lacking"]
+        assert (phone["name"], "verify your phone" in phone["next"]) == ("phone", True)
+        client.script(f"{settings}false\n", "launch.toml")
+        service.habits.shows_after_s = 2.0
+        rows = told(client, "k", "--probe", "--yes", code=0)[1]["k"]
+        assert {name: state for name, state in states(rows).items() if name != "hours"} == {
+            "credentials": "ok",
+            "session": "ok",
+            "phone": "unknown",
+            "deletion": "ok",
+        }
+        assert f"Python {platform.python_version()}" in rows["session"]["found"]
+        assert len([line for line in service.calls("SaveKernel") if line["accepted"]]) == 1
+        assert service.state.kernels == {}
+        service.fail("DeleteKernel", "status", status=503)
+        rows = told(client, "k", "--probe", "--yes", code=3)[1]["k"]
+        (left,) = service.state.kernels
+        assert f"kaggle kernels delete {left}" in rows["deletion"]["next"]
 
 
 def test_a_credentials_file_that_cannot_be_used_is_a_row(client):

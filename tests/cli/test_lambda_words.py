@@ -315,8 +315,9 @@ def test_there_is_no_machine_without_a_run(person, service, words):
         ("file_system", "data", "it is in us-east-1, and no machine elsewhere", 'region = "us-east-1"'),
         ("key", "hers", "unknown key, as the account says", "ours"),
         ("firewall", "f-2", "unknown firewall, as the account says", "f-1"),
+        ("firewall", "f-1", "it is in us-east-1, and no machine elsewhere", 'region = "us-east-1"'),
     ],
-    ci=(0, 3, 4),
+    ci=(0, 3, 4, 6),
 )
 def test_a_name_that_the_account_does_not_know_is_refused_before_a_rent(
     person, service, key, name, said, known

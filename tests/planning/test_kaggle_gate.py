@@ -30,7 +30,7 @@ def test_a_sane_plan_is_refused_nothing_and_its_user_knows_what_is_only_expected
     said = found(job(requirements=("torch", "peft==0.19.1")))
     assert {code for code, one in said.items() if one.level == "refuse"} == set()
     assert {"expected-only", "sessions"} <= said.keys()
-    assert "2 x Tesla T4, Python 3.12" in said["expected-only"].message
+    assert "2 x Tesla T4, Python 3.13" in said["expected-only"].message
     assert "launch recover --all" in said["sessions"].mend
 
 

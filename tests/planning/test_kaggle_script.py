@@ -232,7 +232,7 @@ def test_the_settings_of_a_segment_are_written_as_its_reader_expects():
     assert settings.to_file() == (
         b'{"cards":[{"count":2,"memory_mib":[13107.2,18022.4],"names":["Tesla T4"],"plan":null,"title":"2 x T4"}],'
         b'"earlier":false,"internet":true,"place_id":"kaggle-alice","requirements":["peft==0.19.1"],"run":"261125-sft-aaaa11",'
-        b'"segment":1,"session_s":30600.0,"torch":[{"capability":"6.0","index":"https://x",'
+        b'"segment":1,"session_s":30600.0,"torch":[{"capability":"6.0","index":"https://x","python":"",'
         b'"requirement":"torch==2.7.1+cu126"}],'
         b'"tree":{"file":"launch-0123456789abcdef.tree","sha256":"' + b"0" * 64 + b'"},"version":1}\n'
     )
@@ -271,16 +271,17 @@ def test_the_plans_for_other_cards_travel_along_with_a_torch_for_each():
     assert (second.title, second.count) == ("Tesla P100 16 GB", 1)
     replaced = {**plan.model_dump(), **second.plan.model_dump()}
     assert Plan.model_validate(replaced).split == other.split
-    assert [wheel.capability for wheel in given.torch] == ["7.5", "6.0"]
-    assert given.torch[1].requirement.endswith("+cu126")
-    assert given.torch[1].index.endswith("/cu126")
+    chosen = [(wheel.capability, wheel.python) for wheel in given.torch]
+    assert chosen == [("7.5", "3.13"), ("7.5", "3.12"), ("6.0", "3.13"), ("6.0", "3.12")]
+    assert {wheel.index.rpartition("/")[2] for wheel in given.torch[2:]} == {"cu126"}
+    assert all(wheel.requirement.endswith("+cu126") for wheel in given.torch[2:])
 
 
 def test_a_torch_that_the_job_pins_is_the_one_that_is_installed():
     known = profiles()
     choice = choose_machine("kaggle", KaggleSettings(), [known["t4x2"]], known)
-    (wheel,) = session(choice, [], ("torch==2.9.1",), wheels()).torch
-    assert wheel.requirement.startswith("torch==2.9.1+cu")
+    found = session(choice, [], ("torch==2.9.1",), wheels()).torch
+    assert [wheel.requirement.partition("+")[0] for wheel in found] == ["torch==2.9.1"] * 2
     assert (
         session(choice, [], ("torch==1.13.1",), wheels()).torch == ()
-    )  # which has no wheel for the image's Python
+    )  # which has no wheel for the image's Pythons

@@ -50,7 +50,8 @@ from launcher.runs.follow import following
 from launcher.backends.kaggle import kaggle_runtime
 following.BACK_OFF_S = (0.2, 0.4)
 kaggle_runtime.FIRST_S, kaggle_runtime.LOOK_S = 2.0, 0.5
-segments.SETTLE_S, segments.SETTLE_EVERY_S, segments.BACK_OFF_S = 1.0, 0.2, (0.5,)
+segments.APPEAR_S, segments.BACK_OFF_S = {appear_s}, (0.5,)
+segments.SETTLE_S, segments.SETTLE_EVERY_S = 1.0, 0.2
 segments.OVERDUE_S = 0.0
 from launcher.cli import main
 main()
@@ -109,10 +110,10 @@ class KaggleAccount:
         for gate in self.ledger.parent.glob(f"{self.ledger.name}.gate-*"):
             gate.unlink()
 
-    def hurry(self, client: Client | None = None) -> None:
-        """Let a client's commands wait less than a service may need."""
+    def hurry(self, client: Client | None = None, appear_s: float = 1.0) -> None:
+        """Let a client's commands wait less than a service may need: for a push to appear, so many seconds."""
         chosen = client or self.client
-        chosen.program = [sys.executable, "-c", IMPATIENT]
+        chosen.program = [sys.executable, "-c", IMPATIENT.format(appear_s=appear_s)]
 
     def until(self, condition: Callable[[], object], timeout: float = 60) -> None:
         """Wait until a condition holds."""

@@ -74,6 +74,9 @@ class Kernel:
     slug: str
     title: str
     versions: list[Version] = field(default_factory=list)
+    made: float = field(default_factory=time.monotonic)
+    ran: str = ""
+    """When its last session was asked for, by the service's clock."""
 
 
 @dataclass
@@ -117,6 +120,9 @@ class Habits:
     gpu_sessions: int = GPU_SESSIONS
     source_limit: int = SOURCE_LIMIT
     missing_status: int = 403  # kaggle 2.2.4: "the most likely cause [of 401, 403] is a wrong kernel slug"
+    shows_after_s: float = (
+        0.0  # a user, 2026-09: for two to five minutes every call about a new kernel is denied
+    )
     is_mismatch_refused: bool = False  # else the kernel lands at its title's slug
     keeps_outputs_of_failed: bool = False
     never_ends: bool = False  # sessions are called running after their ends
@@ -181,6 +187,7 @@ class State:
         version = self._run(kernel, body, invalid)
         self.kernels[f"{owner}/{name}"] = kernel
         kernel.versions.append(version)
+        kernel.ran = self.now()
         self.pushes.append(f"{owner}/{name}/{len(kernel.versions)}")
         return {
             "ref": f"/code/{owner}/{name}",
@@ -202,7 +209,7 @@ class State:
             "title": kernel.title,
             "author": kernel.owner,
             "slug": kernel.slug,
-            "lastRunTime": self.now(),
+            "lastRunTime": kernel.ran,
             "currentVersionNumber": len(kernel.versions),
             "machineShape": version.machine,
             **{key: said[key] for key in (*kept, *sources) if key in said},
@@ -217,12 +224,22 @@ class State:
     def list_kernels(self, who: Account, body: Body) -> Body:
         """Answer a page of the caller's own kernels whose titles have some text. How the real search works is unverified."""
         size, page = int(body.get("pageSize", 20)), int(body.get("page", 1))
-        own = [kernel for kernel in self.kernels.values() if kernel.owner == who.name]
+        own = [
+            one
+            for one in self.kernels.values()
+            if one.owner == who.name and self.is_shown(f"{one.owner}/{one.slug}")
+        ]
         found = [kernel for kernel in own if body.get("search", "") in kernel.title]
         listed = found[(page - 1) * size : page * size]
         return {
             "kernels": [
-                {"id": one.id, "ref": f"{one.owner}/{one.slug}", "title": one.title, "author": one.owner}
+                {
+                    "id": one.id,
+                    "ref": f"{one.owner}/{one.slug}",
+                    "title": one.title,
+                    "author": one.owner,
+                    "lastRunTime": one.ran,
+                }
                 for one in listed
             ]
         }
@@ -375,6 +392,11 @@ class State:
         body = {"userName": owner, "kernelSlug": slug, **({"versionLabel": label} if label else {})}
         return self._version(who, body)[1].session
 
+    def is_shown(self, ref: str) -> bool:
+        """Whether there is a kernel that calls may ask for: a new one is denied for a while."""
+        kernel = self.kernels.get(ref)
+        return kernel is not None and time.monotonic() - kernel.made >= self.habits.shows_after_s
+
     def down(self) -> None:
         """End all sessions."""
         for kernel in list(self.kernels.values()):
@@ -385,7 +407,7 @@ class State:
         """Find the version that a call is about: the latest, or that of a label such as `v3`."""
         owner, slug, label = body.get("userName"), body.get("kernelSlug"), body.get("versionLabel")
         kernel = self.kernels.get(f"{owner}/{slug}")
-        if kernel is None or kernel.owner != who.name:
+        if kernel is None or kernel.owner != who.name or not self.is_shown(f"{owner}/{slug}"):
             raise RefusalError(self.habits.missing_status, "Permission 'kernels.get' was denied")
         number = re.fullmatch(r"v([1-9]\d*)", label) if label else None
         if label and (number is None or int(number[1]) > len(kernel.versions)):

@@ -347,8 +347,8 @@ class State:
                 code = "instance-operations/launch/file-system-in-wrong-region"
                 raise RefusalError(400, code, f"{name} is in {system['region']['name']}")
         for ruleset in body.get("firewall_rulesets", []):
-            if ruleset["id"] not in [one["id"] for one in who.firewalls]:
-                raise missing(f"the firewall ruleset {ruleset['id']}", 400)
+            if ruleset["id"] not in [one["id"] for one in who.firewalls if one["region"]["name"] == place]:
+                raise missing(f"the firewall ruleset {ruleset['id']}", 400)  # rulesets belong to a region
         if len([one for one in self.list_of(who) if one.is_alive(self.clock.now())]) >= who.quota:
             raise RefusalError(400, "global/quota-exceeded", "the quota of instances is used up")
         if not kind.free.get(place):

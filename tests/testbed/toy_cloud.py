@@ -188,7 +188,7 @@ class Toy:
         """Return none."""
         return ()
 
-    def firewalls(self) -> tuple[str, ...]:
+    def firewalls(self) -> tuple[Placed, ...]:
         """Return none."""
         return ()
 

@@ -42,7 +42,7 @@ def check_torch(came: AssignedCards, orders: SegmentConfig, due_s: float, say: S
     found = _import_torch()
     if _is_fit(found, came):
         return _version(found)
-    wheel = next((one for one in orders.torch if one.capability == came.capability), None)
+    wheel = _wheel_here(orders, came)
     if wheel is None and found["torch"] is None:
         return None  # the job may need no torch
     lacks = "torch %s has code for %s" % (found["torch"], " ".join(found["architectures"]) or "no card")
@@ -54,6 +54,13 @@ def check_torch(came: AssignedCards, orders: SegmentConfig, due_s: float, say: S
         )
     say("%s, not for the card's %s: installing %s" % (lacks, came.capability, wheel.requirement))
     return _replace_torch(wheel, came, due_s, say)
+
+
+def _wheel_here(orders: SegmentConfig, came: AssignedCards) -> Optional[TorchWheel]:
+    """Return the torch for the card and this Python, else one for the card; None without one."""
+    fitting = [one for one in orders.torch if one.capability == came.capability]
+    here = "%d.%d" % sys.version_info[:2]
+    return next((one for one in fitting if one.python == here), fitting[0] if fitting else None)
 
 
 def _replace_torch(wheel: TorchWheel, came: AssignedCards, due_s: float, say: Say) -> Optional[str]:

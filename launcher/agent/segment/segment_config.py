@@ -26,11 +26,15 @@ class Archive(NamedTuple):
 
 
 class TorchWheel(NamedTuple):
-    """A torch for cards of one capability, e.g. `6.0`: its requirement for pip, and the index that has it."""
+    """A torch for cards of one capability, e.g. `6.0`: its requirement for pip, and the index that has it.
+
+    `python` is the Python that it was chosen for, e.g. `3.13`; empty for any.
+    """
 
     capability: str
     requirement: str
     url: str
+    python: str
 
 
 class SegmentConfig(NamedTuple):
@@ -82,7 +86,12 @@ def _orders(record: Dict[str, Any]) -> SegmentConfig:
         cards=tuple(map(read_cards, record["cards"])),
         requirements=_texts(record["requirements"]),
         torch=tuple(
-            TorchWheel(str(one["capability"]), str(one["requirement"]), str(one["index"]))
+            TorchWheel(
+                str(one["capability"]),
+                str(one["requirement"]),
+                str(one["index"]),
+                str(one.get("python") or ""),
+            )
             for one in record["torch"]
         ),
     )

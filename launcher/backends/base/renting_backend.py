@@ -60,8 +60,17 @@ class RentingUpkeep(Upkeep):
 
         if (problem := problem_row(probed)) is not None:
             return [problem]
-        key = Prerequisite.ok("credentials", "accepted")
-        return [key, Prerequisite.ok("offers", probed.quota or "-")]
+        from launcher.backends.base.rental_choice import settings_of
+
+        settings = settings_of(probed.host)
+        limits = [f"{settings.max_hours:g} h" if settings.max_hours else ""]
+        limits += [f"${settings.max_cost:g}" if settings.max_cost else ""]
+        limit = f"{' and '.join(filter(None, limits))} for a rental; above ${settings.confirm_above:g} launch asks"
+        return [
+            Prerequisite.ok("credentials", f"accepted: the API key of {self.credentials()}"),
+            Prerequisite.ok("limit", limit),
+            Prerequisite.ok("offers", probed.quota or "-"),
+        ]
 
     def credentials(self) -> str | None:
         """Return where this user's key for the provider was found."""

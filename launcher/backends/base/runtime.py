@@ -61,6 +61,18 @@ class RunResource(NamedTuple):
     is_up: bool
 
 
+class UnknownResource(NamedTuple):
+    """An object in the host's account that may be launcher's, and that no run here knows.
+
+    `created` is in seconds since 1970, if known; `removal` is the command that removes it.
+    """
+
+    kind: str
+    name: str
+    created: float | None
+    removal: str
+
+
 class SharedResource(NamedTuple):
     """An object that a runtime keeps for many runs, e.g. an image.
 
@@ -241,6 +253,10 @@ class Runtime(ABC):
 
     def supplies(self, root: str | None = None) -> list[SharedResource]:
         """Return the objects that launch made for many runs: all of them, or those of a root (by its label)."""
+        return []
+
+    def unknown(self) -> list[UnknownResource]:
+        """Return the objects that look like launcher's, but belong to no run here. They are never removed."""
         return []
 
     def discard(self, thing: RunResource | SharedResource) -> bool:

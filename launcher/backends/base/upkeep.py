@@ -44,6 +44,17 @@ class Upkeep:
 
         return of_machine(probed, lookup)
 
+    def trial_question(self) -> str | None:
+        """Return the question before `trial`; None if nothing can be tried without cost."""
+        return None
+
+    def trial(self, host: Host) -> Iterable[Prerequisite]:
+        """Try a host's service with a small job that costs nothing; return rows of `launch doctor`.
+
+        Raises HostError.
+        """
+        raise NotImplementedError(f"{host.name}: nothing is tried")
+
     def credentials(self) -> str | None:
         """Return where this user's credentials for hosts of this kind were found, never their values; else None.
 

@@ -357,10 +357,19 @@ class Account:
         return ref in self.names(words)
 
     def look(self, ref: str) -> SegmentLook:
-        """Return the service's status of a kernel's session."""
+        """Return the service's status of a kernel's session.
+
+        A user met a status call that failed for good while log and outputs were served (2026-06): then the
+        log tells whether the session has ended.
+        """
         try:
             said = self.service.status(_ref(ref))
         except ServiceError as error:
+            if error.reason == Reason.SERVER_ERROR:
+                is_over = self.service.has_whole_log(_ref(ref))
+                if is_over is None:
+                    raise
+                return SegmentLook("over" if is_over else "running", "Kaggle's status call fails; by its log")
             if error.reason not in MISSING:
                 raise
             return (
@@ -401,18 +410,20 @@ class Account:
             listed = (one for one in self.service.outputs(_ref(ref)) if one.file_name == file.file_name)
             yield from self.service.download(next(listed, file))
 
-    def delete(self, ref: str) -> None:
-        """Delete a kernel with its outputs. A missing one is accepted."""
+    def delete(self, ref: str) -> bool:
+        """Delete a kernel with its outputs. Return False if Kaggle shows none."""
         try:
             self.service.delete(_ref(ref))
         except ServiceError as error:
             if error.reason not in (*MISSING, Reason.REFUSED) or self.exists(ref):
                 raise
+            return False
+        return True
 
-    def names(self, words: str) -> list[str]:
-        """Return the names of launcher's kernels whose names contain some words."""
+    def names(self, words: str) -> dict[str, float | None]:
+        """Return the kernels named `launch-…` whose names contain some words, each with its last push."""
         found = self.service.kernels(_in_slug(words) or "launch")
-        return [str(ref) for ref in found if ref.slug.startswith("launch-")]
+        return {str(ref): ran_at for ref, ran_at in found if ref.slug.startswith("launch-")}
 
     def unpack(self, ref: str, folder: Path) -> SegmentRecord | None:
         """Unpack the run in a kernel's script into a folder; None if the script is not launcher's."""

@@ -153,15 +153,22 @@ class Pushed(_Answer):
 
 
 class ListedKernel(_Answer):
-    """A kernel in a list: its `ref` is `owner/slug`."""
+    """A kernel in a list: its `ref` is `owner/slug`, `last_run_time` the service's text of its last push."""
 
     ref: str = ""
+    last_run_time: str | None = None
 
     @property
     def where(self) -> KernelRef | None:
         """Its owner and slug; None if they cannot be parsed."""
         owner, _, slug = self.ref.partition("/")
         return KernelRef(owner, slug) if owner and SLUG.fullmatch(slug) else None
+
+    @property
+    def ran_at(self) -> float | None:
+        """The time of its last push in seconds since 1970; None if it cannot be read."""
+        moment = _moment(self.last_run_time)
+        return None if moment is None else moment.timestamp()
 
 
 class KernelPage(_Answer):
@@ -272,10 +279,7 @@ class Quota(_Answer):
     @property
     def refill(self) -> datetime | None:
         """The time of the refill."""
-        try:
-            return datetime.fromisoformat(self.quota_refresh_time or "").astimezone(UTC)
-        except (ValueError, OverflowError, OSError):
-            return None
+        return _moment(self.quota_refresh_time)
 
 
 class DatasetAnswer(_Answer):
@@ -321,3 +325,12 @@ class FreshToken(_Answer):
 def _seconds(duration: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)s", duration)
     return float(found[1]) if found else 0.0
+
+
+def _moment(text: str | None) -> datetime | None:
+    """Parse a time of the service, which is in UTC if it names no zone; None if it cannot be read."""
+    try:
+        moment = datetime.fromisoformat(text or "")
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        return None

@@ -82,10 +82,13 @@ _FOR_EVERYONE = (
 
 
 class SessionImage(NamedTuple):
-    """The facts about the image of sessions, with their dates. A fact that is None is unknown."""
+    """The facts about the image of sessions, with their dates. A fact that is None is unknown.
+
+    `pythons` are those that a session may have, the likeliest first.
+    """
 
     date: str
-    python: str
+    pythons: tuple[str, ...]
     torch: str | None
     torch_date: str
     cpus: int
@@ -94,10 +97,10 @@ class SessionImage(NamedTuple):
 
 
 IMAGE = SessionImage(
-    date="2026-08-12",  # Kaggle/docker-python@78aaa43: on Colab's runtime 20260514, with its torch
-    python="3.12",
+    date="2026-10",  # two users saw 3.13; Kaggle/docker-python@78aaa43 of 2026-08-12 has 3.12
+    pythons=("3.13", "3.12"),
     torch="2.10.0+cu128",  # kaggle-cli#1151; its architectures are those of images/torch.toml: 7.0 and newer
-    torch_date="2026-07-30",
+    torch_date="2026-09-06",  # a user
     cpus=4,  # dated copies of kaggle.com/docs/notebooks, the newest of 2026-09-24
     memory_gb=29,
     free_gb=20,
@@ -200,9 +203,9 @@ def expected_facts(
         free_gb=IMAGE.free_gb,
         root="/kaggle/working",
         file_system=FileSystem(kind="expected"),
-        python=IMAGE.python,
+        python=IMAGE.pythons[0],
         gpus=tuple(gpus),
-        interpreter=Interpreter(path="python", version=IMAGE.python, packages=dict(packages)),
+        interpreter=Interpreter(path="python", version=IMAGE.pythons[0], packages=dict(packages)),
         precision_evidence=evidence,
     )
 

@@ -107,7 +107,7 @@ class KaggleProbing(Probing):
         torch = (
             f"torch {IMAGE.torch} (as of {IMAGE.torch_date})" if IMAGE.torch is not None else "torch unknown"
         )
-        yield "env", f"Python {IMAGE.python} (as of {IMAGE.date}), {torch}"
+        yield "env", f"Python {IMAGE.pythons[0]} (as of {IMAGE.date}), {torch}"
         for gpu in facts.gpus:
             yield (
                 f"gpu {gpu.index}",

@@ -6,7 +6,14 @@ import random
 import time
 from collections.abc import Sequence
 
-from launcher.backends.base.runtime import ResumeInputs, RunResource, Runtime, Say, SharedResource
+from launcher.backends.base.runtime import (
+    ResumeInputs,
+    RunResource,
+    Runtime,
+    Say,
+    SharedResource,
+    UnknownResource,
+)
 from launcher.backends.spool.segments import LeftoverSegment
 from launcher.backends.spool.spooled_client import SpooledClient
 from launcher.errors import HostError, ServiceError
@@ -78,6 +85,13 @@ class KaggleRuntime(Runtime):
             self._push(run)
         return resumed
 
+    def start_words(self, job_id: str | None) -> str:
+        """Return the status of a run after its push."""
+        record = self._spool.segments.record(self._run)
+        if record is not None and record.status == "unsettled":
+            return "Kaggle has not confirmed the push: launch attach finds out whether it arrived"
+        return super().start_words(job_id)
+
     def _push(self, run: str) -> None:
         """Push the next kernel.
 
@@ -121,6 +135,13 @@ class KaggleRuntime(Runtime):
             self._spool.await_record(run)
         if not self._spool.segments.has_ended(run) or self._spool.segments.state(run) == "stopped":
             self._retire(run)
+            record = self._spool.segments.record(run)
+            if record is not None and record.lost:
+                short = run.rpartition("-")[2]
+                words = (
+                    f"{run} is stopped here, but Kaggle does not show {record.lost[0]} yet, and may run it"
+                )
+                raise HostError(self.client.host, f"{words}\n  again in some minutes   launch stop {short}")
         return True
 
     def _retire(self, run: str) -> None:
@@ -152,7 +173,7 @@ class KaggleRuntime(Runtime):
         """Return the kernels that this spool has pushed and does not need."""
         root = self.client.upkeep.root_label()
         kept = self._spool.segments.kept()
-        return [RunResource("kernel", ref, ref, run, root, is_up=False) for ref, run in kept]
+        return [RunResource("kernel", one.ref, one.ref, one.run, root, is_up=False) for one in kept]
 
     def supplies(self, root: str | None = None) -> list[SharedResource]:
         """Return the datasets that this spool has made, each with the number of its runs that need it."""
@@ -161,13 +182,17 @@ class KaggleRuntime(Runtime):
             for name, size, users in self._spool.segments.service.trees()
         ]
 
+    def unknown(self) -> list[UnknownResource]:
+        """Return the account's kernels named `launch-…` that this spool does not know."""
+        found = self._spool.segments.unknown().items()
+        return [UnknownResource("kernel", ref, at, f"kaggle kernels delete {ref}") for ref, at in found]
+
     def discard(self, thing: RunResource | SharedResource) -> bool:
         """Delete a kernel or a dataset. Return whether it is gone."""
         segments = self._spool.segments
         if isinstance(thing, SharedResource):
             return segments.service.delete_tree(thing.name)
-        segments.discard(LeftoverSegment(thing.id, thing.run))
-        return True
+        return segments.discard(LeftoverSegment(thing.id, thing.run))
 
     @property
     def _spool(self) -> SpooledClient:

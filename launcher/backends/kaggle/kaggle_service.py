@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -46,7 +46,14 @@ from launcher.errors import (
     ServiceUnreachableError,
     UnknownOutcomeError,
 )
-from launcher.transport.http.service_wire import CallFailure, Download, ServiceReply, ServiceWire, WireError
+from launcher.transport.http.service_wire import (
+    READ_S,
+    CallFailure,
+    Download,
+    ServiceReply,
+    ServiceWire,
+    WireError,
+)
 from launcher.values.base import Record
 
 BASE = "https://api.kaggle.com/v1"
@@ -110,9 +117,14 @@ def log_in(variables: Mapping[str, str], home: Path, base: str = BASE) -> Kaggle
     raise ServiceAuthError(HOST, Reason.NO_CREDENTIALS, words)
 
 
+def log_in_here(api: str) -> KaggleService:
+    """Return the service at an address with this user's credentials. Raises as `log_in` does."""
+    return log_in(os.environ, Path.home(), api)
+
+
 def account_hours(api: str) -> tuple[str, Quota]:
     """Return the account of this user's credentials, and its hours of the week. Raises as `log_in` does."""
-    service = log_in(os.environ, Path.home(), api)
+    service = log_in_here(api)
     try:
         return service.user, service.quota()
     finally:
@@ -195,14 +207,17 @@ class KaggleService:
                 raise
             return None
 
-    def kernels(self, words: str) -> Iterator[KernelRef]:
-        """Yield the kernels of this account whose titles match some words in Kaggle's search."""
+    def kernels(self, words: str) -> Iterator[tuple[KernelRef, float | None]]:
+        """Yield the kernels of this account whose titles match some words in Kaggle's search.
+
+        Each comes with the time of its last push in seconds since 1970, if Kaggle names it.
+        """
         for number in range(1, MAX_PAGES + 1):
             body = {"group": "PROFILE", "search": words, "page": number, "pageSize": LIST_PAGE}
             page = self._ask(KernelPage, "kernels.KernelsApiService/ListKernels", body, "listing kernels")
             for listed in page.kernels:
                 if listed.where is not None and listed.where.owner.lower() == self.user.lower():
-                    yield KernelRef(self.user, listed.where.slug)
+                    yield KernelRef(self.user, listed.where.slug), listed.ran_at
             if len(page.kernels) < LIST_PAGE:
                 return
 
@@ -249,6 +264,13 @@ class KaggleService:
             if download.status != 200:
                 self._check(download.reply(), what)
             yield download
+
+    def has_whole_log(self, ref: KernelRef) -> bool | None:
+        """Whether a session's log is JSON, as it is after the session, or a stream; None if it cannot be read."""
+        with suppress(ServiceError), self.open_log(ref, READ_S) as log:
+            kinds = {"application/json": True, "text/event-stream": False}
+            return kinds.get(log.kind.partition(";")[0].strip())
+        return None
 
     def delete(self, ref: KernelRef) -> None:
         """Delete a kernel with its outputs, and end its session. Raises an error if it does not exist."""

@@ -22,7 +22,7 @@ def session(
 ) -> Session:
     """Return the sessions of a run. `others` are the plans for all profiles of the choice but the first."""
     cards = choice.profiles if choice.machine != NO_ACCELERATOR else ()
-    torch = (_wheel(profile, requirements, wheels) for profile in cards)
+    torch = (_wheel(profile, python, requirements, wheels) for profile in cards for python in IMAGE.pythons)
     return Session(
         machine=choice.machine,
         others=tuple(
@@ -32,9 +32,11 @@ def session(
     )
 
 
-def _wheel(profile: Profile, requirements: Sequence[str], wheels: WheelTable) -> TorchWheel | None:
-    """Return the torch build for a card and the image's Python; None if the table has none for the job's version."""
-    major, minor = numbers(IMAGE.python)[:2]
+def _wheel(
+    profile: Profile, python: str, requirements: Sequence[str], wheels: WheelTable
+) -> TorchWheel | None:
+    """Return the torch build for a card and a Python; None if the table has none for the job's version."""
+    major, minor = numbers(python)[:2]
     try:
         chosen = torch_for(requirements, UNKNOWN.with_card(profile, (major, minor)), wheels)
     except RefusedError:
@@ -45,6 +47,7 @@ def _wheel(profile: Profile, requirements: Sequence[str], wheels: WheelTable) ->
         capability=profile.capability,
         requirement=f"torch=={chosen.torch}+{chosen.build}",
         index=chosen.url,
+        python=python,
     )
 
 

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from launcher.backends.base.probing import Probed
+    from launcher.backends.kaggle.kaggle_credentials import KaggleLogin
     from launcher.config.lookup import Lookup
+    from launcher.values.host import Host
 
 
 class KaggleUpkeep(Upkeep):
@@ -34,16 +36,40 @@ class KaggleUpkeep(Upkeep):
 
         if (problem := problem_row(probed)) is not None:
             return [problem]
-        key = Prerequisite.ok("credentials", "accepted")
+        login = _login()
+        kinds = {"token": "an access token", "key": "a legacy key", "oauth": "a login by kaggle's own client"}
+        words = f"accepted: {kinds[login.kind]} in {login.origin}" if login is not None else "accepted"
+        account = probed.facts.host_id.removeprefix("kaggle-") if probed.facts is not None else ""
+        more = (
+            f"; only a session shows whether its phone is verified: launch doctor {probed.host.name} --probe"
+        )
+        key = Prerequisite.ok("credentials", f"{words}, account {account}{more}")
         hours = probed.quota or "-"
         if not probed.is_used_up:
             return [key, Prerequisite.ok("hours", hours)]
         mend = 'wait for the refill, or run without a card   accelerator = "None"'
         return [key, Prerequisite.lacking("hours", hours, f"{mend}     in [hosts.{probed.host.name}]")]
 
+    def trial_question(self) -> str:
+        """Return the question before a session without a card."""
+        from launcher.backends.kaggle.kaggle_trial import QUESTION
+
+        return QUESTION
+
+    def trial(self, host: Host) -> Iterable[Prerequisite]:
+        """Run a session of seconds without a card, and return rows of what it showed."""
+        from launcher.backends.kaggle.kaggle_host import settings_of
+        from launcher.backends.kaggle.kaggle_trial import try_account
+
+        return try_account(settings_of(host))
+
     def credentials(self) -> str | None:
         """Return where the first credentials for Kaggle were found."""
-        from launcher.backends.kaggle.kaggle_credentials import logins
-
-        login = next(logins(os.environ, Path.home()), None)
+        login = _login()
         return None if login is None else login.origin
+
+
+def _login() -> KaggleLogin | None:
+    from launcher.backends.kaggle.kaggle_credentials import logins
+
+    return next(logins(os.environ, Path.home()), None)

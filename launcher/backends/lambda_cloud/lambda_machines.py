@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from launcher.backends.lambda_cloud.lambda_cloud_host import LambdaCloudHost
 from launcher.planning.placement import expected_card
 from launcher.rental.offers import FOR_ARM, is_arm
 from launcher.rental.providers.lambda_settings import LambdaSettings
@@ -18,33 +19,42 @@ from launcher.values.host import Host
 from launcher.values.plan import Finding, Plan
 from launcher.values.profile import Profile
 
-DATE = "2026-11-20"
+DATE = "2026-11-28"
 
 
 class MachineImage(NamedTuple):
-    """The assumed facts about Lambda Stack on Ubuntu, the image that machines boot. None was observed on a machine."""
+    """The assumed facts about an image family of Lambda Stack. None was observed on a machine."""
 
     system: str
     driver: str
     driver_date: str
-    docker: str
 
 
-IMAGE = MachineImage(
-    system="Ubuntu",
-    driver="570.148.08",  # from one notebook, on gpu_1x_a100_sxm4; the image's version changes
-    driver_date="2026-09-20",
-    # That the image has Docker is known only from dstack's code, which uses it without installing it. No source
-    # gives its version; this one stands for any that gives cards to containers.
-    docker="24.0",
-)
+IMAGES = {
+    # One notebook, on gpu_1x_a100_sxm4. The versions of a family change.
+    "lambda-stack-22-04": MachineImage("Ubuntu 22.04", "570.148.08", "2026-09-20"),
+    "lambda-stack-24-04": MachineImage("Ubuntu 24.04", "580.105.08", "2026-11"),
+}
+DEFAULT = "lambda-stack-22-04"
+"""The family that a machine boots if the table names none, and whose older driver is assumed for other images."""
+DOCKER = "24.0"
+"""A version of Docker that gives cards to containers.
+
+Only dstack's code shows that the images have Docker: it uses it without installing it.
+"""
+
+
+def image_of(host: Host) -> MachineImage:
+    """Return the assumed facts of the image in a host's table."""
+    named = host.lambda_cloud.image if isinstance(host, LambdaCloudHost) else None
+    return IMAGES.get(named or DEFAULT, IMAGES[DEFAULT])
 
 
 def expected_facts(host: Host, offer: InstanceOffer, profile: Profile) -> Facts:
     """Return the facts expected of a rented machine. Unknown ones are None or missing."""
     user = host.user or LambdaSettings.usual_user
-    name = _probe_name(offer, profile)
-    gpus = tuple(expected_card(profile, index, name, IMAGE.driver) for index in range(offer.cards))
+    name, image = _probe_name(offer, profile), image_of(host)
+    gpus = tuple(expected_card(profile, index, name, image.driver) for index in range(offer.cards))
     home = "/root" if user == "root" else f"/home/{user}"
     return Facts(
         host_id=f"expected-{host.name}",
@@ -60,9 +70,7 @@ def expected_facts(host: Host, offer: InstanceOffer, profile: Profile) -> Facts:
         file_system=FileSystem(kind="expected"),
         python="python3",
         gpus=gpus,
-        engines=(
-            Engine(name="docker", program="docker", socket="/var/run/docker.sock", version=IMAGE.docker),
-        ),
+        engines=(Engine(name="docker", program="docker", socket="/var/run/docker.sock", version=DOCKER),),
     )
 
 
@@ -72,13 +80,14 @@ def _probe_name(offer: InstanceOffer, profile: Profile) -> str:
     return max(profile.probe_names, key=lambda name: len(offered & {*re.findall(r"[A-Z0-9]+", name.upper())}))
 
 
-def lambda_findings(plan: Plan, facts: Facts | None) -> list[Finding]:
+def lambda_findings(plan: Plan, facts: Facts | None, host: Host) -> list[Finding]:
     """Return notes about the facts that a plan for a machine not rented yet depends on."""
     if facts is None:
         return []
-    driver = f"driver {IMAGE.driver} (as of {IMAGE.driver_date})"
+    image = image_of(host)
+    driver = f"driver {image.driver} (as of {image.driver_date})"
     message = (
-        f"{plan.host}: {facts.cards}, {IMAGE.system}, {driver} and Docker are expected, as of {DATE}: "
+        f"{plan.host}: {facts.cards}, {image.system}, {driver} and Docker are expected, as of {DATE}: "
         "a machine can be probed only once it is rented"
     )
     mend = "it is probed first, and the rental ends at once if the plan cannot work on it"

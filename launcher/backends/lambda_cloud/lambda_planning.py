@@ -15,4 +15,4 @@ class LambdaPlanning(Planning):
 
     def own_checks(self, plan: Plan, facts: Facts | None, host: Host) -> HostChecks:
         """Return notes about the expected facts of the machine."""
-        return HostChecks(tuple(lambda_findings(plan, facts)))
+        return HostChecks(tuple(lambda_findings(plan, facts, host)))

@@ -28,7 +28,7 @@ class SegmentRecord(Record):
     """The latest segment of a run, stored in its `control/service.json`, where its LivenessProbe reads it.
 
     `ref` is the service's name of the segment, `words` the service's message. Times are in seconds since 1970:
-    `time` is the last request to the service, `began` the moment when the segment was first seen running, by
+    `time` is the last request to the service, `pushed_at` the push, by this machine's clock, `began` the moment when the segment was first seen running, by
     the service's clock. `session_s` is its time limit in seconds.
 
     `refused` are output paths that cannot be stored here, each with the reason. `other_client`: another
@@ -47,6 +47,7 @@ class SegmentRecord(Record):
     status: SegmentStatus
     words: str = ""
     time: float
+    pushed_at: float = 0.0
     began: float | None = None
     session_s: float = 0.0
     refused: dict[str, str] = {}

@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple, Protocol
 
@@ -34,11 +34,14 @@ from launcher.errors import HostError, RunError, ServiceError, ServiceUnreachabl
 from launcher.transport.client.host_client import Heard, unheard
 from launcher.values.base import Record
 
-SETTLE_S = 60.0
-"""Seconds for a push without an answer to appear at the service. A guess: no figure was found."""
+APPEAR_S = 600.0
+"""Seconds in which the service may not show a push that it has accepted.
+
+Users saw two to five minutes of 403 after a push (2026-09); others wait half an hour before they give up.
+"""
+SETTLE_S = 20.0
+"""The longest time, in seconds, that a launch waits for a push without an answer to appear."""
 SETTLE_EVERY_S = 3.0
-PUSHES = 3
-"""The number of pushes in a row that may be lost before the launch gives up."""
 BACK_OFF_S = (30.0, 60.0, 120.0, 300.0)
 """The waits in seconds before a push is repeated, if the service had no room."""
 OVERDUE_S = 900.0
@@ -92,10 +95,14 @@ class LogPiece(Record):
 
 
 class LeftoverSegment(NamedTuple):
-    """A segment of a run that may still exist at the service, but is not needed here."""
+    """A segment of a run that may still exist at the service, but is not needed here.
+
+    `is_lost`: the service did not show it when it was needed or deleted.
+    """
 
     ref: str
     run: str
+    is_lost: bool = False
 
 
 class Service(Protocol):
@@ -143,11 +150,14 @@ class Service(Protocol):
     def outputs(self, ref: str, run: str) -> Iterator[SegmentOutput]:
         """Yield the output files of a segment that belong to a run's folder."""
 
-    def delete(self, ref: str) -> None:
-        """Delete a segment with its outputs, which ends it if it runs. A missing one is accepted."""
+    def delete(self, ref: str) -> bool:
+        """Delete a segment with its outputs, which ends it if it runs. Return False if the service shows none."""
 
-    def names(self, words: str) -> list[str]:
-        """Return the names of all segments whose names contain some words."""
+    def names(self, words: str) -> Mapping[str, float | None]:
+        """Return all segments whose names contain some words, and when each was pushed, if that is known.
+
+        The times are in seconds since 1970.
+        """
 
     def unpack(self, ref: str, folder: Path) -> SegmentRecord | None:
         """Unpack the run in a segment's payload into a folder; `None` if the segment is not launcher's."""
@@ -192,16 +202,15 @@ class Segments:
     def push(self, run: str) -> SegmentRecord:
         """Push a run's next segment, unless another client has.
 
-        Return its record, whose status may be `waiting`: see `is_full`. Raises ServiceError if the push is
-        refused; the record then says that the segment has ended.
+        Return its record. Its status may be `waiting`, see `is_full`, or `unsettled`: a client that follows the
+        run settles it. Raises ServiceError if the push is refused; the record then says that the segment has
+        ended.
         """
-        for _ in range(PUSHES):
-            record = self._push(run)
-            while record.status == "unsettled":
-                time.sleep(SETTLE_EVERY_S)
-                record = self.look(run) or record
-            if record.ref not in record.lost:
-                break
+        record = self._push(run)
+        until = time.monotonic() + SETTLE_S
+        while record.status == "unsettled" and time.monotonic() < until:
+            time.sleep(SETTLE_EVERY_S)
+            record = self.look(run) or record
         return record
 
     def _push(self, run: str) -> SegmentRecord:
@@ -213,7 +222,8 @@ class Segments:
                 return taken
             record = self._next(run, before)
             packed = self.service.pack(self.run(run), record)
-            record = _with(record, session_s=packed.session_s, time=time.time())
+            now = time.time()
+            record = _with(record, session_s=packed.session_s, time=now, pushed_at=now)
             Spool(Path(self.run(run).path), record.segment)  # records the last folder before the segment's
             self._write(run, record)  # before the call: a segment that may exist must be on record
             return self._write(run, self._pushed(run, record, packed))
@@ -256,24 +266,28 @@ class Segments:
             raise
         return _sent(record)
 
-    def _settle(self, record: SegmentRecord) -> SegmentRecord:
-        """Check whether a push was accepted.
+    def _unseen(self, record: SegmentRecord, words: str) -> SegmentRecord:
+        """Return the record of a segment that the service does not show.
 
-        One that does not appear within SETTLE_S is lost, and is pushed again.
+        A push may appear within APPEAR_S. One that never appears is lost, and is pushed again under another
+        name. One that has been there was deleted. Both stay on record: one that appears later is deleted.
         """
-        if self.service.exists(record.ref):
-            return _sent(record)
-        if time.time() < record.time + SETTLE_S:
-            return record
-        lost = _with(record, lost=(*record.lost, record.ref))
-        return _waiting(lost, "its push never arrived", 0.0)
+        if may_appear(record):
+            return _with(record, words=f"{self.service.name} does not show it yet")
+        if record.status in ("unsettled", "sent"):
+            return _waiting(_lost(record, record.ref), "its push never appeared", 0.0)
+        return _over(_lost(record, record.ref), words, "deleted")
+
+    def _delete(self, record: SegmentRecord, ref: str) -> SegmentRecord:
+        """Delete a segment of a run. One of this client that may not be shown yet stays on record as lost."""
+        is_gone = self.service.delete(ref) or ref not in _refs(record) or not may_appear(record)
+        return _without(record, ref) if is_gone else _lost(record, ref)
 
     def _delete_late_pushes(self, record: SegmentRecord) -> SegmentRecord:
         """Delete lost pushes of a run that have appeared."""
         for ref in record.lost:
-            if ref != record.ref and self.service.exists(ref):
-                self.service.delete(ref)
-                record = _without(record, ref)
+            if ref != record.ref or not record.is_live:
+                record = self._delete(record, ref) if self.service.exists(ref) else record
         return record
 
     # watch
@@ -313,12 +327,11 @@ class Segments:
 
     def _looked(self, record: SegmentRecord) -> SegmentRecord:
         if record.status == "unsettled":
-            return self._settle(record)
+            is_there = self.service.exists(record.ref)
+            return _sent(record) if is_there else self._unseen(record, record.words)
         seen, now = self.service.look(record.ref), time.time()
         if seen.status == "deleted":
-            if record.status == "sent" and now < record.time + record.session_s:
-                return record  # an accepted push may be running long before it appears
-            return _over(_without(record, record.ref), seen.words, "deleted")
+            return self._unseen(record, seen.words)
         status = "ended" if seen.status == "over" else seen.status or record.status
         its_now = self.service.now()
         began = record.began or (its_now if status in ("running", "ended") else None)
@@ -331,9 +344,7 @@ class Segments:
             return _with(
                 record, status="ended", words="it has ended, although the service still reports it as running"
             )
-        self.service.delete(record.ref)
-        words = "it did not end at its limit, and was deleted"
-        return _over(_without(record, record.ref), words, "gone")
+        return _over(self._delete(record, record.ref), "it did not end at its limit, and was deleted", "gone")
 
     def note(self, run: str, words: str) -> None:
         """Record a message to show for a running segment."""
@@ -391,7 +402,7 @@ class Segments:
             with self.disk_errors():
                 settled = Spool(Path(self.run(run).path), record.segment).settle(pending())
         except ServiceError as error:
-            self._check_gone(error, record.ref)
+            self._check_gone(error, record, record.ref)
             problem = "its outputs are gone"
         with self._locked(run):
             record = self._known(run)
@@ -404,14 +415,15 @@ class Segments:
             record = _with(self._with_all_files(record), refused=_first(settled.refused))
             self._delete_unneeded(run, self._write(run, _with(record, status="gone") if problem else record))
 
-    def _check_gone(self, error: ServiceError, ref: str) -> None:
+    def _check_gone(self, error: ServiceError, record: SegmentRecord, ref: str) -> None:
         """Raise the error unless it means that a segment is gone.
 
-        If the segment still exists, raise ServiceUnreachableError, so that the caller asks again later.
+        If the segment exists, or may not be shown yet, raise ServiceUnreachableError, so that the caller asks
+        again later.
         """
         if error.reason not in GONE:
             raise error
-        if self.service.exists(ref):
+        if may_appear(record) or self.service.exists(ref):
             words = f"{self.service.name}: the outputs of {ref} are not available at the moment"
             raise ServiceUnreachableError(self.service.name, error.reason, words) from error
 
@@ -438,8 +450,7 @@ class Segments:
             if self._keeps or ref in needed or (record.fruitless and ref != record.ref):
                 continue
             with contextlib.suppress(ServiceError):  # the end of the next segment, or `gc`, tries again
-                self.service.delete(ref)
-                record = self._write(run, _without(record, ref))
+                record = self._write(run, self._delete(record, ref))
 
     # other clients of the account
 
@@ -452,10 +463,15 @@ class Segments:
         runs = self._root / "runs"
         runs.mkdir(exist_ok=True, mode=0o700)
         removed = (path.stem for path in (self._root / LEFT).glob("*.json"))
-        names = [*removed, *(run.name for run in runs.iterdir())]
-        known = {_stem(self.service.reference(run, 1)) for run in names}
+        known = {
+            _stem(self.service.reference(run, 1)) for run in [*removed, *(run.name for run in runs.iterdir())]
+        }
+        listed = self.service.names(words)
+        for left in self.kept():
+            if left.is_lost and left.ref in listed:  # a push that appears late
+                self.discard(left)
         newest: dict[str, int] = {}
-        for name in self.service.names(words):
+        for name in listed:
             stem, number = _stem(name), _number(name)
             if stem not in known and number > newest.get(stem, 0):
                 newest[stem] = number
@@ -548,10 +564,11 @@ class Segments:
             if not record.is_live or record.status == "ended":
                 return
             if record.status != "waiting":
-                self.service.delete(record.ref)
-            lost = (*record.lost, record.ref) if record.status == "unsettled" else record.lost
+                record = self._delete(record, record.ref)
             words = "it was deleted to stop it; output that it had not printed is lost"
-            self._write(run, _over(_with(_without(record, record.ref), lost=lost), words, "gone"))
+            if record.ref in record.lost:
+                words = f"{self.service.name} does not show its session yet, so it could not be deleted"
+            self._write(run, _over(record, words, "gone"))
 
     def retire(self, run: str) -> None:
         """Delete the segments of a stopped run, so that no client continues it.
@@ -560,17 +577,18 @@ class Segments:
         another client pushed are missing, they are downloaded first.
         """
         record = self.record(run)
-        if record is None or record.is_live or record.status == "over" or self._keeps:
+        if record is None or record.is_live or record.status == "over":
             return
         with self._locked(run):
             record = self._known(run)
+            if self._keeps:
+                self._write(run, self._delete_late_pushes(record))
+                return
             if record.source not in (None, record.ref, *record.pushed):
                 self._download_source(record)
-            everything = (record.ref, *filter(None, (record.source,)), *record.pushed)
+            everything = (record.ref, *filter(None, (record.source,)), *_refs(record))
             for ref in dict.fromkeys(everything):
-                if ref not in record.lost:  # a lost push is deleted if it appears later
-                    self.service.delete(ref)
-                    record = self._write(run, _without(record, ref))
+                record = self._write(run, self._delete(record, ref))
             self._write(run, _with(record, source=None))
 
     def _download_source(self, record: SegmentRecord) -> None:
@@ -584,7 +602,7 @@ class Segments:
             work = (file for file in listed if not file.path.startswith("record/"))
             Spool(Path(folder.path), record.segment).settle(work)
         except ServiceError as error:
-            self._check_gone(error, record.source)
+            self._check_gone(error, record, record.source)
 
     @contextlib.contextmanager
     def removal(self, run: str) -> Iterator[None]:
@@ -618,24 +636,37 @@ class Segments:
                 record = self._known(run)
                 needed = {None if self.has_ended(run) else record.source}
                 needed |= {record.ref} if record.is_live or record.status == "over" else set()
-                found += [LeftoverSegment(ref, run) for ref in _refs(record) if ref not in needed]
+                found += [left for left in _leftovers(record) if left.ref not in needed]
         for path in sorted((self._root / LEFT).glob("*.json")):
             with contextlib.suppress(OSError, ValidationError):
                 record = SegmentRecord.model_validate_json(path.read_text())
                 is_there = self._path(record.run, RECORD).exists()
-                found += [] if is_there else [LeftoverSegment(ref, record.run) for ref in _refs(record)]
+                found += [] if is_there else _leftovers(record)
         return found
 
-    def discard(self, kept: LeftoverSegment) -> None:
-        """Delete a segment that is not needed here."""
-        self.service.delete(kept.ref)
+    def unknown(self) -> dict[str, float | None]:
+        """Return the segments in the account that this client neither pushed nor took over.
+
+        Each has the time of its push in seconds since 1970, if that is known.
+        """
+        known: set[str | None] = set()
+        for path in (self._root / "runs").glob(f"*/control/{RECORD}"):
+            with contextlib.suppress(RunError):
+                record = self._known(path.parent.parent.name)
+                known |= {*_refs(record), record.ref, record.source}
+        known |= {left.ref for left in self.kept()}
+        return {ref: pushed_at for ref, pushed_at in self.service.names("").items() if ref not in known}
+
+    def discard(self, kept: LeftoverSegment) -> bool:
+        """Delete a segment that is not needed here. Return False if the service does not show it."""
         left = self._left(kept.run)
         if self._path(kept.run, RECORD).exists():
             with self._locked(kept.run):
-                self._write(kept.run, _without(self._known(kept.run), kept.ref))
-        elif left.exists():
-            record = _without(SegmentRecord.model_validate_json(left.read_text()), kept.ref)
+                record = self._write(kept.run, self._delete(self._known(kept.run), kept.ref))
+        else:
+            record = self._delete(SegmentRecord.model_validate_json(left.read_text()), kept.ref)
             self._write_at(left, record) if _refs(record) else left.unlink()
+        return kept.ref not in record.lost
 
     # the record
 
@@ -686,9 +717,18 @@ def is_overdue(record: SegmentRecord, now: float) -> bool:
     return now > record.began + record.session_s + min(OVERDUE_S, 60.0 + record.session_s / 4)
 
 
+def may_appear(record: SegmentRecord) -> bool:
+    """Whether the service may not show a run's latest push yet."""
+    return time.time() < record.pushed_at + APPEAR_S
+
+
 def _refs(record: SegmentRecord) -> tuple[str, ...]:
     """Return the segments of a run that this client pushed and that may still exist."""
     return tuple(dict.fromkeys((*record.pushed, *record.lost)))
+
+
+def _leftovers(record: SegmentRecord) -> list[LeftoverSegment]:
+    return [LeftoverSegment(ref, record.run, ref in record.lost) for ref in _refs(record)]
 
 
 def _stem(name: str) -> str:
@@ -747,6 +787,12 @@ def _without(record: SegmentRecord, gone: str) -> SegmentRecord:
     """Return a record without a segment that no longer exists."""
     pushed, lost = (tuple(ref for ref in refs if ref != gone) for refs in (record.pushed, record.lost))
     return _with(record, pushed=pushed, lost=lost)
+
+
+def _lost(record: SegmentRecord, ref: str) -> SegmentRecord:
+    """Return a record with a segment that is deleted if it appears."""
+    pushed = tuple(one for one in record.pushed if one != ref)
+    return _with(record, pushed=pushed, lost=tuple(dict.fromkeys((*record.lost, ref))))
 
 
 def _sent(record: SegmentRecord) -> SegmentRecord:

@@ -106,8 +106,23 @@ class RemovedRun(Shape):
     problem: str | None
 
 
+class UnknownRow(Shape):
+    """An object in an account that may be launcher's, and that no run on this computer knows.
+
+    `created` is in seconds since 1970. `removal` is the command that removes it.
+    """
+
+    kind: str
+    name: str
+    created: float | None
+    removal: str
+
+
 class GarbageShown(Shape):
-    """`launch gc`. `unreadable` are runs that cannot be read, with the reasons: nothing that they may need is removed."""
+    """`launch gc`. `unreadable` are runs that cannot be read, with the reasons: nothing that they may need is removed.
+
+    `unknown` stay: no run on this computer knows them.
+    """
 
     kind: Literal["garbage"] = "garbage"
     host: str
@@ -115,6 +130,7 @@ class GarbageShown(Shape):
     bytes: int
     items: list[RemovedThing]
     unreadable: dict[str, str]
+    unknown: list[UnknownRow]
 
 
 class Leftovers(Shape):

@@ -144,9 +144,10 @@ class LambdaImage(Record):
 
 
 class Firewall(Record):
-    """A ruleset of the account's firewall."""
+    """A ruleset of the account's firewall, in a region."""
 
     id: str
+    region: Region | None = None
 
 
 class Launched(Record):

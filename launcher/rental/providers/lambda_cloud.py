@@ -221,10 +221,10 @@ class LambdaAccount:
         found = self._list(LambdaFileSystem, "file-systems", "listing the file systems")
         return tuple(Placed(one.name, one.region.name if one.region else None) for one in found)
 
-    def firewalls(self) -> tuple[str, ...]:
-        """Return the ids of the account's rulesets."""
+    def firewalls(self) -> tuple[Placed, ...]:
+        """Return the account's rulesets, by id. An instance can use only those of its region."""
         found = self._list(Firewall, "firewall-rulesets", "listing the firewall rulesets")
-        return tuple(one.id for one in found)
+        return tuple(Placed(one.id, one.region.name if one.region else None) for one in found)
 
     def close(self) -> None:
         """Close the connections."""

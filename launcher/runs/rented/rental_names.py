@@ -20,7 +20,7 @@ from launcher.values.parsing import nearest
 from launcher.values.plan import Finding
 
 if TYPE_CHECKING:
-    from launcher.rental.provider import Provider
+    from launcher.rental.provider import Placed, Provider
     from launcher.rental.rental_settings import RentalSettings
     from launcher.values.host import Host
 
@@ -53,14 +53,14 @@ def _findings(host: Host, settings: RentalSettings, free: set[str], service: Pro
         for name in odd_regions:
             yield from _unknown(host, "region", name, regions)
         yield from _unknown(host, "image", settings.image, {image.name for image in images if image.name})
-    with contextlib.suppress(ServiceError):
-        if (system := settings.file_system) is not None:
-            places = {one.name: one.region for one in service.file_systems()}
-            yield from _unknown(host, "file_system", system, places)
-            if (region := places.get(system)) is not None and {*settings.region} != {region}:
-                words = f"it is in {region}, and no machine elsewhere can mount it"
-                mend = f'in the same table   region = "{region}"     nothing was rented'
-                yield _refusal(host, "file_system", system, "wrong-region", words, mend)
+    placed = (
+        ("file_system", settings.file_system, service.file_systems),
+        ("firewall", settings.firewall, service.firewalls),
+    )
+    for noun, wanted, listed in placed:
+        with contextlib.suppress(ServiceError):
+            if wanted is not None:
+                yield from _placed(host, noun, wanted, listed(), settings)
     with contextlib.suppress(ServiceError):
         if (key := settings.key) is not None:
             keys = {one.name: one.public_key for one in service.ssh_keys()}
@@ -70,9 +70,18 @@ def _findings(host: Host, settings: RentalSettings, free: set[str], service: Pro
                 words = f"its private half is neither in ssh-agent nor in {looked}: no user of this computer could log in"
                 mend = 'in the same table   identity_file = "…"     or no key: launcher makes one     nothing was rented'
                 yield _refusal(host, "key", key, "no-private-key", words, mend)
-    with contextlib.suppress(ServiceError):
-        if settings.firewall is not None:
-            yield from _unknown(host, "firewall", settings.firewall, service.firewalls())
+
+
+def _placed(
+    host: Host, noun: str, name: str, listed: Iterable[Placed], settings: RentalSettings
+) -> Iterator[Finding]:
+    """Yield a refusal of something that the account does not have, or that is not in the table's only region."""
+    places = {one.name: one.region for one in listed}
+    yield from _unknown(host, noun, name, places)
+    if (region := places.get(name)) is not None and {*settings.region} != {region}:
+        words = f"it is in {region}, and no machine elsewhere can use it"
+        mend = f'in the same table   region = "{region}"     nothing was rented'
+        yield _refusal(host, noun, name, "wrong-region", words, mend)
 
 
 def _may_log_in(host: Host, usual_user: str, public_key: str) -> bool:

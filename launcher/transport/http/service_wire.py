@@ -19,6 +19,7 @@ from urllib.parse import urljoin, urlsplit
 
 from launcher.agent.record import strict_json
 from launcher.errors import UsageError
+from launcher.transport.http.call_recording import Answer, Call, note
 from launcher.transport.resolving import SilentResolverError, resolve
 
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ class ServiceWire:
         except (requests.RequestException, OSError) as error:
             failed = _failure(error, urlsplit(url).hostname or self.where)
         if failed is not None:
+            note(Call(method, url, headers, data), str(failed))
             raise failed  # outside the handler: the exception there contains the whole URL
         with response:
             yield response
@@ -203,6 +205,7 @@ class Download:
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the body as it arrives. Raises WireError if it breaks off or stalls."""
+        _note(self._response, None)
         yield from _pieces(self._response)
 
     def reply(self) -> ServiceReply:
@@ -236,12 +239,19 @@ def _reply(response: requests.Response) -> ServiceReply:
                 CallFailure.SILENT, f"its answer is incomplete after {CALL_S:.0f} s", was_sent=True
             )
         parts.append(piece)
+    _note(response, b"".join(parts))
     headers = response.headers
     kind = headers.get("Content-Type", "").lower()
     moment = _moment(headers.get("Date"))
     return ServiceReply(
         response.status_code, kind, b"".join(parts), _retry_s(headers.get("Retry-After"), moment), moment
     )
+
+
+def _note(response: requests.Response, body: bytes | None) -> None:
+    asked = response.request
+    call = Call(asked.method or "", asked.url or "", asked.headers, asked.body)
+    note(call, Answer(response.status_code, response.headers, body))
 
 
 def _pieces(response: requests.Response) -> Iterator[bytes]:

@@ -89,6 +89,7 @@ def test_streams_that_are_cut_again_and_again_bring_every_byte(kaggle_account, i
 def test_a_kernel_deleted_on_the_web_stops_the_run(kaggle_account):
     """It is how a person stops one there. What came home before stays, and a new run goes on from it."""
     account = kaggle_account
+    account.hurry()
     account.host(session_hours=SESSION_HOURS)
     account.pause_at(5, 9)
     process = account.client.start(*account.words())
@@ -118,6 +119,7 @@ def test_a_kernel_deleted_on_the_web_stops_the_run(kaggle_account):
 def test_a_kernel_deleted_before_it_has_printed_anything_is_seen_by_its_follower(kaggle_account):
     """Nothing of it is on record but the push."""
     account = kaggle_account
+    account.hurry()
     account.service.habits.queued_s = 60.0
     process = account.client.start(*account.words())
     until(account.pushes, "the push")
@@ -177,6 +179,7 @@ def test_a_source_that_somebody_has_deleted_is_made_good_from_here(kaggle_accoun
 def test_outputs_that_are_gone_are_named(kaggle_account):
     """The run has succeeded by what it printed, and says that its files are gone."""
     account = kaggle_account
+    account.hurry()
     run = account.detached()
     account.service.wait_for(f"alice/launch-{run}-1", "COMPLETE")
     assert account.row(run)["state"] == "succeeded"

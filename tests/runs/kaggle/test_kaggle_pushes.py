@@ -70,7 +70,7 @@ def test_a_push_that_appears_when_nobody_waits_for_it_any_more_is_deleted(kaggle
     ],
 )
 def test_a_service_without_room_is_asked_again(kaggle_account, fault, words):
-    """The run is reserved, also for `ps`; a client that follows pushes it as soon as there is room, under the same name."""
+    """The run is reserved, also for `ps`; a client that follows pushes it as soon as there is room, under a new name."""
     kaggle_account.hurry()
     fault = dict(fault)
     kaggle_account.service.fail("SaveKernel", fault.pop("kind"), times=3, **fault)
@@ -81,7 +81,7 @@ def test_a_service_without_room_is_asked_again(kaggle_account, fault, words):
     assert f"launch attach {run[-6:]}" in kaggle_account.client.ok("ps")
     assert kaggle_account.pushes() == []
     assert "succeeded" in kaggle_account.client.seen("attach", run)
-    kaggle_account.assert_pushed_once(run, 1)
+    assert kaggle_account.pushes() == [f"alice/launch-{run}-4/1"]
     assert len(kaggle_account.service.calls("SaveKernel")) == 4
     assert kaggle_account.steps() == [*range(1, 13)]
 

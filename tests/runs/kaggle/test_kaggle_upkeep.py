@@ -158,6 +158,13 @@ def test_gc_removes_what_this_spool_made_and_nothing_needs_and_nothing_else(kagg
     account.push_by_hand("my-notebook")
     account.make_dataset_by_hand("launch-0123456789abcdef")
     before = account.kernels()
+    unknown = json.loads(account.client.ok("gc", "--json", "--dry-run", "--host", "k"))["unknown"]
+    others = {f"alice/launch-{foreign}-1", "alice/launch-by-hand-1"}
+    assert {one["name"]: one["removal"] for one in unknown} == {
+        ref: f"kaggle kernels delete {ref}" for ref in others
+    }
+    assert all(0 <= time.time() - one["created"] < 300 for one in unknown)
+    assert "alice/launch-by-hand-1, 0 h old" in account.client.ok("gc", "--dry-run", "--host", "k")
     assert gc(account, "--dry-run") == [("kernel", f"alice/launch-{ended}-1")]
     assert account.kernels() == before
     assert gc(account) == [("kernel", f"alice/launch-{ended}-1")]

@@ -225,6 +225,7 @@ def test_an_image_that_does_not_take_the_host_key(project):
     done = project.client.run(*ON_RENTED, "--", "python3", "train.py")
     assert done.returncode == 4
     assert "--accept-new-host-key" in done.stderr
+    assert "at most $0.17" in done.stderr
     assert project.ours() == []
     said = project.client.seen(*ON_RENTED, "--accept-new-host-key", "--", "python3", "train.py")
     assert "✓ succeeded" in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import Annotated
 
@@ -20,7 +21,8 @@ def gc(
     """Free space on a host: remove everything that no run needs.
 
     This removes unused files, broken uploads, old agents, containers and environments. Runs stay until `launch rm`. Model
-    caches stay too.
+    caches stay too. In a Kaggle account it removes the kernels that this computer pushed and no longer needs, and lists other
+    kernels named `launch-…`.
 
     Examples:
         launch gc --host lab --dry-run
@@ -35,15 +37,16 @@ def gc(
 
     place = Lookup().host(host)
     with connect(place) as client, make_stage("reading") as stage:
-        items, unreadable = collect_garbage(
+        items, unreadable, unknown = collect_garbage(
             client, place, lambda runs: stage.progress(f"{runs} runs"), dry_run=dry_run
         )
     total = sum(item.bytes for item in items)
     if as_json:
-        from launcher.cli.json_output.end_shapes import GarbageShown
+        from launcher.cli.json_output.end_shapes import GarbageShown, UnknownRow
         from launcher.cli.output.answer import answer
 
-        found = {"items": list(items), "unreadable": unreadable}
+        rows = [UnknownRow(**one._asdict()) for one in unknown]
+        found = {"items": list(items), "unreadable": unreadable, "unknown": rows}
         answer(GarbageShown(host=place.name, dry_run=dry_run, bytes=total, **found))
         return
     sizes: Counter[str] = Counter()
@@ -54,6 +57,18 @@ def gc(
         say(f"  {counts[kind]:>6} x {kind:<14} {size_text(size)}")
     for run, why in unreadable.items():
         say(f"  {run} unreadable: {printable(why)}   items that it may use are kept")
+    for one in unknown:
+        say(
+            f"  {printable(one.name)}{_age(one.created)}   not of a run on this computer   to delete it   {printable(one.removal)}"
+        )
     say(
         f"{place.name}: {size_text(total)} {'would be freed' if dry_run else 'freed'}, {len(items)} thing{'s' * (len(items) != 1)}"
     )
+
+
+def _age(created: float | None) -> str:
+    """Return the age of an object in words, empty if it is unknown."""
+    if created is None:
+        return ""
+    hours = max(0.0, time.time() - created) / 3600
+    return f", {hours / 24:.0f} days old" if hours >= 48 else f", {hours:.0f} h old"

@@ -30,13 +30,18 @@ def doctor(
         str | None, typer.Argument(metavar="[HOST]", help="Only this host.", show_default=False)
     ] = None,
     host: HostOption = None,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Try a Kaggle account with a session of seconds, without a card.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before --probe.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Show what this computer has, and what each host lacks: the first command to type when something fails.
 
     This computer: its programs, ssh keys, settings and their trust, folders, and the credentials that are present, by name.
     Hosts: those of `launch hosts`, all probed at once. Each has one line, and a row for everything that is lacking or unknown,
-    with the next step. With HOST, only this host is shown, with all its rows. Nothing is changed, rented or started.
+    with the next step. With HOST, only this host is shown, with all its rows. Nothing is changed, rented or started, except
+    that `--probe` runs a private script in your Kaggle account, and deletes it.
 
     The exit code is 3 if anything is lacking, else 0.
 
@@ -44,6 +49,7 @@ def doctor(
         launch doctor
         launch doctor lab
         launch doctor me@gpu.example.org:2222
+        launch doctor kaggle --probe
         launch doctor --json
     """
     from launcher.config.lookup import Lookup
@@ -57,6 +63,8 @@ def doctor(
         hosts, found = _known(lookup)
     else:
         hosts, found = [lookup.host(name)], []
+    if probe:
+        _check_trial(hosts if name is not None else [], yes=yes)
     names = [one.name for one in hosts]
     done: set[str] = set()
     with _progress(lambda: {*names, *([COMPUTER] if name is None else [])} - done, as_json=as_json):
@@ -66,6 +74,8 @@ def doctor(
         for one in _ask(hosts, lookup):
             found.append(one)
             done.add(one.host)
+    if probe:
+        found = [_tried(one, hosts[0]) for one in found]
     places = {name: number for number, name in enumerate(names)}
     found.sort(key=lambda one: places.get(one.host, len(places)))
     is_ready = all(row.state != "lacking" for row in rows) and all(one.ready for one in found)
@@ -75,6 +85,43 @@ def doctor(
         _show(rows, found, in_full=name is not None)
     if not is_ready:
         raise typer.Exit(RefusedError.exit_code)
+
+
+def _check_trial(hosts: Sequence[Host], *, yes: bool) -> None:
+    """Ask before a trial. Raises UsageError if none is possible, and Exit if the user declines."""
+    from launcher.backends.registry import backend_of
+    from launcher.cli.output.asking import agrees
+    from launcher.errors import UsageError
+
+    if not hosts:
+        raise UsageError("doctor --probe: name the host\n  as in   launch doctor kaggle --probe")
+    name = hosts[0].name
+    question = backend_of(hosts[0]).upkeep.trial_question()
+    if question is None:
+        raise UsageError(
+            f"doctor --probe: nothing at {name} can be tried this way\n  its rows   launch doctor {name}"
+        )
+    is_meant = yes or agrees(question)
+    if is_meant is None:
+        raise UsageError(f"{question}\n  to agree   launch doctor {name} --probe --yes")
+    if not is_meant:
+        raise typer.Exit(1)
+
+
+def _tried(one: Readiness, host: Host) -> Readiness:
+    """Return a host's rows with those of a trial, unless something is lacking already."""
+    from launcher.backends.registry import backend_of
+    from launcher.errors import HostError
+    from launcher.values.prerequisite import Prerequisite
+
+    if not one.ready:
+        return one
+    rows = [*one.rows]
+    try:
+        rows += backend_of(host).upkeep.trial(host)
+    except HostError as error:
+        rows.append(Prerequisite.lacking("trial", str(error).removeprefix(f"{host.name}: ")))
+    return one._replace(rows=tuple(rows))
 
 
 def _known(lookup: Lookup) -> tuple[list[Host], list[Readiness]]:
