@@ -155,6 +155,7 @@ class Reason(StrEnum):
     HANG = "hang"
     NEEDS_TERMINAL = "needs-terminal"
     DOWNLOAD_FAILED = "download-failed"
+    UPLOAD_FAILED = "upload-failed"
     USER_CODE_ERROR = "user-code-error"
 
 

@@ -67,3 +67,21 @@ def test_a_failure_after_the_training_offers_only_the_rest(own, command):
     progress.step = 60
     lines = ending(RUN, state, Result(None, {}, None, {}, None, 1.0), progress, [])
     assert [line.text.strip() for line in lines][-1] == f"resume   {command}"
+
+
+@pytest.mark.parametrize(
+    ("own", "steps", "command"),
+    [
+        (("ckpt.pt", False), None, "launch resume w8q2 -- COMMAND     does what follows its training, beside ckpt.pt"),
+        (("out/checkpoint-60", True), 60, "launch resume w8q2 -- COMMAND     only uploads"),
+        (("ckpt.pt", False), 90, "launch resume w8q2 -- COMMAND     with your script's option that loads ckpt.pt"),
+    ],
+)  # fmt: skip
+def test_a_failed_upload_offers_the_upload_alone(own, steps, command):
+    """Also where the number of steps is not known. In the middle of a training it does not."""
+    found = {"path": own[0], "step": 60, "is_trainers": own[1]}
+    state = RunState(state="failed", reason="upload-failed", evidence={"own_checkpoint": found})
+    progress = Progress(RUN, steps)
+    progress.step = 60
+    lines = ending(RUN, state, Result(None, {}, None, {}, None, 1.0), progress, [])
+    assert [line.text.strip().removeprefix("resume   ") for line in lines][-1].startswith(command)

@@ -14,6 +14,7 @@ import re
 from typing import NamedTuple, Optional, Tuple
 
 from .cause_text import CauseText
+from .failures import BY_NAME
 
 
 class _Rule(NamedTuple):
@@ -98,6 +99,11 @@ _TEXT = (
         r"expected sequence of length \d+ at dim 1|too many dimensions 'str'",
         "rows of different lengths, or a column of text, cannot become one tensor: the collator does not pad them",
         "use a collator that pads labels too, such as DataCollatorForSeq2Seq, and remove columns of text",
+    ),
+    _rule(
+        r"stack expects each tensor to be equal size",
+        "items of different sizes cannot become one batch: the collator does not pad them",
+        "a collate_fn that pads, for example with torch.nn.utils.rnn.pad_sequence; or cut or resize each item to one size",
     ),
     _rule(
         r"index out of range in self",
@@ -494,11 +500,18 @@ _INSTALLATION = (
 
 _HOST = (
     _rule(
-        r"(?:401|403) (?:Client Error|Forbidden|Unauthorized)|[Yy]ou don't have the rights to create|write token",
-        "an upload to the hub was refused: this token may not write to that namespace",
+        r"(?:401|403|404) (?:Client Error|Forbidden|Unauthorized)|[Yy]ou don't have the rights to create|write token",
+        "an upload to the hub was refused: this token may not write to that namespace, or the repository does not exist",
         "a token with write permission (--secret HF_TOKEN), or a namespace of your own; model.save_pretrained(...) before the upload keeps the result",
         context=r"/repos/create|xet-write-token|/preupload/|/commit/|in (?:create_repo|push_to_hub|upload_folder|upload_file)\b",
         failure="hub-access",
+    ),
+    _rule(
+        r"[Cc]onnect|[Tt]imeout|timed out|[Oo]ffline ?[Mm]ode|[Nn]ame (?:or service not known|resolution)|RemoteDisconnected|URLError",
+        BY_NAME["upload-failed"].why,
+        BY_NAME["upload-failed"].mend,
+        context=r"(?m)^\s*File \".*\", line \d+, in \w*(?:upload|push_to|create_repo|create_commit|put_object|log_artifact)\w*$",
+        failure="upload-failed",
     ),
     _rule(
         r"vllm_client|(?i:connection|reached|disconnected)",
@@ -581,7 +594,7 @@ _HOST = (
     _rule(
         r"(?i)read timed out|connect(?:ion)? ?timed? ?out|ReadTimeout|ConnectTimeout",
         "a server did not answer in time: the network of the host is slow, or blocks it",
-        'download it beforehand, on this computer, and send it (data.NAME = "PATH", model = "PATH"); or try again',
+        "try again; or download it on this computer, into the folder that is sent, and read it from there",
     ),
 )
 

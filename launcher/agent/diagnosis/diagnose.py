@@ -29,8 +29,8 @@ PROVABLE = ("fp16-unscale", "bf16-unsupported", "bf16-dtype-mismatch")
 """The classes that an exception proves without other evidence."""
 
 _NOTHING = ("none", "unknown")
-_RECONSIDERED = ("user-code-error", "download-failed", "unknown")
-"""The classes that an exception has by its form alone."""
+_RECONSIDERED = ("user-code-error", "download-failed", "hub-access", "unknown")
+"""The classes that an exception has by its form alone, or that an upload shares with a download."""
 _NEAR = 4
 """The lines of a message, from the one that proves a failure on."""
 _READ_WHOLE = 1 << 20
@@ -616,7 +616,12 @@ def _unlisted_exceptions(lines: List[str]) -> List[_Hit]:
 
 
 def _is_ignored(lines: List[str], place: int) -> bool:
-    """Whether Python only reported an exception and continued, as for one in `__del__`."""
+    """Whether an exception is not the one that ended the script.
+
+    Python reports one in `__del__` and continues. torch raises that of a loader's worker again, and quotes the original.
+    """
+    if lines[place + 1 : place + 2] == ["Original " + _HEAD]:
+        return True
     place -= 1
     while place >= 0 and (lines[place][:1].isspace() or lines[place] == _HEAD):
         place -= 1

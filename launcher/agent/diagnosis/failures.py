@@ -596,7 +596,7 @@ FAILURES = (
     FailureClass(
         "hub-access",
         "the file could not be fetched from Hugging Face: no permission, a wrong name, or no network",
-        "no permission: accept the model's terms and pass a token (--secret HF_TOKEN); no network: download it beforehand and set HF_HUB_OFFLINE=1",
+        "no permission: accept the model's terms and pass a token (--secret HF_TOKEN); no network: copy it to ~/.launch/cache/huggingface/hub on the host, and pass -e HF_HUB_OFFLINE=1",
         causes=(
             "gatedrepoerror",
             "repositorynotfounderror",
@@ -657,6 +657,7 @@ FAILURES = (
                 r"cannot find the requested files in the local cache|find the requested files in the (?:disk|local) cache",
             ),
         ),
+        encloses=("download-failed",),
     ),
     FailureClass(
         "device-map-conflict",
@@ -970,7 +971,7 @@ FAILURES = (
     FailureClass(
         "download-failed",
         "a file could not be downloaded: the host has no network, or the server refused",
-        "download it here and send it   --set data.NAME=PATH     or name a proxy in the variables of the job: HTTPS_PROXY",
+        "download it on this computer, into the folder that is sent, and read it from there; or name a proxy   -e HTTPS_PROXY=…",
         causes=(
             ("urlopen error", r"URLError: <urlopen error"),
             ("url fetch failure on", r"URL fetch failure on \S+: "),
@@ -997,6 +998,11 @@ FAILURES = (
             ("connectionreseterror", r"^ConnectionResetError: \[Errno 104\]"),
             ("connectionrefusederror", r"^ConnectionRefusedError: \[Errno 111\]"),
         ),
+    ),
+    FailureClass(
+        "upload-failed",
+        "a file could not be uploaded: the host has no network, or the server did not answer",
+        "upload the downloaded files from this computer; or name a proxy (-e HTTPS_PROXY=…), and run only the upload   launch resume RUN -- COMMAND",
     ),
     FailureClass(
         "user-code-error",

@@ -167,12 +167,17 @@ def _next(
 def _from_own(short: str, state: RunState, progress: Progress) -> Iterator[StyledLine]:
     """Yield the command that continues beside the files that the script wrote, if it can do so."""
     own = evidence.own_checkpoint(state.evidence)
-    has_trained = progress.steps is not None and (progress.step or 0) >= progress.steps
+    is_upload = state.reason == Reason.UPLOAD_FAILED
+    has_trained = is_upload if progress.steps is None else (progress.step or 0) >= progress.steps
     if own is None:
         return
     if own.is_trainers:
         rest = ", to do what follows its training" if has_trained else ""
         yield StyledLine(f"  resume   launch resume {short}     from its own {own.path}{rest}")
+        if is_upload and has_trained:
+            yield StyledLine(
+                f"           launch resume {short} -- COMMAND     only uploads, beside the files that it wrote"
+            )
         return
     words = f"with your script's option that loads {own.path}"
     if has_trained:

@@ -160,6 +160,37 @@ def of_missing_column():
     Dataset.from_list([{"question": "a"}]).map(lambda row: {"text": row["input"]})
 
 
+def of_a_loaders_worker():
+    import torch
+
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return torch.zeros(3 + index)
+
+    list(torch.utils.data.DataLoader(Rows(), batch_size=4, num_workers=1))
+
+
+NO_SERVER = "http://127.0.0.1:1"
+
+
+def of_upload():
+    from huggingface_hub import HfApi
+
+    HfApi(endpoint=NO_SERVER).create_repo("me/model")
+
+
+def of_hub_without_network():
+    import tempfile
+
+    from huggingface_hub import hf_hub_download
+
+    with tempfile.TemporaryDirectory() as cache:
+        hf_hub_download("me/model", "config.json", endpoint=NO_SERVER, cache_dir=cache)
+
+
 PROVOKED = [
     (of_missing_column, "user-code-error", "rename a column"),
     (of_checkpointing, "user-code-error", "enable_input_require_grads"),
@@ -182,6 +213,9 @@ PROVOKED = [
     (of_empty_dataset, "user-code-error", "len(dataset)"),
     (of_trainer_without_labels, "user-code-error", "label_names"),
     (of_best_model, "user-code-error", "save_strategy equal to eval_strategy"),
+    (of_a_loaders_worker, "user-code-error", "pad_sequence"),
+    (of_upload, "upload-failed", "-- COMMAND"),
+    (of_hub_without_network, "hub-access", "HF_HUB_OFFLINE=1"),
 ]
 
 
@@ -203,8 +237,8 @@ def test_an_error_of_a_library_names_its_cure():
 
 
 WRITTEN = [
-    ("httpx.ConnectError: [Errno -3] Temporary failure in name resolution", "download-failed", "send it"),
-    ("requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='files.example.org', port=443): Read timed out. (read timeout=10)", "download-failed", "download it beforehand"),
+    ("httpx.ConnectError: [Errno -3] Temporary failure in name resolution", "download-failed", "the folder that is sent"),
+    ("requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='files.example.org', port=443): Read timed out. (read timeout=10)", "download-failed", "download it on this computer"),
     ("aiohttp.client_exceptions.ClientConnectorError: Cannot connect to host data.example.org:443 ssl:default [Connect call failed]", "download-failed", "HTTPS_PROXY"),
     ("OSError: [Errno 24] Too many open files: '/data/part-00871.parquet'", "too-many-open-files", "ulimit -n"),
     ("/tmp/tmpq1/main.c:2:10: fatal error: Python.h: No such file or directory", "missing-dependency", "python3-dev"),
@@ -212,7 +246,7 @@ WRITTEN = [
     ("FileNotFoundError: [Errno 2] No such file or directory: 'nvcc'", "missing-dependency", "-devel"),
     ("RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu.", "no-gpu-in-container", "nvidia-smi"),
     ("exec /opt/conda/bin/python: exec format error", "user-code-error", "--platform linux/amd64"),
-    ("subprocess.CalledProcessError: Command '['git', 'describe']' returned non-zero exit status 128.", "user-code-error", "git describe --always --dirty"),
+    ("subprocess.CalledProcessError: Command '['git', 'describe']' returned non-zero exit status 128.", "user-code-error", "LAUNCH_COMMIT"),
     ("ValueError: The checkpoint you are trying to load has model type `newest` but Transformers does not recognize this architecture.", "missing-dependency", "transformers>="),
     ("TypeError: unsupported operand type(s) for |: 'type' and 'NoneType'", "user-code-error", "newer Python"),
     ("BlockingIOError: [Errno 11] Resource temporarily unavailable", "too-many-processes", "ulimit -u"),
@@ -291,6 +325,30 @@ def test_an_upload_that_is_refused_is_no_download():
     assert (found.name, "upload" in found.why, "write permission" in found.mend) == ("hub-access", True, True)
     gated = "huggingface_hub.errors.GatedRepoError: 403 Client Error. Cannot access gated repo for url https://huggingface.co/a/b"
     assert "upload" not in diagnose_log(f"{FRAME}{gated}\n".encode()).why
+
+
+@pytest.mark.parametrize("function", ["push_to_hub", "upload_file", "_upload_folder", "log_artifact"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        "httpx2.ConnectError: [Errno -2] Name or service not known",
+        "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co', port=443): Max retries exceeded with url: /api/repos/create",
+        "huggingface_hub.errors.OfflineModeIsEnabled: Cannot reach https://huggingface.co/api/repos/create: offline mode is enabled.",
+    ],
+)
+def test_an_upload_without_network_is_no_download(function, error):
+    inside = '  File "/lib/hf_api.py", line 4, in %s\n    post()\n'
+    found = diagnose_log(f"{FRAME}{inside % function}{error}\n".encode())
+    assert (found.name, "uploaded" in found.why) == ("upload-failed", True), found
+    assert diagnose_log(f"{FRAME}{inside % 'load'}{error}\n".encode()).name != "upload-failed"
+
+
+def test_a_hub_that_is_not_reached_is_the_hubs_failure():
+    """The first error of the chain says only that some name was not resolved."""
+    again = "\nThe above exception was the direct cause of the following exception:\n\n"
+    log = f"{FRAME}httpcore2.ConnectError: [Errno -2] Name or service not known\n{again}{FRAME}OSError: We couldn't connect to 'https://huggingface.co' to load the files\n"
+    found = diagnose_log(log.encode())
+    assert (found.name, "HF_HUB_OFFLINE=1" in found.mend) == ("hub-access", True), found
 
 
 def test_the_best_metric_that_no_evaluation_has_is_named():

@@ -180,6 +180,10 @@ ENDINGS = [
     ("ssh-hostkey-mismatch", BANNER),
     ("ssh-auth-failed", "me@lab: Permission denied (publickey,password).\n"),
     ("hub-access", f"{FRAME}OSError: You are trying to access a gated repo.\n"),
+    (
+        "upload-failed",
+        f'{FRAME}  File "hf_api.py", line 4, in create_commit\nhttpx.ConnectError: [Errno -2] Name or service not known\n',
+    ),
     ("device-map-conflict", f"{FRAME}ValueError: You can't train a model in 8-bit or 4-bit precision with CPU or disk offload.\n"),
     ("mps-unsupported-op", f"{FRAME}TypeError: BFloat16 is not supported on MPS\n"),
     ("missing-dependency", f"{FRAME}ModuleNotFoundError: No module named 'flash_attn'\n"),
