@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -17,10 +18,11 @@ from launcher.config import local_paths, trust
 from launcher.config.catalogue import file as catalogued
 from launcher.config.catalogue import user_folder_text
 from launcher.config.lookup import Lookup, check_runtime
+from launcher.config.script_reading import BY_ADAPTATION, BY_THE_WORKER, worker_use
 from launcher.errors import BadFileError, UsageError
 from launcher.values.host import Host
 from launcher.values.job import Job
-from launcher.values.parsing import build, unknown_name
+from launcher.values.parsing import Advice, build, unknown_name
 from launcher.values.plan import Finding
 from launcher.values.profile import NAME, Profile
 
@@ -104,7 +106,7 @@ def wheels() -> WheelTable:
 def task(
     name: str | None,
     words: Sequence[str],
-    settings: Iterable[str],
+    settings: Sequence[str],
     run_name: str | None,
     variables: Mapping[str, str] | None = None,
     lookup: Lookup | None = None,
@@ -139,7 +141,7 @@ def task(
             data,
             file=file,
             text="" if changed else written.text,
-            advise=_advice_on_setting if written.file is None else None,
+            advise=_advice_on_setting(words, settings) if written.file is None else None,
         )
     except BadFileError as error:
         raise BadFileError(_by_option(str(error), written, changed)) from error
@@ -186,14 +188,33 @@ def _by_option(said: str, written: _WrittenJob, changed: Iterable[str]) -> str:
     return re.sub(rf"{before}(?=: unknown key '(?:{tops})\b)", "--set", named)
 
 
+_JOB_KEYS = [*Job.model_fields]
 _OPTIONS = ("gpus", "host", "precision", "profile", "runtime", "wait")
 
 
-def _advice_on_setting(key: str, guess: str) -> str:
-    """Return the text after an unknown key of --set: a suggestion, and the option or setting of that name."""
-    if key in _OPTIONS:
-        return f"\n  it is an option   --{key} …"
-    return f"{guess}\n  a setting of the script is   --set settings.{key}=…"
+def _advice_on_setting(words: Sequence[str], settings: Sequence[str]) -> Advice:
+    """Return the text after an unknown key of --set: the key that was meant, and ways by which the script gets the value.
+
+    No key is suggested that would be refused because the script does not import launcher_worker.
+    """
+
+    def advice(key: str, guess: str) -> str:
+        if key in _OPTIONS:
+            return f"\n  it is an option   --{key} …"
+        use = worker_use(Job(name="job", command=tuple(words)), Path.cwd())
+        is_worker_less = use.is_certain and not use.uses_worker
+        close = difflib.get_close_matches(key, _JOB_KEYS, n=1)
+        said = "" if is_worker_less and {*close} & {*BY_THE_WORKER} else guess
+        value = next(one.partition("=")[2] for one in settings if one.partition("=")[0].strip() == key)
+        if is_worker_less and {*close} & {*BY_ADAPTATION}:
+            said += f"\n  for a Trainer of the unchanged script   --adapt --set {close[0]}={value}"
+        if not use.uses_worker:
+            said += f"\n  an argument of the script   -- {shlex.join([*words, f'--{key}', value])}"
+        if not is_worker_less:
+            said += f"\n  a setting of the script is   --set settings.{key}=…"
+        return f"{said}\n  all keys   docs/keys.md"
+
+    return advice
 
 
 def _of_words(words: Sequence[str]) -> _WrittenJob:

@@ -13,9 +13,16 @@ from pathlib import Path
 from launcher.base.bounded_read import read_bounded
 from launcher.base.toml import MAX_BYTES
 from launcher.config.resolve import Task
-from launcher.config.script_reading import imported, worker_use
+from launcher.config.script_reading import BY_ADAPTATION, BY_THE_WORKER, imported, worker_use
 from launcher.planning.precision.workload import ESTIMATED_NAMES
-from launcher.planning.script.script import Script, interpreter_of, leading_assignments, script_of
+from launcher.planning.script.script import (
+    Script,
+    interpreter_of,
+    leading_assignments,
+    script_of,
+    starts_python,
+)
+from launcher.planning.script.source import source
 from launcher.values.facts import Facts
 from launcher.values.job import Job
 from launcher.values.plan import Finding, Plan
@@ -28,20 +35,6 @@ _MAGIC = (b"#!", b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 _BESIDE_THE_CODE = ("artifacts", "checkpoints", "data", "home")
 """The folders beside the code on the host, which a command may name as `../data/…`."""
 _OF_A_SHELL = ("&&", "||", "|", ";", ">", ">>", "<", "2>&1", "&")
-BY_THE_WORKER = (
-    "attention",
-    "batch",
-    "compile",
-    "loader_workers",
-    "method",
-    "save_every_steps",
-    "seed",
-    "settings",
-    "steps",
-)
-"""The job keys that reach the script only through the worker."""
-_BY_ADAPTATION = ("attention", "batch", "method", "save_every_steps", "steps")
-"""Those of them that also reach an adapted script."""
 _INTERPRETERS = {".py": "python", ".sh": "bash"}
 
 
@@ -77,31 +70,62 @@ def without_effect(plan: Plan, asked: PrecisionRequest, job: Job, *, rehearses: 
 
 def by_the_worker(*, adapts: bool) -> set[str]:
     """Return the job keys that reach the script only through the worker; `adapts`: the run is adapted."""
-    return {*BY_THE_WORKER} - {*(_BY_ADAPTATION if adapts else ())}
+    return {*BY_THE_WORKER} - {*(BY_ADAPTATION if adapts else ())}
 
 
 def ignored_settings(task: Task) -> Iterator[Finding]:
     """Yield a refusal of the keys of --set that neither the script nor launch uses.
 
-    Where the code of the script could not all be read, yield a note instead.
+    Where the code of the script could not all be read, yield a note instead. Data that is sent gets a note too, if
+    the script can only find it by its path.
     """
     used = {"method", *(f"settings.{name}" for name in ESTIMATED_NAMES)}
     passed = by_the_worker(adapts=task.job.adapt)
     keys = sorted(key for key in task.changed - used if key.partition(".")[0] in passed)
-    use = worker_use(task.job, task.code) if keys else None
+    data = sorted(key for key in task.changed if key.partition(".")[0] == "data")
+    use = worker_use(task.job, task.code) if keys or data else None
     if use is None or use.uses_worker:
         return
+    if data and use.is_certain and not use.names_data:
+        yield from _data_beside(task)
+    if not keys:
+        return
     names = ", ".join(keys)
-    mend = (
-        f"an argument of the script, if it has one   -- {shlex.join(task.job.command)} --{keys[0].rpartition('.')[2]} …\n"
-        "  or import launcher_worker in the script"
-    )
     if use.is_certain:
         message = f"--set {names}: the script does not import launcher_worker, so nothing would use it"
-        yield _refusal("setting-ignored", message, mend)
+        yield _refusal("setting-ignored", message, _other_ways(task, keys))
     else:
         message = f"--set {names}: only a script that imports launcher_worker gets it; the code that was found does not import it"
-        yield Finding(level="note", code="setting-ignored", message=message, mend=mend)
+        yield Finding(level="note", code="setting-ignored", message=message, mend=_other_ways(task, keys))
+
+
+def _other_ways(task: Task, keys: Sequence[str]) -> str:
+    """Return the ways by which the values of these keys can reach a script."""
+    job = task.job
+    values = {
+        key.removeprefix("settings."): job.settings.get(key.removeprefix("settings."), getattr(job, key, "…"))
+        for key in keys
+        if "." not in key.removeprefix("settings.") and key not in ("batch", "settings")
+    }
+    adapted = [key for key in keys if key.partition(".")[0] in BY_ADAPTATION]
+    ways = []
+    if values:
+        options = [word for name, value in values.items() for word in (f"--{name}", str(value))]
+        ways.append(f"an argument of the script, if it has one   -- {shlex.join([*job.command, *options])}")
+    if adapted and not job.adapt and starts_python(job.command):
+        ways.append(f"--adapt     gives {', '.join(adapted)} to a Trainer of the unchanged script")
+    ways.append("import launcher_worker in the script")
+    return "\n  or ".join(ways)
+
+
+def _data_beside(task: Task) -> Iterator[Finding]:
+    """Yield a note for data that is sent, and that the command does not name."""
+    for name, written in (("train", task.job.data.train), ("eval", task.job.data.eval)):
+        if written is not None and source(written).kind == "local":
+            path = f"../data/{name}/{task.locate(f'data.{name}', written).name}"
+            message = f"data.{name}: it is sent to {path}, and the script, which does not import launcher_worker, does not name that path"
+            mend = f"name it in the command   -- {shlex.join(task.job.command)} {path}"
+            yield Finding(level="note", code="data-not-named", message=message, mend=mend)
 
 
 def not_installed(plan: Plan, facts: Facts, job: Job, folder: Path) -> Iterator[Finding]:
@@ -114,7 +138,9 @@ def not_installed(plan: Plan, facts: Facts, job: Job, folder: Path) -> Iterator[
     for name, file in imported(job, folder).items() if lacking else ():
         if name in lacking:
             message = f"{plan.host}: {python.path} lacks {name}, which {file} imports: the job would fail"
-            mend = f'a Python that has it   environment = "~/venvs/…"  for {plan.host}     or one made for the job   --with {name}'
+            mend = f"install it there   {python.path} -m pip install {name}"
+            if plan.host_environment is None:
+                mend = f'a Python that has it   environment = "~/venvs/…"  for {plan.host}     or one made for the job   --with {name}'
             yield Finding(level="note", code="import-missing", message=message, mend=mend)
 
 

@@ -24,8 +24,23 @@ from launcher.values.plan import ScriptUse
 
 MAX_FILES = 400
 MAX_BYTES = 1_000_000
+BY_THE_WORKER = (
+    "attention",
+    "batch",
+    "compile",
+    "loader_workers",
+    "method",
+    "save_every_steps",
+    "seed",
+    "settings",
+    "steps",
+)
+"""The job keys that reach the script only through the worker."""
+BY_ADAPTATION = ("attention", "batch", "method", "save_every_steps", "steps")
+"""Those of them that also reach an adapted script, if it uses transformers."""
 _WORD = re.compile(r"[\w./-]+")
 _WORKER = re.compile(r"\blauncher_worker\b|\bLAUNCH_ATTEMPT\b")
+_SENT_DATA = re.compile(r"\.\./data\b")
 _RESUMES = re.compile(r"\bresume_from\b")
 _QUANTIZES = re.compile(r"\b(quantization_config(?!\s*=\s*None\b)|load_in_[48]bit|BitsAndBytesConfig)\b")
 _ADAPTS = re.compile(r"\b(get_peft_model|PeftModel\w*|LoraConfig|peft_config|use_peft)\b")
@@ -94,19 +109,23 @@ class WorkerUse(NamedTuple):
     """Whether a job's scripts name the worker, which passes a run's seed and settings to them.
 
     `is_certain`: they do, or all of the code that the command starts was read, except for packages that do not use it.
+    `names_data`: they or the command name the folder beside the code that holds the data.
     """
 
     uses_worker: bool
     is_certain: bool
+    names_data: bool = False
 
 
 def worker_use(job: Job, folder: Path) -> WorkerUse:
     """Return the use of the worker by a job's scripts."""
     reading = _Reading(folder)
-    if any(_WORKER.search(source) for source in reading.sources(job.command)):
+    sources = [*reading.sources(job.command)]
+    if any(map(_WORKER.search, sources)):
         return WorkerUse(True, True)
     is_known = reading.installed <= sys.stdlib_module_names | _PUBLIC
-    return WorkerUse(False, reading.is_whole and is_known and starts_python(job.command))
+    names_data = any(map(_SENT_DATA.search, (*job.command, *sources)))
+    return WorkerUse(False, reading.is_whole and is_known and starts_python(job.command), names_data)
 
 
 class _PythonFile(NamedTuple):

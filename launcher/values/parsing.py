@@ -15,7 +15,7 @@ from launcher.errors import BadFileError, UnknownNameError
 
 Model = TypeVar("Model", bound=BaseModel)
 Advice = Callable[[str, str], str]
-"""Takes an unknown key and the usual suggestion for it. Returns the text to show after the key."""
+"""Takes an unknown key and the usual suggestion for it. Returns the text to show in place of the list of keys."""
 
 MAX_MEANT = 3
 """The maximum number of suggestions for an unknown name."""
@@ -109,7 +109,7 @@ def _explain(
         if (hint := table and getattr(table, "hints", {}).get(where[-1])) is not None:
             guess = f": write   {hint}"
         elif advise is not None and len(where) == 1:
-            guess = advise(key, guess)
+            return f"{file}: unknown key '{key}'{advise(key, guess)}"
         return f"{file}: unknown key '{key}'{guess}{place}\n  allowed: {', '.join(allowed)}"
     if error["type"] == "missing":
         return f"{file}: '{key}' is missing"

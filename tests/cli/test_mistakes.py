@@ -161,7 +161,9 @@ MISTAKES = {
     "--set slurm.mem=64G -- true": (2, "unknown key 'slurm.mem': write", 'extra = ["--mem=64G"]'),
     "--set slurm.cpus=8 -- true": (2, "unknown key 'slurm.cpus': write", 'extra = ["--cpus-per-task=8"]'),
     "--set slurm.partitoin=a -- true": (2, "did you mean 'partition'?", "allowed: partition"),
-    "--set stpes=3 -- true": (2, "--set: unknown key 'stpes': did you mean 'steps'?", "allowed: name"),
+    "--set stpes=3 -- true": (2, "--set: unknown key 'stpes': did you mean 'steps'?", "settings.stpes=…"),
+    "--set stpes=3 -- python train.py": (2, "unknown key 'stpes'\n", "--adapt --set steps=3"),
+    "--set foo=1 -- python train.py": (2, "unknown key 'foo'\n", "-- python train.py --foo 1\n  all keys"),
     "--set dataset=x -- true": (
         2,
         "--set: unknown key 'dataset': did you mean 'data'?",

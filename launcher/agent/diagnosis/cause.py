@@ -12,6 +12,10 @@ from .good_exit import read_good_exit
 from .remedy import AttemptFailure, preempted
 from .specific_causes import words_of_end
 
+_WITH = re.compile(
+    r"launch(?: …)?(?: --with (?:'[^']*'|[^\s',;…]+))+(?: …(?: +or a line in requirements\.txt)?)?"
+)
+_PACKAGE = re.compile(r"--with ('[^']*'|[^\s',;…]+)")
 _KILLED = re.compile(r"-9\b|SIGKILL|\bKilled\b|[Ss]ignal 9\b")
 _HOLDER = re.compile(r"Process (\d+) has ([\d.]+) ([GM])iB memory in use")
 _OURS = re.compile(r"this process has ([\d.]+) ([GM])iB memory in use")
@@ -57,6 +61,18 @@ def _is_last(log: bytes, line: str | None) -> bool:
     """Return whether a line is the last one of a log."""
     last = log.decode("utf-8", "replace").rstrip().rpartition("\n")[2]
     return line is not None and line in last
+
+
+def with_own_packages(failure: AttemptFailure, environment: str | None) -> AttemptFailure:
+    """Return a failure whose advice fits a run for which launch installs nothing, so that it refuses `--with`.
+
+    `environment` is the folder of the host's own environment, None for the user's own image.
+    """
+    pip = "in your image   pip" if environment is None else "on the host   %s/bin/python -m pip" % environment
+    mend = _WITH.sub(
+        lambda found: "%s install %s" % (pip, " ".join(_PACKAGE.findall(found[0]))), failure.mend or ""
+    )
+    return failure._replace(mend=mend) if mend != failure.mend else failure
 
 
 def shared_file_refused(failure: AttemptFailure, path: str) -> AttemptFailure:

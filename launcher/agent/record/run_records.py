@@ -88,6 +88,7 @@ class SoftwareRecord(TypedDict, total=False):
 
     name: str
     torch: Optional[str]
+    dockerfile: Optional[str]
 
 
 class VerificationRecord(TypedDict):
@@ -158,6 +159,7 @@ class PlanRecord(TypedDict, total=False):
     outputs: List[str]
     writable: List[str]
     environment: SoftwareRecord
+    host_environment: Optional[str]
     image: SoftwareRecord
     slurm: SlurmRecord
     verification: VerificationRecord

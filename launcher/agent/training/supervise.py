@@ -478,6 +478,9 @@ class Supervisor:
 
             refused = tree_files.refused(log.decode("utf-8", "replace"), self.run.code)
             failure = cause.shared_file_refused(failure, refused) if refused is not None else failure
+        environment, image = self.plan.get("host_environment"), self.plan.get("image")
+        if environment is not None or (image and image.get("dockerfile") is None):
+            failure = cause.with_own_packages(failure, environment)
         return self._with_room(failure) if failure.name == "disk-full" else failure
 
     def _with_room(self, failure: remedy.AttemptFailure) -> remedy.AttemptFailure:

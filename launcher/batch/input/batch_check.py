@@ -14,8 +14,7 @@ from launcher.config.local_paths import values_of
 from launcher.config.lookup import Lookup
 from launcher.config.resolve import Task
 from launcher.config.resolved import Resolved
-from launcher.config.script_check import BY_THE_WORKER
-from launcher.config.script_reading import worker_use
+from launcher.config.script_reading import BY_THE_WORKER, worker_use
 from launcher.copy.request import Request
 from launcher.errors import RefusedError, UsageError
 from launcher.planning.script.source import source

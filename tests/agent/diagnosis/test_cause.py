@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.agent.diagnosis.cause import crash
+from launcher.agent.diagnosis.cause import crash, with_own_packages
 from launcher.agent.system import oom
 
 FRAME = b'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\n'
@@ -67,3 +67,19 @@ def test_others_on_the_card_are_named_where_they_hold_more_than_we():
     found = crash(FRAME + message.format("20.10 GiB", "512.00 MiB").encode(), 1, None, 0)
     assert "process 881 with 20.1 GiB" in found.others
     assert crash(FRAME + message.format("300.00 MiB", "20.10 GiB").encode(), 1, None, 0).others is None
+
+
+@pytest.mark.parametrize(
+    ("line", "environment", "mend"),
+    [
+        ("ModuleNotFoundError: No module named 'sklearn'", "/v", "on the host   /v/bin/python -m pip install scikit-learn"),
+        ("ModuleNotFoundError: No module named 'sklearn'", None, "in your image   pip install scikit-learn"),
+        ("TypeError: TrainingArguments.__init__() got an unexpected keyword argument 'no_cuda'", "/v", "use use_cpu; or install a version that has it   on the host   /v/bin/python -m pip install 'transformers<5'"),
+        ("ValueError: Couldn't instantiate the backend tokenizer", "/v", "on the host   /v/bin/python -m pip install sentencepiece protobuf tiktoken"),
+        ("KeyError: 'a'", "/v", "fix the script at the last line of the traceback that is in your own code"),
+    ],
+)  # fmt: skip
+def test_where_launch_installs_nothing_the_advice_installs_by_hand(line, environment, mend):
+    """It refuses `--with` for a host with its own environment, and for the user's image."""
+    found = with_own_packages(crash(FRAME + line.encode() + b"\n", 1, None, None), environment)
+    assert found.mend == mend

@@ -7,7 +7,7 @@ import pytest
 
 from launcher.config.resolve import Task
 from launcher.config.script_check import findings, ignored_settings
-from launcher.values.job import Job
+from launcher.values.job import Data, Job
 from launcher.values.upload_selection import UploadSelection
 
 pytestmark = pytest.mark.slow(reason="many of these tests start several clients and a run")
@@ -205,3 +205,38 @@ def test_a_setting_that_nothing_uses_is_refused_and_noted_where_not_all_was_read
     assert [one.level for one in found] == ([] if level is None else [level])
     named = "seed, settings.lr" if adapts else "seed, settings.lr, steps"
     assert all(one.message.startswith(f"--set {named}: ") for one in found)
+
+
+@pytest.mark.parametrize(
+    ("changed", "ways"),
+    [
+        ("settings.lr", ["an argument of the script, if it has one   -- python train.py --lr 0.1", "import launcher_worker"]),
+        ("steps", ["an argument of the script, if it has one   -- python train.py --steps 9", "--adapt     gives steps to a Trainer", "import"]),
+        ("batch.global", ["--adapt     gives batch.global to a Trainer", "import launcher_worker in the script"]),
+    ],
+)  # fmt: skip
+def test_a_setting_that_is_refused_names_the_ways_that_work(tmp_path, changed, ways):
+    (tmp_path / "train.py").write_text(PLAIN)
+    job = Job(name="x", command=("python", "train.py"), settings={"lr": 0.1}, steps=9)
+    (found,) = ignored_settings(Task(job, tmp_path, tmp_path, frozenset([changed]), None))
+    said = found.mend.split("\n  or ")
+    assert [one.startswith(way) for one, way in zip(said, ways, strict=True)] == [True] * len(ways), said
+
+
+@pytest.mark.parametrize(
+    ("source", "command", "is_noted"),
+    [
+        (PLAIN, ["train.py"], True),
+        (PLAIN, ["train.py", "--data", "../data/train/rows.jsonl"], False),
+        ("open('../data/train/rows.jsonl')\n", ["train.py"], False),
+        ("import launcher_worker\n", ["train.py"], False),
+    ],
+)
+def test_data_that_no_one_reads_is_noted_with_its_path_there(tmp_path, source, command, is_noted):
+    (tmp_path / "train.py").write_text(source)
+    (tmp_path / "rows.jsonl").touch()
+    data = Data(train=str(tmp_path / "rows.jsonl"))
+    job = Job(name="x", command=("python", *command), data=data)
+    found = list(ignored_settings(Task(job, tmp_path, tmp_path, frozenset(["data.train"]), None)))
+    assert [one.level for one in found] == ["note"] * is_noted
+    assert all("-- python train.py ../data/train/rows.jsonl" in (one.mend or "") for one in found)
