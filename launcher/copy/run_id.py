@@ -7,6 +7,7 @@ import secrets
 import time
 
 from launcher.errors import SeveralRunsError, UnknownNameError, UsageError
+from launcher.values.parsing import nearest
 
 RUN_ID = re.compile(
     r"[0-9]{6}-[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?-[a-z0-9]{6}|[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}"
@@ -55,7 +56,7 @@ def find(word: str, runs: list[str]) -> str:
     matches = [run for run in runs if word and (word == _name(run) or word in _prefixes(run, len(word)))]
     if not matches:
         raise UnknownNameError(
-            f"no run '{word}' here\n  look   launch ps     or on a host   launch ps --host HOST"
+            f"no run '{word}' here{nearest(word, map(_name, runs))}\n  look   launch ps     or on a host   launch ps --host HOST"
         )
     if len(matches) > 1:
         if all(word == _name(run) for run in matches):

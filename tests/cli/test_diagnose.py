@@ -127,6 +127,13 @@ def test_a_run_is_diagnosed_as_it_was_judged(client):
     (client.runs / "0101-toy-w8q2/0002/state.json").write_text(json.dumps(state))
     (client.runs / "0101-toy-w8q2/0002/log.txt").write_text(KEY)
     assert why_of_the_run(client) == ("user-code-error", 5)
+    doubt = {"class": "no-right-answer", "line": None, "why": "accuracy 0.00", "mend": "compare some answers"}
+    (client.runs / "0101-toy-w8q2/0002/state.json").write_text(
+        json.dumps({"state": "succeeded", "evidence": {"exit": 0, "doubt": doubt}})
+    )
+    said = client.ok("diagnose", "w8q2")
+    assert said.startswith("no-right-answer\n")
+    assert "mend    compare some answers" in said
 
 
 def test_a_run_without_a_failed_attempt_says_so(client):

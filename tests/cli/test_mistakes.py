@@ -186,6 +186,7 @@ MISTAKES = {
     "cp": (2, "which run?", "launch cp last:PATH"),
     "cp done:out": (2, "DEST is missing", "launch cp --help"),
     "cp done .": (2, "expected RUN:PATH", "launch cp last:"),
+    "stop twcie": (2, "no run 'twcie' here: did you mean 'twice'?", "launch ps"),
     "attach zzzz": (2, "no run 'zzzz' here", "launch ps --host HOST"),
     "stop live": (2, "'live' is the name of 2 runs: cccc33, bbbb22", "name one by its id"),
     "stop --now twice": (2, "'twice' is the name of 3 runs: eeee55, ffff66, dddd44", "launch stop eeee55  "),

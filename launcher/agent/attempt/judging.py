@@ -139,7 +139,10 @@ def _of_answers(zero_shares: Sequence[str]) -> Optional[Doubt]:
     from ..diagnosis.good_exit import Doubt
 
     words = ", ".join(zero_shares) + " 0.00: at the end, no answer was right"
-    return Doubt("no-right-answer", None, words)
+    mend = (
+        "compare some answers with the right ones: their form, the labels, and how the metric compares them"
+    )
+    return Doubt("no-right-answer", None, words, mend)
 
 
 class AttemptResult(NamedTuple):

@@ -361,6 +361,21 @@ _MEMORY = (
     ),
 )
 
+_INPUT = re.compile(
+    r"mat1 and mat2 must have the same dtype, but got Float and (?:BFloat16|Half)"
+    r"|expected mat1 and mat2 to have the same dtype, but got: float != c10::(?:BFloat16|Half)"
+    r"|Input type \((?:float|torch\.(?:cuda\.)?FloatTensor)\) and \w+ type \((?:c10::)?(?:torch\.(?:cuda\.)?)?(?:BFloat16|Half)"
+)
+_DTYPES = (
+    _Rule(
+        _INPUT,
+        CauseText(
+            "the input of a layer is float32 and its weights are half precision, and no autocast casts the input",
+            "cast the input: x.to(model.dtype), or x.to(next(model.parameters()).dtype); or call the model under torch.autocast",
+        ),
+    ),
+)
+
 _INSTALLATION = (
     _rule(
         r"operator torchvision::nms does not exist",
@@ -604,6 +619,7 @@ _RULES: Tuple[_Rule, ...] = (
     *_DATA,
     *_TRAINING,
     *_MEMORY,
+    *_DTYPES,
     *_INSTALLATION,
     *_HOST,
 )
@@ -613,6 +629,11 @@ def cure(near: str, log: str) -> Optional[CauseText]:
     """Return the cause and the cure that a line of a log and those after it show; None if no rule knows them."""
     rule = _rule_of(near, log)
     return rule.cure if rule is not None else None
+
+
+def is_of_input(line: str) -> bool:
+    """Whether a line says that a layer's input has another dtype than its weights."""
+    return _INPUT.search(line) is not None
 
 
 def class_of(near: str, log: str) -> Optional[str]:

@@ -647,7 +647,9 @@ def prove(log: bytes) -> Optional[Diagnosis]:
                 hit = _Hit(place, failure)
                 if _explained(hit, _Signs(lines)) != hit:
                     return None
-                return Diagnosis(name, lines[place][:MAX_CHARS], None, failure.why, failure.mend)
+                line = lines[place][:MAX_CHARS]
+                why, mend = words_of_line(name, line, near, "") or (failure.why, failure.mend)
+                return Diagnosis(name, line, None, why, mend)
     return None
 
 

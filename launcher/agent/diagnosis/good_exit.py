@@ -65,7 +65,8 @@ _IN_ANOTHER = re.compile(
 """Matches a message printed after a precision error by a script that continues in another precision."""
 _MEASURED = re.compile(r"\W*errors?\b[\w ()%]{0,20}[:=]?\s*[-+]?[\d.][\d.eE+%-]*\W*", re.IGNORECASE)
 _NO_PLACE = "the last loss that the log shows is not finite, but the log does not place it in a training"
-_ALL_ZERO = "every loss in the log, or every learning rate, is exactly zero. A loss of zero usually means that all labels are masked, because no row has the mark of the response"
+_ZERO_LOSS = "every loss in the log is exactly zero: usually all labels are masked, because no row has the mark of the response"
+_ZERO_RATE = "every learning rate in the log is exactly zero, so no weight has moved: check the optimizer's rate and its schedule"
 _UNLABELLED = re.compile(rb"\btrain: Scanning[^\r\n]*\b0 images, [1-9]\d* backgrounds[^\r\n]*")
 """The scan of a detector's dataset (ultralytics) that found no label."""
 _NO_LABELS = "the dataset has images, and not one label: the labels are not where the loader looks for them"
@@ -82,18 +83,28 @@ _CUT_SHORT = "something other than launcher asked the script to end; it left wit
 
 
 class Doubt(NamedTuple):
-    """Why a run with exit status 0 may not have done its work: a class, a line that shows it, a reason."""
+    """Why a run with exit status 0 may not have done its work: a class, a line that shows it, a reason, and advice.
+
+    Without advice of its own, that of the class counts.
+    """
 
     name: str
     line: Optional[str]
     why: str
+    mend: Optional[str] = None
 
     def record(self) -> Dict[str, Optional[str]]:
         """Return the doubt as a run's evidence holds it."""
-        return {"class": self.name, "line": self.line, "why": self.why}
+        record = {"class": self.name, "line": self.line, "why": self.why}
+        return {**record, "mend": self.mend} if self.mend is not None else record
 
 
-NO_STEP = Doubt("no-step", None, "a training began, and made no step")
+NO_STEP = Doubt(
+    "no-step",
+    None,
+    "a training began, and made no step",
+    "check that the data has rows, and that the script calls optimizer.step()",
+)
 NO_STATUS = Doubt(
     "no-status", None, "its script had ended, but its process had to be killed: its exit status is not known"
 )
@@ -208,8 +219,10 @@ def _losses(log: LogFile) -> _Losses:
     found = scanner.feed(log.end(_MAX_BYTES)) + scanner.finish()
     losses = _values(found, ("loss", "train_loss"))
     rates = _values(found, ("learning_rate", "lr"))
-    if any(map(_are_zero, ([*losses, *_values(found, ("grad_norm",))], rates))):
-        return _Losses(scanner.last_loss, _ALL_ZERO)
+    if _are_zero([*losses, *_values(found, ("grad_norm",))]):
+        return _Losses(scanner.last_loss, _ZERO_LOSS)
+    if _are_zero(rates):
+        return _Losses(scanner.last_loss, _ZERO_RATE)
     if len(losses) >= _MIN_FLAT and _MIN_FLAT_LOSS < max(losses) < min(losses) * (1 + _FLAT_WITHIN):
         size = "%.0f" % math.exp(losses[-1]) if losses[-1] < math.log(1e6) else "beyond any"
         return _Losses(scanner.last_loss, _FLAT % (losses[-1], losses[-1], size))

@@ -260,10 +260,11 @@ def _again(text: str, most: int) -> Edit:
     return Edit(lambda _attempt: ({}, text), most=most)
 
 
+_GENTLER = "lower the learning rate, clip the gradients, and check the data of that step"
 TABLE = {
     "nan-divergence": _RUNG._replace(
-        alone="lower the learning rate, clip the gradients, and check the data of that step. launcher changes to a safer precision "
-        "automatically if the script takes it from the plan: by worker.autocast() and worker.scaler() if the script uses the worker, by --adapt if not"
+        alone=_GENTLER + ". launcher changes to a safer precision automatically "
+        "if the script takes it from the plan: by worker.autocast() and worker.scaler() if the script uses the worker, by --adapt if not"
     ),
     "not-learning": Edit(
         lambda _attempt: None,
@@ -394,6 +395,8 @@ def _decide(attempt: FailedAttempt) -> FailureDecision:
         return FailureDecision(reason, None, mend)
     if edit.knob is not None and edit.knob not in attempt.consumed:
         by_hand = edit.by_hand if attempt.consumed else edit.alone or edit.by_hand
+        if name == "nan-divergence" and len(attempt.plan.get("ladder") or ()) < 2:  # no precision is safer
+            by_hand = _GENTLER
         return FailureDecision(reason, None, mend or by_hand)
     change = edit.find(attempt)
     if change is None:
@@ -405,6 +408,10 @@ def _decide(attempt: FailedAttempt) -> FailureDecision:
     if not _may_begin_again(attempt):
         # The script ended before it could call resume_from().
         if attempt.consumed and failure.has_trained is False:
+            return FailureDecision(reason, None, mend)
+        if (
+            name == "unknown" and failure.line is not None
+        ):  # an error that the script printed: it would come again
             return FailureDecision(reason, None, mend)
         ask = _ASK if attempt.consumed else _ASK_ALONE
         return FailureDecision(reason, None, "%s; %s" % (mend, ask) if mend else ask)

@@ -50,6 +50,18 @@ SPECIFIC_CAUSES = (
         "give the container more shared memory (--shm-size=8g or --ipc=host), or use fewer loader workers",
     ),
     _specific_cause(
+        ("user-code-error",),
+        r"error: unrecognized arguments:|^Error: No such option\b",
+        "the script has no such argument",
+        "compare it with the script's own options; launch's options, such as --host, come before --   launch --host HOST -- COMMAND",
+    ),
+    _specific_cause(
+        ("user-code-error",),
+        r"error: the following arguments are required:|error: argument [^\n]+: |^Error: (?:Invalid value|Missing option|Missing argument)\b",
+        "an argument of the script is missing or wrong",
+        "give it with the command, after --   launch -- python train.py --NAME VALUE",
+    ),
+    _specific_cause(
         ("needs-terminal",),
         r"api_key not configured \(no-tty\)",
         "wandb asks for an API key, and a launched script has no terminal",

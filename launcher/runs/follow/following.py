@@ -359,7 +359,8 @@ def finish(local_copy: LocalCopy, state: RunState, view: View) -> None:
         for path, one in LocalCopies(local_copy).files().items()
         if stat.S_ISREG(one.st_mode)
     }
-    adapted = mending_command(local_copy, state)
+    is_safest = report is not None and report.ran is not None and report.ran.is_safest
+    adapted = None if is_safest else mending_command(local_copy, state)
     is_rehearsed = _is_rehearsed(local_copy, state)
     result = Result(
         weights,

@@ -20,7 +20,7 @@ from launcher.runs.launch.adapting import adapted_command
 from launcher.values.job import trains_adapter
 from launcher.values.plan import Plan
 from launcher.values.precision import Precision
-from launcher.values.record import State, in_todays_words, is_terminal
+from launcher.values.record import Reason, State, in_todays_words, is_terminal
 from launcher.values.reported.used_precision import PrecisionSeen
 
 HELD = "held "
@@ -50,6 +50,11 @@ class AttemptPrecision(NamedTuple):
     def source(self) -> Literal["seen", "plan"] | None:
         """The source of `ran`: the hook's observation, or the plan's value that the script took."""
         return "seen" if self.seen else "plan" if self.ran else None
+
+    @property
+    def is_safest(self) -> bool:
+        """Whether it diverged in a precision that no other would mend."""
+        return self.reason == Reason.NAN_DIVERGENCE and self.ran is not None and self.ran.is_float32
 
     @property
     def words(self) -> str | None:
@@ -105,7 +110,7 @@ def precision_report(local_copy: LocalCopy) -> PrecisionReport:
     rows = compare(
         ran.ran, plan.ladder[0], is_rehearsed=plan.rehearsed, trains_all=not trains_adapter(plan.method)
     )
-    may_adapt = (verdict.kind != "as-wanted" or _has_failed(ran)) and not ran.takes_plan
+    may_adapt = (verdict.kind != "as-wanted" or _has_failed(ran)) and not (ran.takes_plan or ran.is_safest)
     command = adapted_command(plan) if may_adapt else None
     return PrecisionReport(
         local_copy.run, plan, attempts, ran, rows, verdict, _sentence(verdict, ran, attempts), command

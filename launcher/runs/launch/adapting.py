@@ -9,6 +9,8 @@ from launcher.copy.local_copy import LocalCopy
 from launcher.errors import LaunchError
 from launcher.planning.precision.precision_history import PRECISION_FAILURES
 from launcher.planning.script.script import starts_python
+from launcher.runs.follow import evidence
+from launcher.transport.log_diagnosis import is_of_input
 from launcher.values.host import LOCAL
 from launcher.values.plan import Finding, Plan
 from launcher.values.record import RunState, State
@@ -30,8 +32,12 @@ def suggestion(plan: Plan) -> tuple[Finding, ...]:
 
 
 def mending_command(local_copy: LocalCopy, state: RunState) -> str | None:
-    """Return the command that launches a run's script with the plan's precision, if that fixes its failure."""
-    if state.state != State.FAILED or state.reason not in PRECISION_FAILURES:
+    """Return the command that launches a run's script with the plan's precision, if that fixes its failure.
+
+    A layer whose input is of another dtype needs a cast of the input.
+    """
+    line = evidence.diagnosis(state.evidence).get("line", "")
+    if state.state != State.FAILED or state.reason not in PRECISION_FAILURES or is_of_input(line):
         return None
     with contextlib.suppress(LaunchError):
         plan = local_copy.whole_plan()

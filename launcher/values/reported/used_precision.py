@@ -28,6 +28,11 @@ class PrecisionSeen(Record):
     stochastic_rounding: bool = False
     steps: int | None = None
 
+    @property
+    def is_float32(self) -> bool:
+        """Whether everything was computed in float32, as far as was seen: no precision is safer."""
+        return not self.autocast and {*self.trainable, *self.frozen} == {"float32"}
+
     @classmethod
     def of_plan(
         cls, precision: Precision, dtypes: object, *, has_frozen: bool, is_rehearsed: bool

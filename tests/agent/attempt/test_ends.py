@@ -136,6 +136,12 @@ def test_each_row_of_the_table_in_the_docs_is_so(row):
     assert judged(PLAIN._replace(**changed), log) == expected
 
 
+def test_a_doubt_about_the_answers_has_its_own_advice():
+    """The log has no lines above, which the advice for an unknown failure would name."""
+    (_, doubt) = suspect(PLAIN._replace(zero_shares=["accuracy"]), STEPS, 1, lambda: b"")
+    assert "compare some answers" in doubt.record()["mend"]
+
+
 SILENT = """
 import sys
 from launcher.agent.attempt.judging import CommandResult, suspect

@@ -5,6 +5,8 @@ import warnings
 
 import pytest
 
+from launcher.agent.diagnosis.cause import crash
+from launcher.agent.diagnosis.cures import is_of_input
 from launcher.agent.diagnosis.good_exit import diagnose_log
 
 FRAME = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 7, in <module>\n    main()\n'
@@ -311,7 +313,8 @@ def test_a_learning_rate_of_zero_and_a_dataset_without_labels_train_nothing():
     rates = "".join(
         f"{{'loss': 2.1, 'grad_norm': 0.7, 'learning_rate': 0.0, 'epoch': {n}}}\n" for n in range(8)
     )
-    assert diagnose_log(rates.encode()).name == "not-learning"
+    found = diagnose_log(rates.encode())
+    assert (found.name, "learning rate" in found.why, "masked" in found.why) == ("not-learning", True, False)
     scan = "train: Scanning /data/labels... 0 images, 40 backgrounds, 0 corrupt: 100%|####| 40/40\n"
     assert diagnose_log(f"{scan}3 epochs completed in 0.1 hours.\n".encode()).name == "not-learning"
     assert diagnose_log(f"{scan.replace('train:', 'val:')}3 epochs completed.\n".encode()).name == "none"
@@ -349,6 +352,24 @@ def test_a_hub_that_is_not_reached_is_the_hubs_failure():
     log = f"{FRAME}httpcore2.ConnectError: [Errno -2] Name or service not known\n{again}{FRAME}OSError: We couldn't connect to 'https://huggingface.co' to load the files\n"
     found = diagnose_log(log.encode())
     assert (found.name, "HF_HUB_OFFLINE=1" in found.mend) == ("hub-access", True), found
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: mat1 and mat2 must have the same dtype, but got Float and BFloat16",
+        "RuntimeError: expected mat1 and mat2 to have the same dtype, but got: float != c10::Half",
+        "RuntimeError: Input type (float) and bias type (c10::BFloat16) should be the same",
+        "RuntimeError: Input type (torch.cuda.FloatTensor) and weight type (torch.cuda.HalfTensor) should be the same",
+    ],
+)
+def test_a_float32_input_of_half_precision_weights_is_named(line):
+    """To the agent too, and not where the weights are float32."""
+    log = f"{FRAME}{line}\n".encode()
+    for found in (diagnose_log(log), crash(log, 1, None, None)):
+        assert found.name == "bf16-dtype-mismatch"
+        assert ("input of a layer" in found.why, "x.to(" in found.mend) == (True, True)
+    assert not is_of_input("mat1 and mat2 must have the same dtype, but got BFloat16 and Float")
 
 
 def test_the_best_metric_that_no_evaluation_has_is_named():

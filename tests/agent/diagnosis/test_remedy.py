@@ -307,3 +307,16 @@ def failed(name, checkpoint):
 def test_what_was_tried_in_vain_is_counted_since_the_last_checkpoint(history, newest, expected):
     """A crash every thousand steps is another matter than one at the same step each time."""
     assert tries(history, "hang", newest) == expected
+
+
+@pytest.mark.parametrize(("ladder", "is_named"), [(LADDER, True), (LADDER[1:], False)])
+def test_a_safer_precision_is_named_where_there_is_one(ladder, is_named):
+    """A CPU has one rung."""
+    found = verdict(consumed=set(), plan={**PLAN, "ladder": ladder})
+    assert ("--adapt" in found.mend, "learning rate" in found.mend) == (is_named, True)
+
+
+@pytest.mark.parametrize(("line", "asks"), [(None, True), ("Training failed: shapes do not fit", False)])
+def test_a_second_start_is_not_advised_for_an_error_that_comes_again(line, asks):
+    told = {"line": line, "mend": "read the line"}
+    assert ("restart = true" in verdict("unknown", told, consumed=set(), may_begin_again=False).mend) == asks

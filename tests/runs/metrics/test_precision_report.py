@@ -129,3 +129,15 @@ def test_a_run_has_its_own_card(client):
     done = client.run("explain", "last", "--profile", "cpu")
     assert done.returncode == 2
     assert "launch explain RUN" in done.stderr
+
+
+@pytest.mark.parametrize(("dtype", "is_offered"), [("float32", False), ("float16", True)])
+def test_adapt_is_offered_where_a_precision_can_help(client, dtype, is_offered):
+    """A loss that diverges in float32 does so in every precision."""
+    ends = "for step in range(1, 9): print('step', step, 'loss nan', flush=True)\ntime.sleep(60)\n"
+    client.script(REPORTS.replace("float16", dtype) + ends)
+    done = client.run("--", "python", "train.py")
+    assert "nan-divergence" in done.stderr
+    assert ("  adapt " in done.stderr) == is_offered
+    assert bool(report(client, "last")["next"]) == is_offered
+    assert "--adapt if not" not in done.stderr
