@@ -158,6 +158,7 @@ def test_a_script_above_the_folder_is_refused_with_the_folder_that_holds_it(proj
     assert "'../train.py' is outside" in done.stderr
 
 
+ALONE = "import argparse\n"
 PLAIN = "import argparse, torch\nfrom pkg import mod\nprint(torch.ones(1))\n"
 
 
@@ -216,9 +217,10 @@ def test_a_setting_that_nothing_uses_is_refused_and_noted_where_not_all_was_read
     ],
 )  # fmt: skip
 def test_a_setting_that_is_refused_names_the_ways_that_work(tmp_path, changed, ways):
-    (tmp_path / "train.py").write_text(PLAIN)
+    (tmp_path / "train.py").write_text(ALONE)
     job = Job(name="x", command=("python", "train.py"), settings={"lr": 0.1}, steps=9)
     (found,) = ignored_settings(Task(job, tmp_path, tmp_path, frozenset([changed]), None))
+    assert found.level == "refuse"
     said = found.mend.split("\n  or ")
     assert [one.startswith(way) for one, way in zip(said, ways, strict=True)] == [True] * len(ways), said
 
@@ -226,8 +228,8 @@ def test_a_setting_that_is_refused_names_the_ways_that_work(tmp_path, changed, w
 @pytest.mark.parametrize(
     ("source", "command", "is_noted"),
     [
-        (PLAIN, ["train.py"], True),
-        (PLAIN, ["train.py", "--data", "../data/train/rows.jsonl"], False),
+        (ALONE, ["train.py"], True),
+        (ALONE, ["train.py", "--data", "../data/train/rows.jsonl"], False),
         ("open('../data/train/rows.jsonl')\n", ["train.py"], False),
         ("import launcher_worker\n", ["train.py"], False),
     ],
