@@ -14,6 +14,7 @@ It is packed as one zipapp named `launch_agent` (see launcher/transport/agent_fi
 """
 
 FRONT_DOOR = (
+    "diagnosis.cures",
     "diagnosis.diagnose",
     "diagnosis.failures",
     "diagnosis.good_exit",
