@@ -78,6 +78,56 @@ def spacy_log(ledger: Ledger) -> list[Reading]:
     return found
 
 
+def baselines(ledger: Ledger) -> list[Reading]:
+    """What Stable-Baselines3 gave to its logger, which prints Python's floats with three digits. Its step is a row of its own."""
+    names = {"train/loss": "loss"}
+    return [
+        Reading(step, names.get(name, name), number)
+        for step, name, value in ledger.logged
+        if name != "time/total_timesteps"
+        for number in (value, float(f"{value:.3g}"))
+    ]
+
+
+def boosted(ledger: Ledger) -> list[Reading]:
+    """What a boosting library prints of its rounds: `[3] name:value …` of xgboost and LightGBM, `3: name: value …` of CatBoost."""
+    found = []
+    for line in re.finditer(r"^\[?(\d+)(?:\]|:)\t(.+)$", ledger.log, re.MULTILINE):
+        for name, text in re.findall(r"([\w' -]+):\s?([\d.]+)(?=\t|$)", line[2]):
+            found.append(Reading(int(line[1]), name.replace("'s", "").strip().replace(" ", "_"), float(text)))
+    return found
+
+
+def flair_log(ledger: Ledger) -> list[Reading]:
+    """What flair prints of a batch and of an evaluation; the batches of an epoch are the updates of three epochs, by three."""
+    found = []
+    pattern = r"epoch (\d+) - iter (\d+)/(\d+) - loss (\S+) .* lr: (\S+)"
+    for epoch, batch, length, loss, rate in re.findall(pattern, ledger.log):
+        assert int(length) * 3 == ledger.updates
+        step = (int(epoch) - 1) * int(length) + int(batch)
+        values = {"epoch": float(epoch), "loss": float(loss), "lr": float(rate)}
+        found += [Reading(step, name, value) for name, value in values.items()]
+    return [*found, *printed(r"DEV : loss (?P<eval_loss>\S+)")(ledger)]
+
+
+def keras_bar(ledger: Ledger) -> list[Reading]:
+    """What Keras' callbacks get at the end of each batch and epoch, at the batches so far, ten of them an epoch."""
+    epochs = [Reading(step, "epoch", (step - 1) // 10 + 1) for step in range(1, 31)]
+    return [*ledger.logged, *epochs]
+
+
+def detections(ledger: Ledger) -> list[Reading]:
+    """What ultralytics prints at the end of an epoch, and of its evaluation. The batches so far are the backward passes."""
+    names = ("box_loss", "cls_loss", "dfl_loss")
+    found = []
+    for epoch, *losses in re.findall(r"(\d+)/2 +\S+G +(\S+) +(\S+) +(\S+) +\d+ +64: 100%", ledger.log):
+        step = int(epoch) * len(ledger.losses) // 2
+        values = {"epoch": float(epoch), **dict(zip(names, map(float, losses), strict=True))}
+        found += [Reading(step, name, value) for name, value in values.items()]
+    row = r" all +\d+ +\d+ +(?P<precision>\S+) +(?P<recall>\S+) +(?P<eval_map50>\S+) +(?P<eval_map50_95>\S+)"
+    return [*found, *(one._replace(name=one.name.replace("50_95", "50-95")) for one in printed(row)(ledger))]
+
+
 def either(*rules: Readings) -> Readings:
     """Return the readings of several rules."""
     return lambda ledger: [reading for rule in rules for reading in rule(ledger)]
@@ -158,6 +208,29 @@ def trl(name: str, files: Callable[[Path], None], *words: str) -> Program:
     return Program(f"trl {name}", ("trl==1.16.0",), command, files, either(logged, means(2)), GOOD, 40)
 
 
+def trl_with_lora(name: str, script: str, files: Callable[[Path], None], *words: str) -> Program:
+    """Return one of trl's scripts that trains LoRA's weights."""
+    program = trl(
+        script, files, *words, "--use_peft", "--lora_r", "4", "--lora_target_modules", "q_proj", "v_proj"
+    )
+    return program._replace(name=name, packages=(*program.packages, "peft==0.21.2"))
+
+
+def calling(
+    name: str, packages: tuple[str, ...], shown: str, files: Callable[[Path], None], readings: Readings
+) -> Program:
+    """Return a library's training function, called by the few lines of its documentation in `calls/`."""
+    script = (Path(__file__).with_name("calls") / f"{name}.py").read_text()
+
+    def make(project: Path) -> None:
+        files(project)
+        (project / "train.py").write_text(script)
+
+    return Program(
+        name.replace("_", "-"), packages, ("python", "train.py"), make, readings, GOOD, 8, shown=(shown,)
+    )
+
+
 def lightning(
     name: str, classes: str, words: str, end: End = GOOD, *, files: Callable[[Path], None] = materials.none
 ) -> Program:
@@ -166,7 +239,7 @@ def lightning(
     packages = ("lightning==2.6.6", "jsonargparse[signatures]==4.41.0")
     shown = ("LightningCLI", re.findall(r"CLI\((\w+)", classes)[0], *words.split()[:1])
     return Program(
-        name, packages, ("python", "-c", code, *words.split()), files, nothing, end, 0, shown=shown
+        name, packages, ("python", "-c", code, *words.split()), files, each_loss, end, 0, shown=shown
     )
 
 
@@ -244,6 +317,31 @@ def joey(name: str, configuration: str, end: End, fewest: int, said: str = "") -
     return Program(name, packages, command, materials.joey, readings, end, fewest, said=said)
 
 
+def lightning_lstm(name: str, words: str = "") -> Program:
+    """Return Lightning's demo that shows its loss beside the bar: each batch's, at most ten times a second."""
+    words = f"fit --trainer.max_epochs 2 --model.vocab_size 64{words}"
+    program = lightning(name, LSTM, words, files=materials.long_wikitext)
+    readings = either(each_loss, printed(r"Epoch (?P<epoch>\d+): "))
+    return program._replace(packages=(*program.packages, "requests==2.34.2"), readings=readings, fewest=10)
+
+
+def torchtune_log(ledger: Ledger) -> list[Reading]:
+    """What torchtune's bar shows of each step, the last of which is the last update. Its backward passes have sums over tokens."""
+    found = printed(r"\d+\|(?P<step>\d+)\|Loss: (?P<loss>[\d.]+)")(ledger)
+    assert found[-1].step == ledger.updates
+    return list(found)
+
+
+def torchtune(recipe: str, torchao: str) -> Program:
+    """Return one of torchtune's recipes; its bar has the loss of each step."""
+    packages = ("torchtune==0.6.1", torchao)
+    command = ("tune", "run", recipe, "--config", "config.yaml")
+    before = (("python", "-c", TORCHTUNE_MODEL),)
+    return Program(
+        f"torchtune {recipe}", packages, command, materials.torchtune, torchtune_log, GOOD, 6, before=before
+    )
+
+
 def with_end(program: Program, name: str, end: End, said: str, *words: str) -> Program:
     """Return a program with more words, which end it otherwise."""
     return program._replace(name=name, command=(*program.command, *words), end=end, said=said, fewest=0)
@@ -263,6 +361,15 @@ config = pathlib.Path("config.cfg")
 text = config.read_text().replace('spacy.ConsoleLogger.v1"', 'spacy.ConsoleLogger.v3"\\noutput_file = "log.jsonl"')
 config.write_text(text.replace("progress_bar = false", "progress_bar = null"))
 """
+TORCHTUNE_MODEL = """
+import pathlib, sentencepiece, torch
+from torchtune.models.llama2 import llama2
+sentencepiece.SentencePieceTrainer.train(
+    input="train.txt", model_prefix="tokenizer", vocab_size=40, hard_vocab_limit=False, pad_id=3)
+pathlib.Path("model").mkdir(exist_ok=True)
+model = llama2(vocab_size=48, num_layers=2, num_heads=4, num_kv_heads=2, embed_dim=32, max_seq_len=128, intermediate_dim=64)
+torch.save(model.state_dict(), "model/model.pt")
+"""
 DEMO = "from lightning.pytorch.demos.boring_classes import DemoModel, BoringModel, BoringDataModule; LightningCLI({}, BoringDataModule)"
 TEXT = "from lightning.pytorch.demos import LightningTransformer; LightningCLI(LightningTransformer)"
 SENTENCES = in_folders(model=materials.tiny_llama, data=materials.sentences)
@@ -272,6 +379,10 @@ JUDGED = in_folders(model=materials.tiny_llama, judge=materials.tiny_judge, data
 JUDGE = ("--reward_model_name_or_path", "judge", "--max_completion_length", "8", "--num_generations", "2")
 SFT = trl("sft", SENTENCES)
 BY_LOG = SFT._replace(words=("--set", "inject=false"))
+LSTM = "from lightning.pytorch.demos.lstm import LightningLSTM; LightningCLI(LightningLSTM)"
+LABELLED = in_folders(model=materials.tiny_bert, data=materials.labelled)
+PAIRS = in_folders(model=materials.tiny_bert, data=materials.pairs)
+VISION = ("torch==2.14.1", "torchvision==0.29.1")
 TRANSFORMER = lightning("lightning transformer", TEXT, "fit --trainer.max_epochs 1", files=materials.wikitext)
 PYKEEN = Program(
     "pykeen transe",
@@ -305,6 +416,10 @@ PROGRAMS = (
     with_end(BY_LOG, "trl sft, NaN, without the hook", DIVERGED, "the loss was not finite", "--learning_rate", "1e30"),
     with_end(SFT, "trl sft, no such data", NOT_FOUND, "nowhere", "--dataset_name", "nowhere"),
     with_end(SFT, "trl sft, no such argument", OWN_ERROR, "learnin_rate", "--learnin_rate", "1"),
+    trl_with_lora("trl grpo, LoRA", "grpo", JUDGED, *JUDGE),
+    trl_with_lora("trl sft, LoRA, adapted", "sft", SENTENCES)._replace(words=("--adapt",)),
+    lightning_lstm("lightning lstm"),
+    lightning_lstm("lightning lstm, no logger", " --trainer.logger false"),
     lightning("lightning demo", DEMO.format("DemoModel"), "fit --trainer.max_epochs 2"),
     lightning("lightning demo, evaluation only", DEMO.format("BoringModel"), "validate"),
     with_end(TRANSFORMER, "lightning transformer, no requests", NO_MODULE, "launch --with requests"),
@@ -354,9 +469,9 @@ PROGRAMS = (
         ("rl_zoo3==2.9.2",),
         ("python", "-m", "rl_zoo3.train", "--algo", "ppo", "--env", "CartPole-v1", "-n", "3000", "--device", "cpu"),
         materials.none,
-        logged,
+        baselines,
         GOOD,
-        0,
+        100,
     ),
     Program(
         "spacy tagger",
@@ -376,4 +491,45 @@ PROGRAMS = (
             ("python", "-c", SPACY_LOGGER),
         ),
     ),
+    Program(
+        "llamafactory",
+        ("llamafactory==0.9.5", *VISION),
+        ("llamafactory-cli", "train", "config.yaml"),
+        materials.llama_factory,
+        logged,
+        GOOD,
+        20,
+    ),
+    torchtune("lora_finetune_single_device", "torchao==0.9.0"),
+    with_end(
+        torchtune("lora_finetune_single_device", "torchao==0.18.0")._replace(before=(), readings=nothing),
+        "torchtune, a newer torchao",
+        NO_MODULE,
+        "'torchao<…'",
+    ),
+    Program(
+        "ultralytics",
+        ("ultralytics==8.4.190", *VISION),
+        (
+            "yolo", "train", "model=yolov8n.yaml", "data=data.yaml", "epochs=2", "imgsz=64", "batch=4", "device=cpu",
+            "workers=0", "plots=False", "project=out",
+        ),
+        materials.pictures,
+        detections,
+        GOOD,
+        6,
+    ),
+    calling(
+        "sentence_transformers",
+        ("sentence-transformers==6.2.0", "datasets==5.2.0", "accelerate==1.15.0"),
+        "SentenceTransformerTrainer.train",
+        PAIRS,
+        logged,
+    ),
+    calling("setfit", ("setfit==1.2.0",), "setfit.Trainer.train", LABELLED, logged),
+    calling("flair", ("flair==0.15.1",), "flair ModelTrainer.train", materials.tagged, flair_log),
+    calling("xgboost", ("xgboost==3.2.0", "numpy"), "xgboost.train", materials.numbers, boosted),
+    calling("lightgbm", ("lightgbm==4.7.0",), "lightgbm.train", materials.numbers, boosted),
+    calling("keras", ("keras==3.15.1",), "keras Model.fit", materials.numbers, keras_bar),
+    calling("catboost", ("catboost==1.2.10",), "CatBoostClassifier.fit", materials.numbers, boosted),
 )  # fmt: skip

@@ -110,13 +110,13 @@ def launch(program: Program, folder: Path, environment: Path) -> Outcome:
     run = next(path.name for path in client.runs.iterdir() if path.is_dir())
     row = client.summary(run)
     end = End(str(row["state"]), str(row["reason"]), "doubt" in (row.get("evidence") or {}))
-    lines = client.run("metrics", run, "--json").stdout.splitlines()
+    lines = client.run("metrics", run, "--json", timeout=600).stdout.splitlines()
     shown = list(told(lines))
     (log,) = (client.home / ".launch" / "runs" / run / "record").glob("*/log.txt")
     ledger = read(witness, client.runs / run / "outputs", log.read_text(errors="replace"))
     allowed = list(program.readings(ledger))
     last_step = max((one.step for one in allowed if one.step is not None), default=None)
-    verdict = judge(shown, allowed)
+    verdict = judge(shown, allowed, ledger.log)
     said = done.stderr + done.stdout
     return Outcome(
         program, end, done.returncode, row["step"], last_step, sources(client, run), verdict, seconds, said
@@ -134,7 +134,7 @@ def environment(packages: tuple[str, ...], folder: Path) -> Path:
     """Return an environment with a program's packages, made once by uv: torch's files are shared by hard links."""
     if not packages:
         return Path(sys.prefix)
-    made = folder / "+".join(re.split(r"[\[=<>]", package)[0] for package in packages)
+    made = folder / "+".join(re.sub(r"[^\w.-]+", "-", package) for package in packages)
     ready = made / "ready"
     wanted = "\n".join(packages)
     if ready.exists() and ready.read_text() == wanted:
@@ -145,7 +145,9 @@ def environment(packages: tuple[str, ...], folder: Path) -> Path:
         shared["UV_EXTRA_INDEX_URL"] = os.environ["TORCH_INDEX"]
     variables = {**os.environ, **shared}
     subprocess.run([*uv, "venv", "--clear", "-p", sys.executable, str(made)], env=variables, check=True)
-    install = [*uv, "pip", "install", "-p", str(made / "bin" / "python"), own_torch(), *packages]
+    has_torch = any(package.startswith("torch==") for package in packages)
+    install = [*uv, "pip", "install", "-p", str(made / "bin" / "python"), *packages]
+    install += [] if has_torch else [own_torch()]
     subprocess.run(install, env=variables, check=True)
     ready.write_text(wanted)
     return made

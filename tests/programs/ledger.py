@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
+from bisect import bisect
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
+
+NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+(?:e[-+]?\d+)?|e[-+]?\d+)(?![\w.]*\w)")
+"""A number that is not whole: a whole one may be any count."""
 
 
 class Reading(NamedTuple):
@@ -73,14 +78,18 @@ def is_same(shown: float, true: float) -> bool:
 
 
 class Verdict(NamedTuple):
-    """What launch told, held against what the ledger allows."""
+    """What launch told, held against what the ledger allows.
+
+    `absent`: launch does not tell it, although a number that may be it is in the output. `unprinted`: no such number is there.
+    """
 
     right: int
     absent: int
+    unprinted: int
     wrong: list[Reading]
 
 
-def judge(shown: Iterable[Reading], allowed: Iterable[Reading]) -> Verdict:
+def judge(shown: Iterable[Reading], allowed: Iterable[Reading], log: str) -> Verdict:
     """Hold each told reading against the allowed ones: its value must be there under its name and step.
 
     A reading without a step must have its value anywhere under its name.
@@ -98,4 +107,15 @@ def judge(shown: Iterable[Reading], allowed: Iterable[Reading]) -> Verdict:
             used.add(reading[:2] if reading.step is not None else (reading.value, reading.name))
         else:
             wrong.append(reading)
-    return Verdict(right, max(0, len(places) - len(used)), wrong)
+    untold = max(0, len(places) - len(used))
+    printed = sorted(float(text) for text in set(NUMBER.findall(log)))
+    values = [values for place, values in places.items() if place not in used]
+    unprinted = min(untold, sum(not any(is_printed(value, printed) for value in some) for some in values))
+    return Verdict(right, untold - unprinted, unprinted, wrong)
+
+
+def is_printed(value: float, printed: list[float]) -> bool:
+    """Whether one of the numbers of a log, in ascending order, may be a value."""
+    far = max(0.051, 0.01 * abs(value))
+    near = printed[bisect(printed, value - far) : bisect(printed, value + far)]
+    return not math.isfinite(value) or any(is_same(number, value) for number in near)

@@ -79,10 +79,15 @@ def preferences(folder: Path) -> None:
     write_lines(folder / "test.jsonl", rows[:8])
 
 
-def wikitext(folder: Path) -> None:
+def wikitext(folder: Path, lines: int = 240) -> None:
     """Write the text that Lightning's demos train on."""
     (folder / "data").mkdir(parents=True)
-    (folder / "data" / "wikitext-2.txt").write_text("\n".join(WORDS[row % 6] for row in range(240)) + "\n")
+    (folder / "data" / "wikitext-2.txt").write_text("\n".join(WORDS[row % 6] for row in range(lines)) + "\n")
+
+
+def long_wikitext(folder: Path) -> None:
+    """Write ten times as much of it."""
+    wikitext(folder, 2400)
 
 
 def names(folder: Path) -> None:
@@ -197,5 +202,151 @@ def joey(folder: Path) -> None:
 def instructions(folder: Path) -> None:
     """Write a tokenizer, and instructions with their outputs."""
     save_tokenizer(folder / "model")
-    rows = [{"instruction": "say what color", "output": WORDS[row % 6]} for row in range(24)]
+    rows = [{"instruction": "say what color", "input": "", "output": WORDS[row % 6]} for row in range(24)]
     (folder / "data.json").write_text(json.dumps(rows))
+
+
+def tiny_bert(folder: Path) -> None:
+    """Save a random BERT of two layers with the tokenizer of words."""
+    import torch
+    from transformers import BertConfig, BertModel
+
+    save_tokenizer(folder)
+    config = BertConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        max_position_embeddings=128, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    BertModel(config).save_pretrained(folder)
+
+
+def pairs(folder: Path) -> None:
+    """Write pairs of sentences that mean the same."""
+    rows: list[dict[str, object]] = [
+        {"anchor": WORDS[row % 6], "positive": WORDS[row % 6].split()[-1]} for row in range(32)
+    ]
+    write_lines(folder / "train.jsonl", rows)
+    write_lines(folder / "test.jsonl", rows[:8])
+
+
+def labelled(folder: Path) -> None:
+    """Write sentences with a label of two."""
+    rows: list[dict[str, object]] = [{"text": WORDS[row % 6], "label": row % 2} for row in range(16)]
+    write_lines(folder / "train.jsonl", rows)
+    write_lines(folder / "test.jsonl", rows[:6])
+
+
+def numbers(folder: Path) -> None:
+    """Write a table of numbers, of which the first column is the class."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = [(row % 2, (row * 7) % 11 - 5 * (row % 2), (row * 3) % 5) for row in range(200)]
+    lines = ["\t".join(map(str, row)) for row in rows]
+    (folder / "train.tsv").write_text("\n".join(lines) + "\n")
+    (folder / "test.tsv").write_text("\n".join(lines[:40]) + "\n")
+    (folder / "columns.cd").write_text("0\tLabel\n")
+
+
+def pictures(folder: Path) -> None:
+    """Write pictures with a bright square, where it is, and a caption."""
+    import numpy as np
+    from matplotlib import image
+
+    captions = ["filepath\ttitle"]
+    for part, count in (("train", 8), ("val", 4)):
+        for kind in ("images", "labels"):
+            (folder / kind / part).mkdir(parents=True)
+        for row in range(count):
+            pixels = np.zeros((64, 64, 3), np.uint8)
+            pixels[row * 4 : row * 4 + 24, 20:44, row % 3] = 255
+            file = folder / "images" / part / f"{row}.png"
+            image.imsave(file, pixels)
+            box = f"{row % 2} 0.5 {(row * 4 + 12) / 64:.4f} 0.375 0.375"
+            (folder / "labels" / part / f"{row}.txt").write_text(box + "\n")
+            captions.append(f"images/{part}/{row}.png\t{WORDS[row % 6]}")
+    (folder / "captions.tsv").write_text("\n".join(captions) + "\n")
+    (folder / "data.yaml").write_text("path: .\ntrain: images/train\nval: images/val\nnames: [odd, even]\n")
+
+
+LLAMA_FACTORY = """\
+model_name_or_path: model
+stage: sft
+do_train: true
+finetuning_type: lora
+lora_target: all
+lora_rank: 4
+dataset: sayings
+dataset_dir: .
+template: default
+cutoff_len: 64
+max_steps: 8
+logging_steps: 2
+per_device_train_batch_size: 2
+output_dir: out
+report_to: none
+use_cpu: true
+val_size: 0.25
+eval_strategy: steps
+eval_steps: 4
+"""
+
+
+def llama_factory(folder: Path) -> None:
+    """Write LLaMA-Factory's configuration, its list of data sets, and a model."""
+    tiny_llama(folder / "model")
+    instructions(folder)
+    (folder / "dataset_info.json").write_text(json.dumps({"sayings": {"file_name": "data.json"}}))
+    (folder / "config.yaml").write_text(LLAMA_FACTORY)
+
+
+TORCHTUNE = """\
+output_dir: out
+model:
+  _component_: torchtune.models.llama2.lora_llama2
+  vocab_size: 48
+  num_layers: 2
+  num_heads: 4
+  num_kv_heads: 2
+  embed_dim: 32
+  max_seq_len: 128
+  intermediate_dim: 64
+  lora_attn_modules: [q_proj, v_proj]
+  apply_lora_to_mlp: false
+  lora_rank: 4
+  lora_alpha: 8
+tokenizer: {_component_: torchtune.models.llama2.llama2_tokenizer, path: tokenizer.model, max_seq_len: 64}
+checkpointer:
+  _component_: torchtune.training.FullModelTorchTuneCheckpointer
+  checkpoint_dir: model
+  checkpoint_files: [model.pt]
+  output_dir: out
+  model_type: LLAMA2
+resume_from_checkpoint: false
+save_adapter_weights_only: false
+dataset: {_component_: torchtune.datasets.alpaca_dataset, source: json, data_files: data.json, packed: false}
+seed: 1
+shuffle: true
+batch_size: 4
+optimizer: {_component_: torch.optim.AdamW, lr: 0.001}
+lr_scheduler: {_component_: torchtune.training.lr_schedulers.get_cosine_schedule_with_warmup, num_warmup_steps: 2}
+loss: {_component_: torchtune.modules.loss.CEWithChunkedOutputLoss}
+epochs: 2
+max_steps_per_epoch: null
+gradient_accumulation_steps: 1
+clip_grad_norm: null
+compile: false
+metric_logger: {_component_: torchtune.training.metric_logging.DiskLogger, log_dir: out/logs}
+log_every_n_steps: 1
+log_peak_memory_stats: false
+device: cpu
+dtype: fp32
+enable_activation_checkpointing: false
+enable_activation_offloading: false
+profiler: {_component_: torchtune.training.setup_torch_profiler, enabled: false}
+"""
+
+
+def torchtune(folder: Path) -> None:
+    """Write torchtune's configuration, instructions, and text for a tokenizer."""
+    instructions(folder)
+    plain_text(folder)
+    (folder / "config.yaml").write_text(TORCHTUNE)

@@ -40,9 +40,24 @@ and small local models and data. A witness inside each process writes down what 
 optimizer steps, logged values. What only the output has, such as an accuracy, is read by a pattern of the program's own lines: for JoeyNMT's
 and MACE's losses there is no other source. spaCy trains without torch, and its logger writes a file.
 
-*Right*: a value that `launch metrics` has, at the step and under the name that the ledger has. *Absent*: one that the ledger has, and
-launch does not. *Wrong*: all others. *Step* is the last one that `launch ps` has. {count} launches, wrong: {wrong}.
+A program whose command ends with `.train`, `.fit` and the like is a library's training function, called by the few lines of `calls/`.
 
+*Right*: a value that `launch metrics` has, at the step and under the name that the ledger has. *Absent*: one that the ledger has and
+the output may have, and launch does not. *Not printed*: no number with a fraction in the output is that value. *Wrong*: all others. *Step* is the last one that `launch ps` has. {count} launches, wrong: {wrong}.
+
+"""
+
+ENDING = """
+Lightning's demos print no value: their losses are in the ledger alone. stanza prints the loss of every tenth step.
+
+## Not here
+
+| program | reason |
+| --- | --- |
+| the examples of accelerate, peft, diffusers and transformers (Whisper too), the references of torchvision | they are in no wheel and no source archive on PyPI |
+| openai-whisper | it has no training program |
+| axolotl 0.21, xgboost 3.4 | they need Python 3.12 or newer; xgboost is launched in an older version |
+| unsloth | its import ends without a card: `Unsloth cannot find any torch accelerator`, which launch names `no-gpu-in-container` |
 """
 
 
@@ -69,7 +84,7 @@ def write(outcome: Outcome) -> None:
     """Replace a program's row of the table; two of us may run at once."""
     with (cache() / "table.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        lines = TABLE.read_text().splitlines() if TABLE.exists() else []
+        lines = TABLE.read_text().partition("\n## ")[0].splitlines() if TABLE.exists() else []
         rows = {line.split(" | ")[0][2:]: line for line in lines if line.startswith("| ")}
         rows[outcome.program.name] = f"| {' | '.join(row(outcome))} |"
         TABLE.write_text(table([rows[one.name] for one in PROGRAMS if one.name in rows]))
@@ -79,6 +94,7 @@ def row(outcome: Outcome) -> list[str]:
     """Return an outcome as cells of the table."""
     program, verdict = outcome.program, outcome.verdict
     counts = f"{verdict.right} / {verdict.absent} / {len(verdict.wrong)}"
+    counts += f" ({verdict.unprinted} not printed)" if verdict.unprinted else ""
     end = f"{outcome.end.state}: {outcome.end.reason}" + (", with a doubt" if outcome.end.has_doubt else "")
     command = f"`{' '.join(program.shown or program.command[:3])} …`"
     package = program.packages[0] if program.packages else "of the tests"
@@ -100,7 +116,9 @@ def table(rows: list[str]) -> str:
     """Return the rows as Markdown, below what they are."""
     wrong = sum(not line.endswith("| yes |") for line in rows)
     head = [f"| {' | '.join(HEAD)} |", f"| {' | '.join('---' for _ in HEAD)} |"]
-    return INTRODUCTION.format(count=len(rows), wrong=wrong or "none") + "\n".join([*head, *rows, ""])
+    return (
+        INTRODUCTION.format(count=len(rows), wrong=wrong or "none") + "\n".join([*head, *rows, ""]) + ENDING
+    )
 
 
 if __name__ == "__main__":

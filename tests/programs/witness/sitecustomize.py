@@ -105,7 +105,27 @@ def watch_baselines(module: Any) -> None:
     module.Logger.dump = watched
 
 
+def watch_keras(module: Any) -> None:
+    """Write what Keras' callbacks get at the end of each batch and epoch, with the batches so far."""
+    lists = module.CallbackList
+    batches = 0
+
+    def after_batch(self: Any, batch: int, logs: Any = None) -> Any:
+        nonlocal batches
+        batches += 1
+        write("logged", step=batches, values=numbers(logs or {}))
+        return end_batch(self, batch, logs)
+
+    def after_epoch(self: Any, epoch: int, logs: Any = None) -> Any:
+        write("logged", step=batches, values={"epoch": epoch + 1, **numbers(logs or {})})
+        return end_epoch(self, epoch, logs)
+
+    end_batch, end_epoch = lists.on_train_batch_end, lists.on_epoch_end
+    lists.on_train_batch_end, lists.on_epoch_end = after_batch, after_epoch
+
+
 WATCHED = {
+    "keras.src.callbacks.callback_list": watch_keras,
     "torch.optim.optimizer": watch_optimizers,
     "torch.autograd": watch_backward,
     "transformers.trainer": watch_transformers,
