@@ -317,14 +317,6 @@ def joey(name: str, configuration: str, end: End, fewest: int, said: str = "") -
     return Program(name, packages, command, materials.joey, readings, end, fewest, said=said)
 
 
-def lightning_lstm(name: str, words: str = "") -> Program:
-    """Return Lightning's demo that shows its loss beside the bar: each batch's, at most ten times a second."""
-    words = f"fit --trainer.max_epochs 2 --model.vocab_size 64{words}"
-    program = lightning(name, LSTM, words, files=materials.long_wikitext)
-    readings = either(each_loss, printed(r"Epoch (?P<epoch>\d+): "))
-    return program._replace(packages=(*program.packages, "requests==2.34.2"), readings=readings, fewest=10)
-
-
 def torchtune_log(ledger: Ledger) -> list[Reading]:
     """What torchtune's bar shows of each step, the last of which is the last update. Its backward passes have sums over tokens."""
     found = printed(r"\d+\|(?P<step>\d+)\|Loss: (?P<loss>[\d.]+)")(ledger)
@@ -379,7 +371,6 @@ JUDGED = in_folders(model=materials.tiny_llama, judge=materials.tiny_judge, data
 JUDGE = ("--reward_model_name_or_path", "judge", "--max_completion_length", "8", "--num_generations", "2")
 SFT = trl("sft", SENTENCES)
 BY_LOG = SFT._replace(words=("--set", "inject=false"))
-LSTM = "from lightning.pytorch.demos.lstm import LightningLSTM; LightningCLI(LightningLSTM)"
 LABELLED = in_folders(model=materials.tiny_bert, data=materials.labelled)
 PAIRS = in_folders(model=materials.tiny_bert, data=materials.pairs)
 VISION = ("torch==2.14.1", "torchvision==0.29.1")
@@ -418,8 +409,6 @@ PROGRAMS = (
     with_end(SFT, "trl sft, no such argument", OWN_ERROR, "learnin_rate", "--learnin_rate", "1"),
     trl_with_lora("trl grpo, LoRA", "grpo", JUDGED, *JUDGE),
     trl_with_lora("trl sft, LoRA, adapted", "sft", SENTENCES)._replace(words=("--adapt",)),
-    lightning_lstm("lightning lstm"),
-    lightning_lstm("lightning lstm, no logger", " --trainer.logger false"),
     lightning("lightning demo", DEMO.format("DemoModel"), "fit --trainer.max_epochs 2"),
     lightning("lightning demo, evaluation only", DEMO.format("BoringModel"), "validate"),
     with_end(TRANSFORMER, "lightning transformer, no requests", NO_MODULE, "launch --with requests"),

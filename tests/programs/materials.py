@@ -79,15 +79,10 @@ def preferences(folder: Path) -> None:
     write_lines(folder / "test.jsonl", rows[:8])
 
 
-def wikitext(folder: Path, lines: int = 240) -> None:
+def wikitext(folder: Path) -> None:
     """Write the text that Lightning's demos train on."""
     (folder / "data").mkdir(parents=True)
-    (folder / "data" / "wikitext-2.txt").write_text("\n".join(WORDS[row % 6] for row in range(lines)) + "\n")
-
-
-def long_wikitext(folder: Path) -> None:
-    """Write ten times as much of it."""
-    wikitext(folder, 2400)
+    (folder / "data" / "wikitext-2.txt").write_text("\n".join(WORDS[row % 6] for row in range(240)) + "\n")
 
 
 def names(folder: Path) -> None:

@@ -57,7 +57,8 @@ Lightning's demos print no value: their losses are in the ledger alone. stanza p
 | the examples of accelerate, peft, diffusers and transformers (Whisper too), the references of torchvision | they are in no wheel and no source archive on PyPI |
 | openai-whisper | it has no training program |
 | axolotl 0.21, xgboost 3.4 | they need Python 3.12 or newer; xgboost is launched in an older version |
-| unsloth | its import ends without a card: `Unsloth cannot find any torch accelerator`, which launch names `no-gpu-in-container` |
+| unsloth | its import refuses PyPI's torchvision, which is not built for the CPU build of torch that is used here |
+| open_clip, eole, torchtitan, Lightning's LSTM demo | they install, and were not launched to their end yet |
 """
 
 

@@ -380,6 +380,10 @@ LINES = {
             (512, {"loss": NAN}),
         ],
     ),
+    "the same loss at the next step beside a bar": (
+        b"1|1|Loss: 2.5:  50%|##  | 1/2 [00:01<00:01,  1.00s/it]\r1|2|Loss: 2.5: 100%|####| 2/2 [00:02<00:00,  1.00s/it]\n",
+        [(1, {"loss": 2.5}), (2, {"loss": 2.5})],
+    ),
     "a boxed table of an evaluation": (
         "┏━━━━━━━━━━━━━━━━━┳━━━━━━━━━━━━━━┓\n┃ Validate metric ┃ DataLoader 0 ┃\n┡━━━━━━━━━━━━━━━━━╇━━━━━━━━━━━━━━┩\n"
         "│       acc       │     0.5      │\n│    val_loss     │     1.5      │\n└─────────────────┴──────────────┘\n".encode(),
