@@ -15,6 +15,7 @@ from testbed.sshd import SshHost
 
 pytestmark = [pytest.mark.testbed, pytest.mark.slow(reason="an sshd of its own, and several commands")]
 PASSWORD = "hunter2-of-the-test"
+LONG = "import time\nprint('step 1 loss 0.5')\ntime.sleep(600)\n"
 
 
 @pytest.fixture
@@ -96,4 +97,22 @@ def test_a_connection_that_was_killed_is_made_again_by_the_same_command(client, 
     assert list((strict.folder / "cm").iterdir())
     leave = logged_in(client, client.run("probe", "--host", "A").stderr)
     client.ok("probe", "--host", "A")
+    subprocess.run(["sh", "-c", leave], env=client.env, check=True, capture_output=True)
+
+
+def test_the_end_of_the_connection_names_the_run_that_continues(client, strict):
+    """Its follower ends, for only a person can log in; what has arrived is still shown."""
+    leave = logged_in(client, client.run("probe", "--host", "A").stderr)
+    client.script(LONG)
+    with client.start("--host", "A", "--", "python3", "-u", "train.py") as following:
+        until(lambda: "loss 0.5" in client.run("logs", "last").stdout, "the first step")
+        subprocess.run(["sh", "-c", leave], env=client.env, check=True, capture_output=True)
+        said = following.communicate(timeout=60)[1]
+    assert following.returncode == 4
+    run = re.search(r"the run is not affected; follow it again   launch attach (\w+)", said)[1]
+    logs = client.run("logs", run)
+    assert (logs.returncode, "step 1 loss 0.5" in logs.stdout) == (0, True)
+    assert "requires password too" in logs.stderr
+    leave = logged_in(client, said)
+    client.ok("stop", run)
     subprocess.run(["sh", "-c", leave], env=client.env, check=True, capture_output=True)

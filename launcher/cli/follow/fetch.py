@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.cli.output.say import complain
 from launcher.copy.last_seen import last_answer
 from launcher.copy.local_copy import LocalCopy
-from launcher.errors import AgentError, MachineGoneError, UnreachableError
+from launcher.errors import AgentError, AuthRefusedError, HostError, MachineGoneError, UnreachableError
 from launcher.runs.follow.refreshing import refresh
 from launcher.runs.locating import locate_to_read
 from launcher.runs.run_client import open_client
@@ -16,7 +16,7 @@ EARLIER = "showing the local copy"
 def fetch(run: str, host: str | None) -> LocalCopy:
     """Return a run's local copy, updated from its host.
 
-    The copy stays unchanged if the host is not asked, does not answer, or no longer has the run.
+    The copy stays unchanged if the host is not asked, does not answer, refuses the login, or no longer has the run.
     """
     place, local_copy = locate_to_read(run, host)
     if place is None:
@@ -27,7 +27,7 @@ def fetch(run: str, host: str | None) -> LocalCopy:
     try:
         with open_client(place, local_copy) as client:
             refresh(client, local_copy)
-    except UnreachableError as error:
+    except (UnreachableError, AuthRefusedError) as error:
         complain_unreached(error, local_copy)
     except AgentError as error:  # the host no longer has the run
         complain(f"{error}\n  · {EARLIER}")
@@ -46,8 +46,8 @@ def complain_not_asked(local_copy: LocalCopy) -> None:
     )
 
 
-def complain_unreached(error: UnreachableError, local_copy: LocalCopy) -> None:
-    """Print on standard error that a host does not answer or is gone, and the date of the local copy."""
+def complain_unreached(error: HostError, local_copy: LocalCopy) -> None:
+    """Print on standard error that a host does not answer, refuses the login or is gone, and the date of the local copy."""
     if isinstance(error, MachineGoneError):
         complain(f"{str(error).splitlines()[0]}\n  · showing the local copy")
         return

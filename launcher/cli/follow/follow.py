@@ -11,7 +11,7 @@ import typer
 
 from launcher.cli.signals import Terminated
 from launcher.copy.local_copy import LocalCopy
-from launcher.errors import MachineGoneError, ServiceAuthError, ServiceError
+from launcher.errors import AuthRefusedError, MachineGoneError, ServiceAuthError, ServiceError
 from launcher.rental import records
 from launcher.rental.renting import RentalReason
 from launcher.runs.follow.evidence import doubt
@@ -62,6 +62,9 @@ def follow_to_end(
 
             end_rent(lease, RunOnMachine(local_copy, host, view), view, is_last=True)
             raise lease.over(RentalReason.LIMIT, "its time was up") from None
+        except AuthRefusedError as error:  # the connection that the user's ssh held open has ended, for example
+            again = f"the run is not affected; follow it again   launch attach {local_copy.short}"
+            raise type(error)(error.host, f"{error}\n  {again}") from None
         except MachineGoneError as error:
             if lease is not None:
                 raise
