@@ -5,9 +5,9 @@ from __future__ import annotations
 import difflib
 import os
 import posixpath
+import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 
 from launcher.base.bounded_read import read_bounded
@@ -34,7 +34,8 @@ _MAGIC = (b"#!", b"\x7fELF", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe")
 """The first bytes of a file that a kernel can start: a script's first line, a program of Linux or macOS."""
 _BESIDE_THE_CODE = ("artifacts", "checkpoints", "data", "home")
 """The folders beside the code on the host, which a command may name as `../data/…`."""
-_OF_A_SHELL = ("&&", "||", "|", ";", ">", ">>", "<", "2>&1", "&")
+_AT_THE_END = ("2>&1", "&")
+_OF_A_SHELL = ("&&", "||", "|", ";", ">", ">>", "<", *_AT_THE_END)
 _INTERPRETERS = {".py": "python", ".sh": "bash"}
 
 
@@ -45,7 +46,11 @@ def findings(job: Job, selection: UploadSelection) -> tuple[Finding, ...]:
     """
     if selection.findings:
         return ()
-    found = [*_assignments(job.command), *_shell_words(job.command), *_first_word(job.command, selection)]
+    found = [
+        *_assignments(job.command),
+        *_shell_words(job.command, selection),
+        *_first_word(job.command, selection),
+    ]
     for script in (interpreter_of(job.command), script_of(job.command)):
         if script is not None:
             found += _script(script, job, selection)
@@ -157,19 +162,30 @@ def _assignments(command: Sequence[str]) -> Iterator[Finding]:
         yield _refusal("variables-first", message, f"{mend}\n  a secret   -s NAME")
 
 
-def _shell_words(command: Sequence[str]) -> Iterator[Finding]:
+def _shell_words(command: Sequence[str], selection: UploadSelection) -> Iterator[Finding]:
     """Refuse a command that needs a shell: it has a word that only a shell understands, or it is a whole line in quotes."""
-    pairs = pairwise(command)  # after an option, such a word is a value: --delimiter ';'
-    word = next((word for before, word in pairs if word in _OF_A_SHELL and not before.startswith("-")), None)
+    triples = zip(command, command[1:], [*command[2:], ""], strict=False)
+    word = next((triple[1] for triple in triples if _is_of_shell(*triple)), None)
     if word is not None:
         line = " ".join(one if one in _OF_A_SHELL else shlex.quote(one) for one in command)
         message = f"'{word}' is a word of the command, and no shell reads it"
         yield _refusal(
             "shell-words", message, f"have a shell read the line   launch … -- sh -c {shlex.quote(line)}"
         )
-    elif len(command) == 1 and " " in command[0] and not command[0].startswith(("/", ".")):
+    elif len(command) == 1 and " " in command[0] and not _is_program(command[0], selection):
         message = f"'{command[0]}' is one word, and no program is called that"
         yield _refusal("shell-words", message, f"without the quotes   launch … -- {command[0]}")
+
+
+def _is_of_shell(before: str, word: str, after: str) -> bool:
+    """Return whether a word is an operator of a shell, and not a value, as in `--delimiter ';'` or `--marks , ';' '!'`."""
+    is_value = before.startswith("-") or not re.search(r"\w", before)
+    joins = bool(re.search(r"[A-Za-z]", after)) if after else word in _AT_THE_END
+    return word in _OF_A_SHELL and joins and not is_value
+
+
+def _is_program(path: str, selection: UploadSelection) -> bool:
+    return path.startswith(("/", "~", ".")) or selection.has(path)
 
 
 def _first_word(command: Sequence[str], selection: UploadSelection) -> Iterator[Finding]:

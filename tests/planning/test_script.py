@@ -40,7 +40,7 @@ def test_a_script_is_found_behind_the_options_of_its_program(command, path):
     [
         "python", "python -", "python -c 'import x' train.py", "python -uc 'import x'", "python --version",
         "python -m 'not a module'", "python /opt/train.py", "python ~/train.py", "python --unheard-of train.py",
-        "torchrun -m pkg.train", "torchrun --no-python ./x", "accelerate config", "accelerate launch -m pkg train.py",
+        "torchrun -m pkg.train", "torchrun --no-python ./x", "accelerate config", "accelerate config --config_file x.py", "accelerate launch -m pkg train.py",
         "bash -c 'python train.py'", "bash -lc 'python train.py'", "bash -s", "bash tool", "bash --rcfile x run.sh",
         "/opt/run.sh", "~/run.sh", "train.py", "nvidia-smi", "env -i python train.py", "env", "uv run train.py", "FOO=1",
     ],

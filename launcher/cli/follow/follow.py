@@ -62,7 +62,9 @@ def follow_to_end(
 
             end_rent(lease, RunOnMachine(local_copy, host, view), view, is_last=True)
             raise lease.over(RentalReason.LIMIT, "its time was up") from None
-        except AuthRefusedError as error:  # the connection that the user's ssh held open has ended, for example
+        except (
+            AuthRefusedError
+        ) as error:  # the connection that the user's ssh held open has ended, for example
             again = f"the run is not affected; follow it again   launch attach {local_copy.short}"
             raise type(error)(error.host, f"{error}\n  {again}") from None
         except MachineGoneError as error:

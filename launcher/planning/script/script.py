@@ -51,7 +51,7 @@ def script_of(command: Sequence[str]) -> Script | None:
         found = _of_python(words)
     elif name in _SHELLS:
         found = _of_shell(words)
-    elif name in _STARTERS:
+    elif name in _STARTERS and (name != "accelerate" or words[:1] == ["launch"]):
         found = _of_starter(words)
     elif "/" in program:
         found = Script(program, is_program=True)

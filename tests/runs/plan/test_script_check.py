@@ -116,14 +116,21 @@ def test_a_first_word_that_can_be_no_program_is_refused(tmp_path, command, code,
         ),
         (("python", "a.py", "|", "tee", "log"), "-- sh -c 'python a.py | tee log'"),
         (("python a.py --lr 1",), "-- python a.py --lr 1"),
+        (("python", "a.py", ">", "out.txt", "2>&1"), "-- sh -c 'python a.py > out.txt 2>&1'"),
+        (("python", "a.py", "&"), "-- sh -c 'python a.py &'"),
         (("python", "a.py", "--delimiter", ";"), None),
+        (("python", "a.py", "--special", "<", ">"), None),
+        (("python", "a.py", "--marks", ",", ";", "!"), None),
+        (("python", "a.py", "--where", "a", ">", "3"), None),
+        (("find", ".", "-name", "x.py", "-exec", "python", "{}", ";"), None),
+        (("my dir/run.sh",), None),
         (("sh", "-c", "a && b"), None),
     ],
 )
 def test_words_that_only_a_shell_reads_are_refused(tmp_path, command, mend):
     """With the line that a shell gets; a value of an option may be any of them."""
     job = Job(name="x", command=command)
-    selection = UploadSelection(tmp_path, 1, 1, (), (), (), frozenset(["a.py"]), ())
+    selection = UploadSelection(tmp_path, 1, 1, (), (), (), frozenset(["a.py", "my dir/run.sh"]), ())
     found = [one.mend for one in findings(job, selection) if one.code == "shell-words"]
     assert len(found) == (mend is not None)
     assert all(one.endswith(mend) for one in found)
