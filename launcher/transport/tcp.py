@@ -23,6 +23,10 @@ class Carrier(NamedTuple):
 Family = socket.AddressFamily
 
 
+class SourceError(OSError):
+    """Raised when a connection cannot begin where ssh's configuration says. The message names the option."""
+
+
 class Source(NamedTuple):
     """Where a connection begins: ssh's BindAddress and BindInterface, and the only family of addresses to use."""
 
@@ -31,18 +35,23 @@ class Source(NamedTuple):
     family: Family = socket.AF_UNSPEC
 
     def bind(self, stream: socket.socket) -> None:
-        """Make a socket begin there. Raises OSError."""
-        if self.interface:
-            stream.setsockopt(socket.SOL_SOCKET, _BIND_TO_DEVICE, self.interface.encode() + b"\0")
-        if self.address:
-            stream.bind((self.address, 0))
+        """Make a socket begin there. Raises SourceError."""
+        option = f"BindInterface {self.interface}"
+        try:
+            if self.interface:
+                stream.setsockopt(socket.SOL_SOCKET, _BIND_TO_DEVICE, self.interface.encode() + b"\0")
+            option = f"BindAddress {self.address}"
+            if self.address:
+                stream.bind((self.address, 0))
+        except OSError as error:
+            raise SourceError(f"{option}: {error.strerror}") from error
 
 
 ANYWHERE = Source()
 
 
 def dial(address: str, port: int, deadline: float, source: Source = ANYWHERE) -> Carrier:
-    """Connect by the deadline (monotonic clock). Raises TimeoutError, SilentResolverError or OSError."""
+    """Connect by the deadline (monotonic clock). Raises TimeoutError, SilentResolverError, SourceError or OSError."""
     addresses = [
         one for one in resolve(address, port, deadline) if source.family in (socket.AF_UNSPEC, one[0])
     ]
@@ -56,7 +65,8 @@ def dial(address: str, port: int, deadline: float, source: Source = ANYWHERE) ->
             stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             stream.close()
-            problem = error
+            # BindAddress fails for each address of the other family.
+            problem = problem if problem is not None and isinstance(error, SourceError) else error
         except BaseException:
             stream.close()
             raise

@@ -312,6 +312,24 @@ def test_a_connection_begins_where_the_configuration_says(client, ssh_host, ssh_
     assert (done.returncode, "no TCP address" in done.stderr) == (4, True), done.stderr
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("BindAddress nowhere.invalid", "BindAddress nowhere.invalid: "),
+        ("BindAddress 192.0.2.7", "BindAddress 192.0.2.7: "),
+        ("KexAlgorithms diffie-hellman-group18-sha512", "KexAlgorithms diffie-hellman-group18-sha512: "),
+        ("MACs umac-64@openssh.com", "MACs umac-64@openssh.com: "),
+        ("PubkeyAuthentication no", "(PubkeyAuthentication no in ~/.ssh/config)"),
+        ("PreferredAuthentications password", "(PreferredAuthentications password in ~/.ssh/config)"),
+    ],
+)
+def test_an_option_of_ssh_that_prevents_the_login_is_named(client, ssh_host, ssh_config, line, said):
+    """The host is not blamed for it."""
+    ssh_config(alias(client, ssh_host, line))
+    done = client.run("probe", "--host", "box")
+    assert (done.returncode, said in done.stderr) == (4, True), done.stderr
+
+
 BAD_CONFIGS = {
     "Port abc": "abc",
     'UserKnownHostsFile "/a b': "quotes",
@@ -382,7 +400,21 @@ FASTEST_FIRST = (
 def test_ciphers_are_those_of_the_ssh_config_and_else_the_fastest_of_its_default(
     client, ssh_config, line, offered
 ):
-    """A server that reads no further than what it is offered: RFC 4253, 7.1. paramiko has no chacha20-poly1305."""
+    """paramiko has no chacha20-poly1305."""
+    assert offers(client, ssh_config, line)[2:4] == [offered, offered]
+
+
+def test_key_exchanges_and_macs_are_those_of_the_ssh_config(client, ssh_config):
+    """paramiko adds words about extensions to the key exchanges."""
+    kex, *_, mac, _ = offers(client, ssh_config, "KexAlgorithms ecdh-sha2-nistp384\n  MACs hmac-sha2-512")
+    assert [one for one in kex.split(",") if one.startswith(("curve", "ecdh", "diffie", "mlkem"))] == [
+        "ecdh-sha2-nistp384"
+    ]
+    assert mac == "hmac-sha2-512"
+
+
+def offers(client, ssh_config, line):
+    """Return the lists of algorithms that launch offers to a server, which reads no further: RFC 4253, 7.1."""
     with socket.create_server((ADDRESS, 0)) as server:
         ssh_config(f"Host box\n  HostName {ADDRESS}\n  Port {server.getsockname()[1]}\n  {line}\n")
         probe = client.start("probe", "--host", "box")
@@ -390,9 +422,9 @@ def test_ciphers_are_those_of_the_ssh_config_and_else_the_fastest_of_its_default
             stream.sendall(b"SSH-2.0-reads\r\n")
             assert read.readline().startswith(b"SSH-2.0-")
             read.read(4 + 1 + 1 + 16)  # length, padding, kind of message, cookie
-            lists = [read.read(int.from_bytes(read.read(4), "big")).decode() for _ in range(4)]
+            lists = [read.read(int.from_bytes(read.read(4), "big")).decode() for _ in range(6)]
         probe.communicate()
-    assert lists[2:] == [offered, offered]
+    return lists
 
 
 @pytest.mark.parametrize("address", ["caf\xe9\xff", "..", "a" * 70 + ".example"], ids=ascii)

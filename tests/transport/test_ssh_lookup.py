@@ -34,3 +34,24 @@ def test_an_ssh_that_is_slow_is_not_a_mistake_of_its_user(tmp_path, monkeypatch)
     ):
         hops(Box())
     assert UnreachableError.exit_code == 4
+
+
+def test_the_path_of_a_held_connection_is_the_one_that_ssh_uses(tmp_path, monkeypatch):
+    """Its tokens, its `%%` and the variables are ssh's to replace, once."""
+    if shutil.which("ssh") is None:
+        missing("ssh")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text("Host box\n  ControlPath /run/${HOME}/a%%r-%n\n")
+    assert hops(Box())[-1].control_path == f"/run/{tmp_path}/a%r-box"
+
+
+def test_a_time_limit_of_the_ssh_config_replaces_the_default(tmp_path, monkeypatch):
+    """Without one it is ten seconds."""
+    if shutil.which("ssh") is None:
+        missing("ssh")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text("Host box\n  ConnectTimeout 45\n")
+    assert hops(Box())[-1].connect_s == 45
+    assert hops(Box(address="other"))[-1].connect_s == 10

@@ -33,7 +33,7 @@ from launcher.transport.ssh.ssh_keys import AUTH_S, KeyLogin
 from launcher.transport.ssh.ssh_streamlocal import open_streamlocal
 from launcher.transport.ssh.ssh_trust import Trust
 from launcher.transport.ssh.ssh_wire import OrderedTransport, TurnedAwayError, Wire, open_wire
-from launcher.transport.tcp import CONNECT_S
+from launcher.transport.tcp import CONNECT_S, SourceError
 from launcher.values.host import Host
 
 KEEPALIVE_S = 10
@@ -223,13 +223,13 @@ class SshConnection:
             user=hop.user,
             port=hop.port,
             forward_agent=False,
-            connect_timeout=CONNECT_S,
+            connect_timeout=hop.connect_s,
             connect_kwargs={
                 "sock": wire,
                 "auth_strategy": login,
-                "transport_factory": partial(OrderedTransport, trust.algorithms(), hop.ciphers),
+                "transport_factory": partial(OrderedTransport, trust.algorithms(), hop),
                 "channel_timeout": CONNECT_S,
-                "banner_timeout": CONNECT_S,
+                "banner_timeout": hop.connect_s,
                 "auth_timeout": AUTH_S,
             },
             config=fabric.Config(ssh_config=paramiko.SSHConfig(), lazy=True),  # ssh_config.py has read it
@@ -371,13 +371,16 @@ def _errors(host: Host, hop: Hop, who: str) -> Iterator[None]:
     """Turn errors of Fabric, paramiko and the system into launcher's errors."""
     began = time.monotonic()
     mend = f"\n  try   {_ssh_command(host, hop, is_last=who == host.name)}"
-    silent = f"{who}: {hop.where} does not answer within {CONNECT_S} s{mend}"
+    silent = f"{who}: {hop.where} does not answer within {hop.connect_s:g} s{mend}"
     try:
         yield
     except HostError:
         raise
+    except SourceError as error:
+        words = f"no connection can begin here at {error}\n  see ~/.ssh/config"
+        raise UnreachableError(host.name, f"{who}: {words}") from error
     except SilentResolverError as error:
-        words = f"no resolver answers within {CONNECT_S} s for '{hop.address}'; is the network up?"
+        words = f"no resolver answers within {hop.connect_s:g} s for '{hop.address}'; is the network up?"
         raise UnreachableError(host.name, f"{who}: {words}{mend}") from error
     except socket.gaierror as error:
         if error.errno == socket.EAI_AGAIN:
@@ -402,7 +405,7 @@ def _errors(host: Host, hop: Hop, who: str) -> Iterator[None]:
         raise UnreachableError(host.name, f"{who}: {hop.where}: {words}{mend}") from error
     # ValueError: an invalid address; InvalidTag: a byte changed on the way
     except (paramiko.SSHException, OSError, EOFError, ValueError, InvalidTag) as error:
-        if time.monotonic() - began >= CONNECT_S:
+        if time.monotonic() - began >= hop.connect_s:
             raise UnreachableError(host.name, silent) from error
         words = str(error) or "the connection was closed"
         if isinstance(error, InvalidTag):

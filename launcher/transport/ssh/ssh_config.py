@@ -18,7 +18,7 @@ from typing import NamedTuple
 from launcher.errors import BadFileError
 from launcher.transport.ssh.ssh_files import USER_CONFIG
 from launcher.transport.ssh.ssh_lookup import config_errors, look_up_hint, lookup
-from launcher.transport.tcp import ANYWHERE, Family, Source
+from launcher.transport.tcp import ANYWHERE, CONNECT_S, Family, Source
 from launcher.values.host import Host
 
 PLAIN_ALGORITHMS = (
@@ -39,6 +39,11 @@ DEFAULT_ORDERS = CIPHERS, (*CIPHERS[2:], *CIPHERS[:2])
 """The default orders in which versions of OpenSSH list them."""
 OLD_CIPHERS = "aes128-cbc", "aes192-cbc", "aes256-cbc", "3des-cbc"
 """More ciphers that paramiko has, for a configuration that names them."""
+_SAME = {
+    "curve25519-sha256@libssh.org": "curve25519-sha256",
+    "mlkem768x25519-sha256": "sntrup761x25519-sha512@openssh.com",
+}
+"""Key exchanges of paramiko that are allowed with another one: its other name, or its successor in OpenSSH 9.9."""
 LATER = {letter: f"\0{letter}" for letter in "HItfK"}
 """The placeholders for KnownHostsCommand's tokens that only the connection can fill in."""
 MAX_HOPS = 8
@@ -80,6 +85,13 @@ class Hop(NamedTuple):
     control_path: str | None = None
     """ControlPath: the socket of a connection that ssh holds open."""
     source: Source = ANYWHERE
+    connect_s: float = CONNECT_S
+    """ConnectTimeout, in seconds."""
+    key_exchanges: str | None = None
+    """KexAlgorithms as written: names or patterns, separated by commas."""
+    macs: str | None = None
+    no_keys: str | None = None
+    """The option that forbids a login by key, as PubkeyAuthentication does."""
 
     @property
     def where(self) -> str:
@@ -188,13 +200,43 @@ def _hop(name: str, values: dict[str, str]) -> Hop:
         agent=None if agent in ("none", "") else os.path.expanduser(expand(agent)),
         proxy_command=None if command == "none" else expand(command),
         key_library=next(iter(paths("pkcs11provider")), None),
-        control_path=next(iter(paths("controlpath")), None),
+        control_path=_written(values, "controlpath"),  # ssh has filled in its tokens
         source=Source(
             values.get("bindaddress"),
             values.get("bindinterface"),
             _FAMILIES.get(values.get("addressfamily", "any"), socket.AF_UNSPEC),
         ),
+        connect_s=float(_written(values, "connecttimeout") or CONNECT_S),
+        key_exchanges=values.get("kexalgorithms"),
+        macs=values.get("macs"),
+        no_keys=_against_keys(values),
     )
+
+
+def _written(values: Mapping[str, str], key: str) -> str | None:
+    """Return a value; None for `none`."""
+    value = values.get(key, "none")
+    return None if value == "none" else value
+
+
+def _against_keys(values: Mapping[str, str]) -> str | None:
+    """Return the option of a configuration that forbids a login by key."""
+    if values.get("pubkeyauthentication") in ("no", "false"):
+        return "PubkeyAuthentication no"
+    preferred = values.get("preferredauthentications", "publickey")
+    return None if "publickey" in preferred.split(",") else f"PreferredAuthentications {preferred}"
+
+
+def allowed(option: str, written: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the algorithms of paramiko that a configuration allows, in paramiko's order.
+
+    Raises ValueError, with the option's name, if it allows none of them.
+    """
+    chosen = {*_chosen(written, (*known, *_SAME.values()))}
+    found = tuple(one for one in known if one in chosen or _SAME.get(one) in chosen)
+    if not found:
+        raise ValueError(f"{option} {written}: launch has none of them")
+    return found
 
 
 def _variable(host: str, name: str) -> str:

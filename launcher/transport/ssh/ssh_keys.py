@@ -59,6 +59,8 @@ class KeyLogin:
 
     def authenticate(self, transport: paramiko.Transport) -> None:
         """Offer one key after another until one is accepted. Raises AuthRefusedError or TimeoutError."""
+        if self._hop.no_keys is not None:
+            raise self._refusal(f"may get no key ({self._hop.no_keys} in ~/.ssh/config)", self._by_person())
         tries = 0
         with contextlib.closing(_Agent(self._hop.agent)) as agent:
             for key in self._offers(agent):

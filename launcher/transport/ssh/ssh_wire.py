@@ -17,8 +17,8 @@ from typing import Any
 
 import paramiko
 
-from launcher.transport.ssh.ssh_config import Hop
-from launcher.transport.tcp import CONNECT_S, dial
+from launcher.transport.ssh.ssh_config import Hop, allowed
+from launcher.transport.tcp import dial
 
 logging.getLogger("paramiko").addHandler(logging.NullHandler())  # launcher itself reports paramiko's errors
 
@@ -36,19 +36,24 @@ class TurnedAwayError(ConnectionError):
 
 
 class OrderedTransport(paramiko.Transport):
-    """paramiko's transport with chosen orders of host key algorithms and ciphers."""
+    """paramiko's transport with the algorithms of a hop's configuration."""
 
     def __init__(
         self,
         algorithms: tuple[str, ...],
-        ciphers: tuple[str, ...],
+        hop: Hop,
         sock: Any,
         *,
         disabled_algorithms: dict[str, list[str]] | None,
     ) -> None:
-        """Use these algorithms and ciphers, each in order of preference."""
+        """Use these host key algorithms, in order of preference, and the hop's other algorithms.
+
+        Raises ValueError if the hop's configuration allows no algorithm of paramiko.
+        """
         self._algorithms = algorithms
-        self._ciphers = ciphers
+        self._ciphers = hop.ciphers
+        self._preferred_kex = allowed("KexAlgorithms", hop.key_exchanges, self._preferred_kex)
+        self._preferred_macs = allowed("MACs", hop.macs, self._preferred_macs)
         super().__init__(sock, disabled_algorithms=disabled_algorithms)
 
     def _send_user_message(self, data: paramiko.Message) -> None:
@@ -158,10 +163,10 @@ def _ended(why: str) -> ConnectionAbortedError:
 def open_wire(hop: Hop, before: paramiko.Transport | None) -> Wire:
     """Open the stream to a hop, through the previous hop if there is one. Wait for its server's greeting.
 
-    A busy sshd refuses connections at random, so retry for CONNECT_S in total. Raises TimeoutError,
+    A busy sshd refuses connections at random, so retry until the hop's ConnectTimeout. Raises TimeoutError,
     TurnedAwayError, SilentResolverError, OSError or paramiko.SSHException.
     """
-    deadline = time.monotonic() + CONNECT_S
+    deadline = time.monotonic() + hop.connect_s
     while True:
         wire = _dial(hop, before, deadline)
         try:
