@@ -252,10 +252,8 @@ class AttemptProgress:
         """Return the failure of a log whose loss diverged, unless the script's own worker reports losses."""
         if self.has_worker_metrics:
             return None
-        why = "the loss was not finite in two lines of the log in a row"
-        return ProgressChange(
-            failure=AttemptFailure("nan-divergence", divergence.line, why, since=divergence.since)
-        )
+        line, why, since = divergence.line, divergence.why, divergence.since
+        return ProgressChange(failure=AttemptFailure("nan-divergence", line, why, since=since))
 
     def learn_log_metrics(self, metrics: List[LoggedMetric]) -> bool:
         """Take in metrics from the log, unless the script's worker sends its own.

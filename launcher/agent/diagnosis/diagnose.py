@@ -302,6 +302,32 @@ _CHAIN = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
+# Exceptions by which a script says what an error means (`raise ValueError("no such optimizer") from error`), unless
+# the message quotes that error, or only says that something failed.
+_MEANING = re.compile(r"(?:[A-Za-z_][\w.]*\.)?\w*(?:Value|Key|Type|Assertion|Config\w*)Error: (.+)")
+_WRAPPING = re.compile(
+    r"\b(?:fail\w*|errors?|exceptions?|cannot|can.t|could not|couldn.t|unable|while)\b", re.IGNORECASE
+)
+
+
+def _superseded(lines: List[str]) -> Set[int]:
+    """Return the indices of the exceptions, with their tracebacks, in whose place a script raised one that says what they mean."""
+    found: Set[int] = set()
+    for chain, line in enumerate(lines):
+        if line != _CHAIN[1]:
+            continue
+        before = next((n for n in range(chain - 1, -1, -1) if lines[n] == _HEAD), chain)
+        place = next(_exceptions(lines[chain:]), None)
+        meaning = _MEANING.match(lines[chain + place]) if place is not None else None
+        causes = [_RAISED.match(one) for one in lines[before:chain]]
+        quoted = [cause.string[cause.end() :].strip() for cause in causes if cause]
+        if (
+            meaning
+            and not _WRAPPING.search(meaning[1])
+            and not any(one and one in meaning[1] for one in quoted)
+        ):
+            found.update(range(before, chain))
+    return found
 
 
 def _exceptions(lines: List[str]) -> Iterator[int]:
@@ -520,12 +546,13 @@ def _diagnose(read: LogLines, ended: ProcessEnd) -> Diagnosis:
 
 def _decide(lines: List[str], signs: _Signs, ended: ProcessEnd) -> Optional[_Hit]:
     """Return the sign of the first cause, with index -1 if the log holds no sign; None if nothing failed."""
-    causes, echoes = (
-        [hit for hit in hits if not _is_ignored(lines, hit.place)]
-        for hits in (signs.causes(), signs.echoes())
+    superseded = _superseded(lines)
+    causes, echoes, ends = (
+        [hit for hit in hits if hit.place not in superseded]
+        for hits in (signs.causes(), signs.echoes(), signs.ends())
     )
-    ends = signs.ends()
-    classified = {hit.place for hit in (*ends, *echoes) if hit.failure.name != "unknown"}
+    causes, echoes = ([hit for hit in hits if not _is_ignored(lines, hit.place)] for hits in (causes, echoes))
+    classified = {hit.place for hit in (*ends, *echoes) if hit.failure.name != "unknown"} | superseded
     strays = [hit for hit in _unlisted_exceptions(lines) if hit.place not in classified]
     causes = _without_notices(lines, causes, strays)
     last_good = max(

@@ -120,7 +120,7 @@ FAILURES = (
     FailureClass(
         "nan-divergence",
         "the loss or its gradients became non-finite and stayed so",
-        "resume from an earlier checkpoint with a safer precision; lower the learning rate, clip gradients, check the data",
+        "lower the learning rate, clip the gradients, and check the data of that step; resume from an earlier checkpoint with a safer precision",
         causes=(
             ("is nan", r"\bloss\b[^\n]{0,40} is nan\b(?!\s*(?:or|if|when)\b)"),
             (
@@ -487,7 +487,7 @@ FAILURES = (
     FailureClass(
         "disk-full",
         "a file system is full, or a quota is used up",
-        "free space (old checkpoints, caches, TMPDIR), then continue from the last complete checkpoint; the one being written is damaged",
+        "free space on the file system that the line names (old checkpoints, caches, TMPDIR), then continue from the last complete checkpoint; the one being written is damaged",
         causes=(
             ("no space left on device", r"^(?!.*inotify).*no space left on device"),
             "disk quota exceeded",
@@ -1067,7 +1067,11 @@ FAILURES = (
             "hydra_full_error=1 for a complete stack trace",
         ),
     ),
-    FailureClass("none", "the log shows no error that ended the command, at most warnings", "nothing to do"),
+    FailureClass(
+        "none",
+        "no error that ended the command was found in this log",
+        "nothing to do; if the command failed, its exit status or signal says more than this log",
+    ),
 )
 
 BY_NAME = {failure.name: failure for failure in FAILURES}

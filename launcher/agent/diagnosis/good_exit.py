@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import re
+import signal
 from typing import Collection, Dict, Iterable, List, NamedTuple, Optional
 
 from ..logs.log_file import AnyLog, LogFile, as_file
 from ..logs.log_names import is_evaluation
 from ..logs.log_scanner import LoggedMetric, LogScanner
-from ..logs.loss_watch import LastLoss
+from ..logs.loss_watch import Divergence, LastLoss
 from .diagnose import (
     END_UNKNOWN,
     PROVABLE,
@@ -26,6 +27,7 @@ from .diagnose import (
     read_lines,
 )
 from .failures import BY_NAME
+from .specific_causes import words_of_end
 
 END_LINES = 12
 """The most text lines, e.g. a summary, that may follow an error that ended the work. If more follow, work continued."""
@@ -191,7 +193,7 @@ def _lost(log: LogFile) -> LogReading:
 
     A certain divergence is found elsewhere, from the whole log.
     """
-    last, why = _losses(log)
+    last, _, why = _losses(log)
     if last is not None and why is not None:
         return LogReading(doubt=Doubt("not-learning", last.line, why), number=_number_of(log, last.line))
     if untrained := _NO_INPUT_GRADIENT.search(log.end(_MAX_BYTES)):
@@ -207,9 +209,10 @@ def _lost(log: LogFile) -> LogReading:
 
 
 class _Losses(NamedTuple):
-    """The last training loss of a log, and why its losses show that nothing was learnt; None if they do not."""
+    """The last training loss of a log, its divergence, and why its losses show that nothing was learnt; None if they do not."""
 
     last: Optional[LastLoss]
+    divergence: Optional[Divergence]
     why_unlearnt: Optional[str]
 
 
@@ -220,13 +223,13 @@ def _losses(log: LogFile) -> _Losses:
     losses = _values(found, ("loss", "train_loss"))
     rates = _values(found, ("learning_rate", "lr"))
     if _are_zero([*losses, *_values(found, ("grad_norm",))]):
-        return _Losses(scanner.last_loss, _ZERO_LOSS)
+        return _Losses(scanner.last_loss, scanner.divergence, _ZERO_LOSS)
     if _are_zero(rates):
-        return _Losses(scanner.last_loss, _ZERO_RATE)
+        return _Losses(scanner.last_loss, scanner.divergence, _ZERO_RATE)
     if len(losses) >= _MIN_FLAT and _MIN_FLAT_LOSS < max(losses) < min(losses) * (1 + _FLAT_WITHIN):
         size = "%.0f" % math.exp(losses[-1]) if losses[-1] < math.log(1e6) else "beyond any"
-        return _Losses(scanner.last_loss, _FLAT % (losses[-1], losses[-1], size))
-    return _Losses(scanner.last_loss, None)
+        return _Losses(scanner.last_loss, scanner.divergence, _FLAT % (losses[-1], losses[-1], size))
+    return _Losses(scanner.last_loss, scanner.divergence, None)
 
 
 def _are_zero(values: List[float]) -> bool:
@@ -255,13 +258,19 @@ def diagnose_log(log: AnyLog) -> Diagnosis:
     if reading.failure is not None:
         return reading.failure
     found = diagnose_lines(lines, END_UNKNOWN)
+    if found.line == "KeyboardInterrupt" and not any(map(_is_text, file.after(found.number or 0).lines())):
+        why, mend = words_of_end(None, signal.SIGINT)  # Python then ends by the signal
+        return Diagnosis("killed-by-signal", found.line, found.number, why, mend)
     if reading.doubt is not None:
         return found if found.number is not None else _as_diagnosis(reading.doubt, reading.number)
-    lost = _losses(file).last
+    lost, divergence, _ = _losses(file)
     if lost is not None and not lost.is_finite:
         row = BY_NAME["nan-divergence"]
         by_value = Diagnosis(row.name, lost.line, _number_of(file, lost.line), row.why, row.mend)
-        return found if found.name == row.name else by_value
+        found = found if found.name == row.name else by_value
+        if divergence is not None and _is_judged_by_value(found):
+            return found._replace(why=divergence.why)
+        return found
     if found.name == "unknown" or (found.number is not None and _is_overcome(found, file, found.number)):
         none = BY_NAME["none"]
         return Diagnosis(none.name, None, None, none.why, none.mend)

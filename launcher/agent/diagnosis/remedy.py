@@ -293,7 +293,7 @@ TABLE = {
     "disk-full": Edit(
         _fewer_checkpoints,
         most=1,
-        at_last="the disk of the checkpoints is not full: free space on the file system that the line names",
+        at_last="free space on the file system that the line names; the disk of the checkpoints is not full",
     ),
     "checkpoint-corrupt": Edit(_earlier_checkpoint, knob="resume", most=2),
     "no-gpu-in-container": Edit(_new_container, most=1),

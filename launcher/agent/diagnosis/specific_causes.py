@@ -62,6 +62,12 @@ SPECIFIC_CAUSES = (
         "give it with the command, after --   launch -- python train.py --NAME VALUE",
     ),
     _specific_cause(
+        ("host-oom-killed",),
+        r"^(?:numpy\.\S+\.)?_?(?:Array)?MemoryError\b|Cannot allocate memory|DefaultCPUAllocator",
+        "the script asked for more memory than the host or the container gives it",
+        "use smaller pieces of the data, fewer loader workers or more memory",
+    ),
+    _specific_cause(
         ("needs-terminal",),
         r"api_key not configured \(no-tty\)",
         "wandb asks for an API key, and a launched script has no terminal",

@@ -24,6 +24,11 @@ class Divergence(NamedTuple):
     line: str
     since: int
 
+    @property
+    def why(self) -> str:
+        """The cause, in words."""
+        return "the loss was not finite in two lines of the log in a row"
+
 
 class LastLoss(NamedTuple):
     """The last training loss of a log: its name, its value, its step if the log gives one, and its line.

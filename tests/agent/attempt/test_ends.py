@@ -183,3 +183,9 @@ def test_a_completed_training_without_one_right_answer_is_in_doubt():
     state, reason, evidence = judge(outcome, None, doubt, outcome.wish, STEPS)
     assert (state, reason) == ("succeeded", "completed")
     assert evidence["doubt"]["why"] == "eval_accuracy 0.00: at the end, no answer was right"
+
+
+def test_a_log_without_an_error_does_not_promise_a_good_end():
+    """`launch diagnose FILE` knows no exit status."""
+    found = diagnose_log(b"step 1 loss 0.4\n")
+    assert (found.name, "exit status" in found.mend) == ("none", True)

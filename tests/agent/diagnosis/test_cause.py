@@ -2,7 +2,10 @@
 
 import pytest
 
+from launcher.agent.attempt.progress import AttemptProgress
 from launcher.agent.diagnosis.cause import crash, with_own_packages
+from launcher.agent.diagnosis.good_exit import diagnose_log
+from launcher.agent.logs.log_scanner import LogScanner
 from launcher.agent.system import oom
 
 FRAME = b'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n    main()\n'
@@ -50,6 +53,52 @@ def test_status_signal_and_the_kernel_s_word_count_beside_the_log(log, code, num
     found = crash(log, code, number, oom_kills)
     assert (found.name, found.reason) == (name, reason)
     assert found.why
+
+
+@pytest.mark.parametrize(
+    ("log", "code", "number"),
+    [
+        (FRAME + b"KeyboardInterrupt\n", None, 2),
+        (FRAME + b"OSError: [Errno 28] No space left on device: 'out/x.pt'\n", 1, None),
+        (FRAME + b"MemoryError\n", 1, None),
+    ],
+    ids=["interrupt", "disk", "memory"],
+)
+def test_a_log_is_diagnosed_as_its_run(log, code, number):
+    """In the same words: `launch diagnose FILE` has no other evidence here."""
+    of_run, of_log = crash(log, code, number, 0), diagnose_log(log)
+    assert (of_log.name, of_log.line, of_log.why) == (of_run.reason or of_run.name, of_run.line, of_run.why)
+
+
+def test_a_loss_that_diverged_has_one_cause_in_its_log_and_its_run():
+    """The agent ends the run at the second such line."""
+    log = "".join(f"step {step} loss {0.5 if step < 4 else 'nan'}\n" for step in range(8)).encode()
+    scanner = LogScanner()
+    scanner.feed(log)
+    change = AttemptProgress().learn_divergence(scanner.divergence)
+    found = diagnose_log(log)
+    assert (found.name, found.line, found.why) == change.failure[:3]
+
+
+CHAIN = b"\nThe above exception was the direct cause of the following exception:\n\n"
+
+
+@pytest.mark.parametrize(
+    ("last", "name"),
+    [
+        (b"ValueError: bad config: lr must be > 0", "user-code-error"),
+        (b"app.ConfigError: 4 GB of rows do not fit", "user-code-error"),
+        (b"ValueError: training failed", "host-oom-killed"),
+        (b"ValueError: rows: x of rows", "host-oom-killed"),
+        (b"RuntimeError: the step ended", "host-oom-killed"),
+    ],
+)
+def test_an_exception_that_says_what_another_means_decides(last, name):
+    """One that quotes it, or only says that something failed, does not."""
+    log = FRAME + b"MemoryError: x of rows\n" + CHAIN + FRAME + last + b"\n"
+    found = crash(log, 1, None, 0)
+    assert found.name == name
+    assert "kernel" not in found.why
 
 
 def test_what_the_kernel_counts_is_read_where_it_counts():

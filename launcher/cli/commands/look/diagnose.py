@@ -88,5 +88,5 @@ def _of_run(word: str, host: str | None) -> Diagnosis:
         raise UnknownNameError(f"no file '{word}', and {error}") if host is None else error from None
     none = BY_NAME["none"]
     return diagnosis_of(local_copy) or Diagnosis(
-        none.name, None, None, f"no attempt of {local_copy.run} has failed", none.mend
+        none.name, None, None, f"no attempt of {local_copy.run} has failed", "nothing to do"
     )
