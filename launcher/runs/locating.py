@@ -163,13 +163,20 @@ def _places(runs: Sequence[str]) -> dict[str, tuple[int, float, str]]:
 
 
 def _named(word: str, runs: list[str]) -> str:
-    """Return the run among some that a word names. If it names several, the error lists them in order."""
+    """Return the run among some that a word names; for a chain of resumes with one name, the last of the chain.
+
+    If it names several, the error lists them in order.
+    """
     try:
         return find(word, runs)
     except SeveralRunsError as error:  # read the records of these runs only
         found = sorted(
             map(own_copy, error.runs), key=lambda local_copy: local_copy.place_in_order(), reverse=True
         )
+        parents = {parent.run for local_copy in found if (parent := local_copy.record.parent()) is not None}
+        ends = [local_copy.run for local_copy in found if local_copy.run not in parents]
+        if len(ends) == 1:
+            return ends[0]
         raise SeveralRunsError(word, [local_copy.run for local_copy in found]) from None
 
 

@@ -94,6 +94,22 @@ def test_of_several_runs_of_a_name_the_latest_launched_comes_first(tmp_path, mon
         locate("nocp", None)
 
 
+def test_a_name_of_a_chain_of_resumes_means_its_last_run(tmp_path, monkeypatch):
+    """Another run of that name makes it ambiguous again."""
+    monkeypatch.setenv("LAUNCH_RUNS", str(tmp_path))
+    runs = ("261125-chain-zzzzzz", "261125-chain-bbbbbb", "261125-chain-mmmmmm")
+    for launched, (run, parent) in enumerate(zip(runs, ("261124-other-aaaaaa", *runs), strict=False), 1):
+        local_copy = LocalCopy(run, tmp_path)
+        local_copy.bind_seen(Host(name="lab"), "", float(launched))
+        start = {"kind": "attempt", "parent": {"run": parent, "checkpoint": "x", "step": 1}}
+        (local_copy.folder / "0001").mkdir()
+        (local_copy.folder / "0001" / "attempt.json").write_text(dump(start))
+    assert locate("chain", None)[1].run == runs[-1]
+    LocalCopy("261125-chain-cccccc", tmp_path).bind_seen(Host(name="lab"), "", 4.0)
+    with pytest.raises(SeveralRunsError, match="4 runs: cccccc, mmmmmm, "):
+        locate("chain", None)
+
+
 def test_of_several_runs_of_a_name_on_a_host_the_latest_comes_first():
     """By the time that the host says; a run without one is the oldest."""
     runs = [("261125-nocp-zzzzzz", 1.0), ("261125-nocp-aaaaaa", 2.0), ("261125-nocp-mmmmmm", None)]
