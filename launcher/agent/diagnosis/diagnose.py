@@ -313,20 +313,15 @@ _WRAPPING = re.compile(
 def _superseded(lines: List[str]) -> Set[int]:
     """Return the indices of the exceptions, with their tracebacks, in whose place a script raised one that says what they mean."""
     found: Set[int] = set()
-    for chain, line in enumerate(lines):
-        if line != _CHAIN[1]:
-            continue
-        before = next((n for n in range(chain - 1, -1, -1) if lines[n] == _HEAD), chain)
-        place = next(_exceptions(lines[chain:]), None)
-        meaning = _MEANING.match(lines[chain + place]) if place is not None else None
-        causes = [_RAISED.match(one) for one in lines[before:chain]]
-        quoted = [cause.string[cause.end() :].strip() for cause in causes if cause]
-        if (
-            meaning
-            and not _WRAPPING.search(meaning[1])
-            and not any(one and one in meaning[1] for one in quoted)
-        ):
-            found.update(range(before, chain))
+    raised = [-1, *_exceptions(lines)]
+    for number, place in enumerate(raised[1:-1], 1):
+        before, later = raised[number - 1], raised[number + 1]
+        between, meaning = lines[place:later], _MEANING.match(lines[later])
+        quoted = lines[place].partition(": ")[2]
+        is_wrapper = meaning is None or _WRAPPING.search(meaning[1]) or (quoted and quoted in meaning[1])
+        if _CHAIN[1] in between and not is_wrapper:
+            first = max((n for n in range(before + 1, place) if lines[n] == _HEAD), default=place)
+            found.update(range(first, place + between.index(_CHAIN[1])))
     return found
 
 

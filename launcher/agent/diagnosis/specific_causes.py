@@ -63,7 +63,7 @@ SPECIFIC_CAUSES = (
     ),
     _specific_cause(
         ("host-oom-killed",),
-        r"^(?:numpy\.\S+\.)?_?(?:Array)?MemoryError\b|Cannot allocate memory|DefaultCPUAllocator",
+        r"^(?:numpy\.\S+\.)?_?(?:Array)?MemoryError\b",
         "the script asked for more memory than the host or the container gives it",
         "use smaller pieces of the data, fewer loader workers or more memory",
     ),

@@ -38,6 +38,9 @@ class TurnedAwayError(ConnectionError):
 class OrderedTransport(paramiko.Transport):
     """paramiko's transport with the algorithms of a hop's configuration."""
 
+    _preferred_kex: tuple[str, ...]
+    _preferred_macs: tuple[str, ...]
+
     def __init__(
         self,
         algorithms: tuple[str, ...],
