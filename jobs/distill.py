@@ -41,12 +41,13 @@ import launcher_worker as worker
 import torch
 from accelerate import Accelerator
 from card import own_name, training_facts, write_card
+from peft import get_peft_model
 from rows import check_calls, train_and_held
 from settings import Distill, read_settings
 from shared import (
     IGNORED,
     Row,
-    add_adapter,
+    adapter_of,
     collate,
     encode,
     expect_one_example_a_row,
@@ -350,7 +351,9 @@ def main() -> None:
     )
     student = AutoModelForCausalLM.from_pretrained(student_path, **worker.model_arguments())
     if trains_adapter:
-        student = add_adapter(student, settings.lora_rank, settings.lora_alpha, settings.lora_dropout)
+        student = get_peft_model(
+            student, adapter_of(settings.lora_rank, settings.lora_alpha, settings.lora_dropout)
+        )
     student = worker.prepare(student)
     teacher = load_teacher(teacher_path, settings.teacher_dtype)
     batch = plan.split.global_batch

@@ -1,4 +1,4 @@
-"""The model of a fine-tune: its adapter, the files that come home, and the merge."""
+"""The model of a fine-tune: the files that come home, and the merge."""
 
 import json
 import shutil
@@ -6,22 +6,8 @@ from pathlib import Path
 
 import torch
 from card import own_name
-from peft import LoraConfig, PeftModel
+from peft import PeftModel
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
-
-
-def adapter_of(rank: int, alpha: int, dropout: float, targets: str, dora: bool, rslora: bool) -> LoraConfig:
-    """Return the adapter: `targets` is "all-linear", or names of modules separated by commas."""
-    names = [name.strip() for name in targets.split(",")]
-    return LoraConfig(
-        task_type="CAUSAL_LM",
-        target_modules=names[0] if names == ["all-linear"] else names,
-        r=rank,
-        lora_alpha=alpha,
-        lora_dropout=dropout,
-        use_dora=dora,
-        use_rslora=rslora,
-    )
 
 
 def save(
@@ -29,10 +15,16 @@ def save(
     tokenizer: PreTrainedTokenizerBase,
     folder: Path,
     base: str,
+    is_main: bool,
 ) -> None:
-    """Write an adapter or a model with its tokenizer."""
+    """Write an adapter or a model with its tokenizer; the main rank writes.
+
+    Each rank must call this: a divided model is gathered.
+    """
     is_adapter = isinstance(model, PeftModel)
-    model.save_pretrained(folder)
+    model.save_pretrained(folder, is_main_process=is_main)
+    if not is_main:
+        return
     if is_adapter:
         written = folder / "adapter_config.json"
         config = json.loads(written.read_text(encoding="utf-8"))

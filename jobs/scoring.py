@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,31 +31,37 @@ def read_answer(text: str) -> str | None:
     return found[0].strip() if well_formed else None
 
 
-def mine(trainer: SFTTrainer, values: list[Any]) -> list[Any]:
-    """Return this rank's part of a list."""
-    return values[trainer.args.process_index :: trainer.args.world_size]
+def batches(trainer: SFTTrainer, values: list[Any]) -> Iterator[tuple[list[Any], bool]]:
+    """Yield this rank's part of a list in batches, each with whether it counts.
+
+    There are as many on every rank, for a divided model computes on all of them at once: where a rank has no more, it
+    gets a value that does not count.
+    """
+    world, batch = trainer.args.world_size, trainer.args.per_device_train_batch_size
+    part = values[trainer.args.process_index :: world]
+    for start in range(0, -(-len(values) // world), batch):
+        yield part[start : start + batch] or values[:1], start < len(part)
+        worker.progress("evaluation", min(start + batch, len(part)), len(part))
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def loss_of(trainer: SFTTrainer, encoded: list[Row]) -> float:
     """Return the loss a trained token over rows of tokens: the same for any batch and any number of ranks."""
-    device, batch = trainer.args.device, trainer.args.per_device_train_batch_size
+    device = trainer.args.device
     total = torch.zeros(2, dtype=torch.float64, device="cpu")
-    part = sorted(mine(trainer, encoded), key=lambda row: len(row["input_ids"]))
-    for start in range(0, len(part), batch):
-        inputs = trainer.data_collator(part[start : start + batch])
+    for rows, counts in batches(trainer, sorted(encoded, key=lambda row: len(row["input_ids"]))):
+        inputs = trainer.data_collator(rows)
         inputs = {
             name: tensor.to(device) if hasattr(tensor, "to") else tensor for name, tensor in inputs.items()
         }
         with trainer.compute_loss_context_manager():
             outputs = trainer.model(**inputs, fused_lm_head=True)
-        total += torch.stack([-outputs.log_probs.sum(), outputs.label_mask.sum()]).double().cpu()
-        worker.progress("evaluation", start + batch, len(part))
+        total += counts * torch.stack([-outputs.log_probs.sum(), outputs.label_mask.sum()]).double().cpu()
     loss, tokens = trainer.accelerator.reduce(total.float().to(device), "sum").tolist()
     return loss / tokens
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def generated(trainer: SFTTrainer, questions: list[object], max_new_tokens: int) -> list[str]:
     """Answer questions greedily: texts, or the turns of a chat. One batch, padded on the left."""
     tokenizer: PreTrainedTokenizerBase = trainer.processing_class
@@ -99,12 +106,9 @@ def _judged(
     trainer: SFTTrainer, asked: list[tuple[object, str]], how: str, max_new_tokens: int
 ) -> dict[str, float]:
     samples: list[dict[str, object]] = []
-    part, batch = mine(trainer, asked), trainer.args.per_device_train_batch_size
-    for start in range(0, len(part), batch):
-        pairs = part[start : start + batch]
-        for (question, expected), text in zip(
-            pairs, generated(trainer, [question for question, _ in pairs], max_new_tokens), strict=True
-        ):
+    for pairs, counts in batches(trainer, asked):
+        texts = generated(trainer, [question for question, _ in pairs], max_new_tokens)
+        for (question, expected), text in zip(pairs, texts, strict=True) if counts else ():
             answer = read_answer(text) if how == "tags" else text.strip()
             wanted = (read_answer(expected) or expected) if how == "tags" else expected
             samples.append({

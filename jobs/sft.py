@@ -17,15 +17,18 @@ import itertools
 import json
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import datasets
 import launcher_worker as worker
+import torch
 from card import training_facts, write_card
-from models import adapter_of, merge, save, take_weights
+from models import merge, save, take_weights
 from rows import IGNORED, Row, check_calls, fitted, for_model, form_of, lengths_of, train_and_held
 from scoring import Held, scores
 from settings import Sft, read_settings
-from shared import StepSampler, quieten, refusing
+from sharding import ShardedTrainer, loading
+from shared import StepSampler, adapter_of, expect_one_example_a_row, quieten, refusing
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -33,7 +36,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     PrinterCallback,
 )
-from trl import SFTConfig, SFTTrainer
+from trl import SFTConfig
 
 # ---- data
 
@@ -54,7 +57,7 @@ def show_first(tokenizer: PreTrainedTokenizerBase, row: Row) -> None:
 # ---- the job
 
 
-class Finetune(SFTTrainer):
+class Finetune(ShardedTrainer):
     """TRL's trainer, with the rows of each step drawn by a sampler, and an evaluation of its own."""
 
     sampler: StepSampler
@@ -65,12 +68,34 @@ class Finetune(SFTTrainer):
     def _get_train_sampler(self, dataset: object = None) -> StepSampler:  # Trainer passes it
         return self.sampler
 
+    def compute_loss(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+    ) -> Any:
+        """Return TRL's loss, without its metrics, for which the host waits for the card after each micro-batch.
+
+        No mask either: padding stands on the right, where no token of an example attends to it. Without a mask,
+        attention has its fastest kernel.
+        """
+        if self.aux_loss_enabled:  # a mixture of experts has another term, which reads the mask
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        inputs.pop("attention_mask", None)
+        outputs = model(**inputs, fused_lm_head=True)
+        tokens = torch.as_tensor(num_items_in_batch).clamp(
+            min=1
+        )  # of the step, on all ranks, which DDP averages
+        return -outputs.log_probs.sum() / tokens * self.accelerator.num_processes
+
     def evaluate(self, *_args: object, **_more: object) -> dict[str, float]:
         """Report the scores on the held-out rows, once a step."""
         chosen = self.settings
         if self.scored[0] == self.state.global_step:
             return self.scored[1]
         found = scores(self, self.held, chosen.generate, chosen.eval_limit, chosen.max_new_tokens)
+        self.reshard()
         if self.is_world_process_zero():
             worker.log(self.state.global_step, **found)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
@@ -149,7 +174,15 @@ def main() -> None:
     arguments.assistant_only_loss = form == "messages" and settings.loss_on != "all"
 
     # model
-    model = AutoModelForCausalLM.from_pretrained(model_path, **worker.model_arguments())
+    checkpoint = worker.resume_from()
+    if plan.sharding:
+        model_arguments, loaded = (
+            worker.model_arguments(**loading(plan.split.ranks)),
+            checkpoint or model_path,
+        )
+    else:
+        model_arguments, loaded = worker.model_arguments(), model_path
+    model = AutoModelForCausalLM.from_pretrained(loaded, **model_arguments)
     adapter = adapter_of(
         settings.lora_rank, settings.lora_alpha, settings.lora_dropout, settings.lora_targets, settings.dora, settings.rslora
     )  # fmt: skip
@@ -185,9 +218,10 @@ def main() -> None:
     eval_rows = eval_rows if held else []  # nothing of them can be learnt
     trainer.held = Held(eval_rows, held)
     trainer.settings = settings
+    if not settings.packing:
+        expect_one_example_a_row()
 
     # training
-    checkpoint = worker.resume_from()
     if eval_rows and checkpoint is None:
         trainer.evaluate()
     trainer.train(resume_from_checkpoint=checkpoint)
@@ -196,13 +230,13 @@ def main() -> None:
 
     # evaluation and saving
     found = trainer.evaluate() if eval_rows else {}
-    if not is_main:
-        return
     artifacts = Path(plan.artifacts)
     folder = artifacts / ("adapter" if plan.trains_adapter else "model")
     step = trainer.state.global_step
     losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
-    save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder, model_path)
+    save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder, model_path, is_main)
+    if not is_main:
+        return
     if settings.patience:
         best = worker.best()
         if best is not None and best.eval_loss < found["eval_loss"]:

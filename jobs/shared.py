@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig
 from rows import IGNORED, for_model, question_of
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, masking_utils
+from transformers import PreTrainedTokenizerBase, masking_utils
 from transformers.utils import logging
 
 Row = dict[str, list[int]]  # an example's `input_ids` and `labels`
@@ -34,12 +34,25 @@ def refusing() -> Iterator[None]:
         raise
 
 
-def add_adapter(model: PreTrainedModel, rank: int, alpha: int, dropout: float) -> torch.nn.Module:
-    """Freeze a model and add a LoRA to all its linear layers but the head."""
-    lora = LoraConfig(
-        task_type="CAUSAL_LM", target_modules="all-linear", r=rank, lora_alpha=alpha, lora_dropout=dropout
+def adapter_of(
+    rank: int,
+    alpha: int,
+    dropout: float,
+    targets: str = "all-linear",
+    dora: bool = False,
+    rslora: bool = False,
+) -> LoraConfig:
+    """Return the adapter: `targets` is "all-linear", all linear layers but the head, or names of modules separated by commas."""
+    names = [name.strip() for name in targets.split(",")]
+    return LoraConfig(
+        task_type="CAUSAL_LM",
+        target_modules=names[0] if names == ["all-linear"] else names,
+        r=rank,
+        lora_alpha=alpha,
+        lora_dropout=dropout,
+        use_dora=dora,
+        use_rslora=rslora,
     )
-    return get_peft_model(model, lora)
 
 
 # ---- data

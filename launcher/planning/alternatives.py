@@ -109,6 +109,7 @@ def _fits(plan: Plan, *changes: Change) -> bool:
         attention=first.attention,
         compile=first.compile,
         checkpointing=plan.checkpointing,  # already on, as nothing fits; off if impossible or set to false
+        sharding=plan.sharding,  # likewise
         settings=dict(plan.settings),
     )
     card = plan.profile

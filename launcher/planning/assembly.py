@@ -16,7 +16,7 @@ from launcher.planning.software.wheel_choice import UNKNOWN, HostSoftware
 from launcher.planning.verification_plan import workload_digest
 from launcher.values.facts import PrecisionEvidence
 from launcher.values.host import Host
-from launcher.values.job import OF_ONE_KIND, BatchSize, Job
+from launcher.values.job import OF_ONE_KIND, BatchSize, Job, trains_adapter
 from launcher.values.model import Model
 from launcher.values.plan import UNREAD, Commit, Plan, ScriptUse, Source
 from launcher.values.precision import Platform, PrecisionRequest
@@ -102,6 +102,7 @@ def plan(
         ladder=rungs,
         split=batch,
         checkpointing=inputs.workload.is_checkpointed,
+        sharding=inputs.workload.is_sharded,
         nodes=nodes(batch, count),
         allocation=allocation(profile, is_rehearsed=rehearsed_on is not None, resources=resources),
         slurm=resources.submission,
@@ -173,7 +174,8 @@ def ladder_inputs(
 ) -> LadderInputs:
     """Return the ladder's inputs for a job on a card, with activation checkpointing if no precision fits without it.
 
-    If no precision fits even then, the inputs allow bf16 weights: without checkpointing, or with it if needed.
+    If no precision fits even then, a full fine-tune is divided among the cards, if the job's script can do that.
+    If that does not fit either, the inputs allow bf16 weights: without checkpointing, or with it if needed.
 
     `torch` is the version that the run gets, `None` if unknown. `teacher` is the teacher model of a
     distillation, `asked` the requested precision, `count` the number of nodes. For a script that does not
@@ -182,7 +184,7 @@ def ladder_inputs(
     about = (profile, job, _source_or_none(job.model), torch)
     ranks = processes(profile, script.ranks, count)
 
-    def inputs(is_checkpointed: bool) -> LadderInputs:
+    def inputs(is_checkpointed: bool, is_sharded: bool) -> LadderInputs:
         has_teacher = job.teacher is not None
         workload = read_workload(
             job.settings,
@@ -191,6 +193,7 @@ def ladder_inputs(
             has_teacher=has_teacher,
             is_checkpointed=is_checkpointed,
             ranks=ranks,
+            is_sharded=is_sharded,
         )
         digest = workload_digest(job, ranks, model, workload, _data(job))
         return LadderInputs(
@@ -210,9 +213,11 @@ def ladder_inputs(
         wanted = wanted is True
     elif job.checkpointing != "auto":
         wanted = job.checkpointing
+    can_shard = job.sharding and ranks > 1 and not trains_adapter(job.method)
+    ways = ((False, False), *([(True, False)] if can_shard else []), (False, True))
     cases = [
-        inputs(is_checkpointed)._replace(takes_bf16_weights=takes_bf16_weights)
-        for takes_bf16_weights in (False, True)
+        inputs(is_checkpointed, is_sharded)._replace(takes_bf16_weights=takes_bf16_weights)
+        for is_sharded, takes_bf16_weights in ways
         for is_checkpointed in ((False, True) if wanted is None else (wanted,))
     ]
     return next((case for case in cases if has_fitting(case, asked)), cases[-1])

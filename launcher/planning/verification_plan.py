@@ -62,7 +62,7 @@ def workload_digest(
         "workload": {
             name: teacher and teacher.model_dump(mode="json") if name == "teacher" else value
             for name, value in workload._asdict().items()
-            if name != "ranks"
+            if name != "ranks" and (name != "is_sharded" or value)
         },
         "model": model and model.model_dump(mode="json"),
         "teacher": job.teacher,

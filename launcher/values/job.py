@@ -175,6 +175,10 @@ class Job(StrictModel):
     """`torch.compile`; refused where the card cannot run it."""
     checkpointing: bool | Literal["auto"] = "auto"
     """Activation checkpointing, which saves memory. `auto`: only if nothing fits without it."""
+    sharding: bool = False
+    """The script can divide a model among its cards (`worker.knobs().sharding`). The plan asks for it in a
+    full fine-tune that otherwise does not fit.
+    """
     steps: Count | None = None
     """The number of optimizer steps."""
     seed: int = 0

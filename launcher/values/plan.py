@@ -77,6 +77,8 @@ class Allocation(StrictModel):
 
 Checkpointing = Annotated[bool, Field(exclude_if=lambda value: not value)]
 """Whether the backward pass computes activations again. If not, the plan leaves the key out."""
+Sharding = Annotated[bool, Field(exclude_if=lambda value: not value)]
+"""Whether the model is divided among the ranks. If not, the plan leaves the key out."""
 
 
 class CardPlan(StrictModel):
@@ -86,6 +88,7 @@ class CardPlan(StrictModel):
     ladder: Annotated[tuple[Precision, ...], Field(min_length=1)]
     split: Split
     checkpointing: Checkpointing = False
+    sharding: Sharding = False
     nodes: Annotated[tuple[Node, ...], Field(min_length=1)]
     allocation: Allocation
 
@@ -248,6 +251,7 @@ class Plan(StrictModel):
     ladder: Annotated[tuple[Precision, ...], Field(min_length=1)]
     split: Split
     checkpointing: Checkpointing = False
+    sharding: Sharding = False
     nodes: Annotated[tuple[Node, ...], Field(min_length=1)]
     allocation: Allocation
     session: Session | None = None

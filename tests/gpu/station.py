@@ -27,7 +27,7 @@ from launcher.values.plan import Plan
 
 SCRIPTS = Path(__file__).with_name("scripts")
 PROGRAMS = (
-    "sft.py", "distill.py", "rows.py", "settings.py", "card.py", "models.py", "scoring.py", "shared.py", "demo.py",
+    "sft.py", "distill.py", "rows.py", "settings.py", "card.py", "models.py", "scoring.py", "shared.py", "sharding.py", "demo.py",
 )  # fmt: skip
 LONGEST_S = 400.0
 LIVE = ("preparing", "starting", "running", "resuming", "stopping", "waiting")

@@ -1,10 +1,14 @@
 """Projects with `sft` and `distill` as their own jobs, on models and data so small that a training takes seconds."""
 
+import os
 import shutil
 
 import pytest
 from testbed.client import REPOSITORY
-from testbed.job_programs import save_model, write_rows
+from testbed.job_programs import ROOT, WORKER, save_model, write_rows
+from testbed.warm_python import WarmPython
+
+LIBRARIES = "import datasets, peft, torch, trl; from transformers import LlamaForCausalLM, Trainer; from trl import SFTTrainer"
 
 SFT = """
 name = "sft"
@@ -30,6 +34,16 @@ lora_dropout = 0.0
 """
 
 
+@pytest.fixture(scope="session")
+def python():
+    """A Python that has imported the libraries of the jobs."""
+    path = os.pathsep.join(map(str, (WORKER, ROOT / "jobs")))
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCH_")}
+    started = WarmPython({**kept, "PYTHONPATH": path}, LIBRARIES)
+    yield started
+    started.end()
+
+
 @pytest.fixture
 def sft_project(client):
     """A client whose project holds `sft`, its job file, a random model too small to learn much, and data."""
@@ -41,6 +55,7 @@ def sft_project(client):
         "card.py",
         "settings.py",
         "shared.py",
+        "sharding.py",
         "demo.py",
     ):
         shutil.copy(REPOSITORY / "jobs" / name, client.project)

@@ -2,52 +2,32 @@
 
 import importlib.util
 import json
-import os
+import random
+import shutil
 import signal
+from pathlib import Path
 
 import pytest
-from testbed.job_programs import ROOT, WORKER, load, save_model
-from testbed.warm_python import WarmPython
+from testbed.job_programs import begins, figures, load, noted, run_job, save_model
 
 if importlib.util.find_spec("trl") is None:
     pytest.skip("the training libraries are not installed", allow_module_level=True)
 pytestmark = pytest.mark.training
 
-STEPS = 12
+STEPS, EVERY = 12, 3
+SPLIT = {"global_batch": 8, "ranks": 1, "micro_batch": 4, "accumulation": 2}
+NOTED = Path(__file__).with_name("noted.py")
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'assistant' %}a {% generation %}{{ m.content }}<eos>{% endgeneration %}"
     "{% else %}{{ m.role[0] }} {{ m.content }}\n{% endif %}{% endfor %}{% if add_generation_prompt %}a {% endif %}"
 )
-NOTED = """
-import json, os, runpy, signal
-import launcher_worker as worker
-
-log, due = worker.log, worker.due
-
-def noted(step, **figures):
-    with open("figures", "a") as file:
-        file.write(json.dumps([step, figures]) + "\\n")
-    log(step, **figures)
-
-from launcher_worker import trainer
-trainer.log = worker.log = noted
-tick = trainer.process_guard.tick
-
-def killed_once(step):
-    if step == 7 and os.path.exists("kill"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return tick(step)
-
-trainer.process_guard.tick = killed_once
-runpy.run_module("sft", run_name="__main__", alter_sys=True)
-"""
 BESIDE = """
 import json, sys, torch
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, set_seed
 from trl import SFTConfig, SFTTrainer
 
-model, rows, arguments = json.loads(sys.argv[1])
+model, rows, arguments = json.load(open("given.json"))
 class InOrder(SFTTrainer):
     def _get_train_sampler(self, dataset=None):
         return torch.utils.data.SequentialSampler(self.train_dataset)
@@ -61,7 +41,7 @@ trainer = InOrder(
 )
 trainer.remove_callback(PrinterCallback)
 trainer.train()
-print(json.dumps([line["loss"] for line in trainer.state.log_history if "loss" in line]))
+print(json.dumps([line for line in trainer.state.log_history if "loss" in line]))
 """
 SETTINGS = {
     "logging_steps": 1,
@@ -70,18 +50,6 @@ SETTINGS = {
     "scheduler": "constant",
     "warmup_steps": 0,
 }
-
-
-@pytest.fixture(scope="module")
-def python():
-    """A Python that has imported the libraries of the job."""
-    path = os.pathsep.join(map(str, (WORKER, ROOT / "jobs")))
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCH_")}
-    started = WarmPython(
-        {**kept, "PYTHONPATH": path}, "import datasets, peft, torch, trl; from trl import SFTTrainer"
-    )
-    yield started
-    started.end()
 
 
 def chats(count):
@@ -101,43 +69,57 @@ def pairs(count):
     ]
 
 
-def sft(python, folder, rows, *, ends_with=0, method="full", settings=(), is_told=False, **more):
+def sft(
+    python,
+    folder,
+    rows,
+    *,
+    ends_with=0,
+    method="full",
+    settings=(),
+    is_told=False,
+    split=SPLIT,
+    layers=1,
+    **more,
+):
     """Train by sft.py in a folder; return what it printed, with its errors if it `is_told` of one."""
     from transformers import AutoTokenizer
 
     if not (folder / "base").exists():
-        save_model(folder / "base", seed=0)
+        save_model(folder / "base", seed=0, layers=layers)
         tokenizer = AutoTokenizer.from_pretrained(folder / "base")
         tokenizer.chat_template = TEMPLATE if "messages" in rows[0] else None
         tokenizer.save_pretrained(folder / "base")
-        (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        (folder / "train.py").write_text(NOTED)
-    names = ("artifacts", "checkpoints", "cache")
-    attempt = {
-        "run": "trl", "attempt": 1, "seed": 0, "method": method, "model": str(folder / "base"), "steps": STEPS,
-        "data": {"train": str(folder / "train.jsonl")}, "save_every_steps": 5, "loader_workers": 0,
-        "settings": {**SETTINGS, **dict(settings)}, "folders": {name: str(folder / name) for name in names},
-        "split": {"global_batch": 8, "ranks": 1, "micro_batch": 4, "accumulation": 2},
-        "precision": {
-            "mode": "fp32", "device": "cpu", "base_dtype": "float32", "trainable_dtype": "float32", "autocast_dtype": None,
-            "scaler": False, "tf32": False, "adam_eps": 1e-8, "why": "a test",
-        },
-        **more,
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shutil.copy(NOTED, folder)
+    values = {
+        "method": method, "data": {"train": str(folder / "train.jsonl")}, "settings": {**SETTINGS, **dict(settings)},
+        "split": split, "steps": STEPS, "save_every_steps": EVERY, **more,
     }  # fmt: skip
-    for name in names:
-        (folder / name).mkdir(exist_ok=True)
-    (folder / "attempt.json").write_text(json.dumps(attempt))
-    done = python.run("train.py", folder=folder, variables={"LAUNCH_ATTEMPT": str(folder)})
-    assert done.returncode == ends_with, done.stdout + done.stderr
+    words = (NOTED.name, "sft", str(split["ranks"]))
+    done = run_job(python, folder, *words, ends_with=ends_with, **values)
     return done.stdout + done.stderr * is_told
 
 
 def losses(folder):
     """The loss of each step; a later one counts."""
-    lines = map(json.loads, (folder / "figures").read_text().splitlines())
-    return {step: figures["loss"] for step, figures in lines if "loss" in figures}
+    return {step: loss for (step, _), loss in figures(folder, "loss").items()}
 
 
+def newest(folder):
+    """The checkpoint from which a run would resume."""
+    manifests = (folder / "checkpoints").glob("[!.]*/manifest.json")
+    found = [(json.loads(path.read_text())["step"], str(path.parent)) for path in manifests]
+    return dict(zip(("step", "path"), max(found), strict=True))
+
+
+def weights(folder):
+    """The file of the weights that a run has trained."""
+    (found,) = (folder / "artifacts").glob("*/*.safetensors")
+    return found.read_bytes()
+
+
+@pytest.mark.parametrize("steps", [12, pytest.param(100, marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("rows", "packing"),
     [
@@ -146,27 +128,36 @@ def losses(folder):
         pytest.param(chats, True, id="packing"),
     ],
 )
-def test_the_losses_are_those_of_trl_itself(python, tmp_path, rows, packing):
-    """The same rows in the same order: unrounded losses within a millionth, and the same tokens."""
+def test_the_losses_are_those_of_trl_itself(python, tmp_path, rows, packing, steps):
+    """The same rows in the same order: unrounded losses within a millionth, and as many tokens seen."""
     shared, made = load("shared"), rows(30)
-    sft(python, tmp_path, made, settings={"packing": packing, "max_length": 10_000})
+    sft(
+        python,
+        tmp_path,
+        made,
+        settings={"packing": packing, "max_length": 10_000, "learning_rate": 1e-3},
+        steps=steps,
+    )
     sampler, order = shared.StepSampler(lengths_of(tmp_path / "base", made), 8, 0), []
-    for epoch in range(1 + STEPS * 8 // len(made)):
+    for epoch in range(1 + steps * 8 // len(made)):
         sampler.set_epoch(epoch)
         order += list(sampler)
     arguments = {
-        "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "max_steps": STEPS, "learning_rate": 1e-2,
+        "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "max_steps": steps, "learning_rate": 1e-3,
         "max_length": None, "padding_free": packing, "assistant_only_loss": "messages" in made[0],
     }  # fmt: skip
     asked = made if "messages" in made[0] else [{**row, "prompt": row["prompt"] + "\n"} for row in made]
-    given = [str(tmp_path / "base"), [asked[place] for place in order[: STEPS * 8]], arguments]
+    given = [str(tmp_path / "base"), [asked[place] for place in order[: steps * 8]], arguments]
     (tmp_path / "beside.py").write_text(BESIDE)
-    done = python.run("beside.py", json.dumps(given), folder=tmp_path, variables={})
+    (tmp_path / "given.json").write_text(json.dumps(given))
+    done = python.run("beside.py", folder=tmp_path, variables={})
     assert done.returncode == 0, done.stdout + done.stderr
     beside = json.loads(done.stdout.splitlines()[-1])
     ours = losses(tmp_path)
-    assert [*ours] == [*range(1, STEPS + 1)]
-    assert list(ours.values()) == pytest.approx(beside, abs=1e-6)
+    assert [*ours] == [*range(1, steps + 1)]
+    assert list(ours.values()) == pytest.approx([line["loss"] for line in beside], abs=1e-6)
+    assert ours[steps] < ours[1]
+    assert sum(one["tokens"] for one in noted(tmp_path, "micro-batch")) == beside[-1]["num_tokens"]
 
 
 def lengths_of(model, rows):
@@ -181,22 +172,71 @@ def lengths_of(model, rows):
     return [len(tokenizer(f"{row['prompt']}\n{row['completion']}")["input_ids"]) + 1 for row in rows]
 
 
-@pytest.mark.parametrize("packing", [False, True])
-def test_killed_and_resumed_it_ends_as_the_unbroken_one_did(python, tmp_path, packing):
-    """With chats of several turns, dropout in the adapter, and NEFTune's noise: each loss, and the weights bit by bit."""
+@pytest.mark.parametrize(
+    ("ranks", "packing", "seed"),
+    [
+        (1, False, 0),
+        (1, True, 1),
+        (2, True, 2),
+        *(
+            pytest.param(ranks, packing, seed, marks=pytest.mark.long)
+            for ranks, packing, seed in (
+                (1, False, 3),
+                (1, True, 4),
+                (2, False, 5),
+                (2, False, 6),
+                (2, True, 7),
+            )
+        ),
+    ],
+)
+def test_killed_and_resumed_it_ends_as_the_unbroken_one_did(python, tmp_path, ranks, packing, seed):
+    """With chats of several turns, dropout in the adapter, and NEFTune's noise: each loss, and the weights bit by bit.
+
+    The seed draws the step and the rank that is killed.
+    """
     folders = plain, killed = tmp_path / "plain", tmp_path / "killed"
     settings = {"packing": packing, "lora_dropout": 0.2, "neftune_noise": 5.0}
+    about = {
+        "method": "lora",
+        "settings": settings,
+        "split": {**SPLIT, "ranks": ranks, "accumulation": 2 // ranks},
+    }
     for folder in folders:
         folder.mkdir()
-    sft(python, plain, chats(30), method="lora", settings=settings)
-    (killed / "kill").touch()
-    sft(python, killed, chats(30), method="lora", settings=settings, ends_with=-signal.SIGKILL)
+    sft(python, plain, chats(30), **about)
+    dice = random.Random(seed)
+    step = dice.randrange(EVERY + 1, STEPS)
+    (killed / "kill").write_text(f"{step} {dice.randrange(ranks)}")
+    sft(python, killed, chats(30), **about, ends_with=-signal.SIGKILL)
     (killed / "kill").unlink()
-    checkpoint = {"path": str(killed / "checkpoints" / "checkpoint-5"), "step": 5}
-    sft(python, killed, chats(30), method="lora", settings=settings, checkpoint=checkpoint)
+    assert max(losses(killed)) < step
+    sft(python, killed, chats(30), **about, checkpoint=newest(killed))
+    assert begins(killed) == [0, (step - 1) // EVERY * EVERY]
     assert losses(killed) == losses(plain)
-    adapter, other = (folder / "artifacts/adapter/adapter_model.safetensors" for folder in folders)
-    assert adapter.read_bytes() == other.read_bytes()
+    assert weights(killed) == weights(plain)
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_a_batch_is_the_same_divided_in_any_way(python, tmp_path, packing):
+    """8 x 4, 4 x 8 and two ranks, over the end of an epoch, whose last step is short: the losses within two millionths."""
+    found = []
+    for number, (ranks, micro) in enumerate(((1, 8), (1, 4), (2, 8))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        split = {
+            "global_batch": 32,
+            "ranks": ranks,
+            "micro_batch": micro,
+            "accumulation": 32 // ranks // micro,
+        }
+        settings = {"packing": packing, "learning_rate": 1e-3}
+        sft(python, folder, chats(75), settings=settings, split=split, steps=7, save_every_steps=None)
+        assert len(noted(folder, "micro-batch", ranks - 1)) == 7 * split["accumulation"]
+        found.append(losses(folder))
+    assert [*found[0]] == [*range(1, 8)]
+    for one in found[1:]:
+        assert one == pytest.approx(found[0], abs=2e-6)
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -271,8 +311,7 @@ def test_patience_ends_the_training_and_ships_the_best_weights(python, tmp_path)
     data = {"train": str(tmp_path / "train.jsonl"), "eval": str(tmp_path / "held.jsonl")}
     settings = {"eval_steps": 2, "patience": 2, "learning_rate": 0.03, "lora_rank": 4}
     sft(python, tmp_path, pairs(4), method="lora", settings=settings, data=data, steps=60, keep_checkpoints=1)
-    lines = map(json.loads, (tmp_path / "figures").read_text().splitlines())
-    measured = {step: figures["eval_loss"] for step, figures in lines if "eval_loss" in figures}
+    measured = {step: loss for (step, _), loss in figures(tmp_path, "eval_loss").items()}
     best = min(measured, key=measured.get)
     assert 0 < best == max(measured) - 4 < 56
     result = json.loads((tmp_path / "artifacts" / "result.json").read_text())
@@ -304,8 +343,6 @@ def test_what_cannot_be_trained_is_told_without_a_traceback(python, tmp_path, se
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "base")
     tokenizer.chat_template = template
     tokenizer.save_pretrained(tmp_path / "base")
-    (tmp_path / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in chats(30)))
-    (tmp_path / "train.py").write_text(NOTED)
     told = sft(python, tmp_path, chats(30), method="lora", settings=settings, ends_with=1, is_told=True)
     assert said in told
     assert "Traceback" not in told

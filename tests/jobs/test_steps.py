@@ -5,14 +5,12 @@ The jobs are forked from a Python that has imported their libraries.
 
 import importlib.util
 import json
-import os
 import shutil
 import signal
 from pathlib import Path
 
 import pytest
-from testbed.job_programs import ROOT, WORKER, save_model, write_rows
-from testbed.warm_python import WarmPython
+from testbed.job_programs import begins, figures, run_job, save_model, write_rows
 
 if importlib.util.find_spec("peft") is None:
     pytest.skip("the training libraries are not installed", allow_module_level=True)
@@ -23,7 +21,7 @@ GUARD = {"readings.figures": 1}
 """The guard's one reading of a step: on a card it is under way for a step, so that nothing waits."""
 LINES = {"distill": {"distill.read": 2}}
 """What a line of metrics reads: the losses, and the norm of the gradient."""
-LIBRARIES = "import peft, torch; from transformers import LlamaForCausalLM, Trainer"
+NOTED = Path(__file__).with_name("noted.py")
 COUNTED = """
 import atexit, runpy, sys, torch
 from transformers.models.llama import modeling_llama
@@ -37,60 +35,18 @@ atexit.register(lambda: open("ledger", "w").write(str(len(calls))))
 runpy.run_module(sys.argv[1], run_name="__main__", alter_sys=True)
 """
 PLAIN = 'import runpy, sys\nrunpy.run_module(sys.argv[1], run_name="__main__", alter_sys=True)\n'
-NOTED = """
-import json, os, runpy, signal
-import launcher_worker as worker
-
-log, due = worker.log, worker.due
-
-def noted(step, **figures):
-    with open("figures", "a") as file:
-        file.write(json.dumps([step, figures]) + "\\n")
-    log(step, **figures)
-
-def killed_once(step):
-    if step == 7 and os.path.exists("kill"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return due(step)
-
-worker.log, worker.due = noted, killed_once
-runpy.run_module("distill", run_name="__main__", alter_sys=True)
-"""
-
-
-@pytest.fixture(scope="module")
-def python():
-    """A Python that has imported the libraries of the jobs."""
-    path = os.pathsep.join(map(str, (WORKER, ROOT / "jobs")))
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCH_")}
-    started = WarmPython({**kept, "PYTHONPATH": path}, LIBRARIES)
-    yield started
-    started.end()
 
 
 def run(python, folder, script, job, method, precision, data=("train", "eval"), ends_with=0, **more):
-    """Run a script for a job in a folder, where its attempt is described; return what it printed."""
+    """Run a script for a job in a folder, with small models and data; return what it printed."""
     save_model(folder / "base", seed=0)
     save_model(folder / "teacher", seed=1, hidden_size=32)
     write_rows(folder / "rows.jsonl", range(40))
-    rows = str(folder / "rows.jsonl")
-    names = ("artifacts", "checkpoints", "cache")
-    attempt = {
-        "run": "steps", "attempt": 1, "seed": 0, "method": method, "model": str(folder / "base"), "teacher": str(folder / "teacher"),
-        "data": dict.fromkeys(data, rows), "save_every_steps": None, "loader_workers": 0,
-        "folders": {name: str(folder / name) for name in names},
-        "precision": {
-            "mode": "fp32", "base_dtype": "float32", "trainable_dtype": "float32", "autocast_dtype": None, "scaler": False,
-            "tf32": False, "adam_eps": 1e-8, "why": "a test", **precision,
-        },
-        **more,
-    }  # fmt: skip
-    for name in names:
-        (folder / name).mkdir(exist_ok=True)
-    (folder / "attempt.json").write_text(json.dumps(attempt))
-    done = python.run(script, job, folder=folder, variables={"LAUNCH_ATTEMPT": str(folder)})
-    assert done.returncode == ends_with, done.stdout + done.stderr
-    return done.stdout
+    given = {"teacher": str(folder / "teacher"), "data": dict.fromkeys(data, str(folder / "rows.jsonl"))}
+    words = (script, job, "1")[: 3 if script == NOTED.name else 2]
+    return run_job(
+        python, folder, *words, ends_with=ends_with, precision=precision, method=method, **given, **more
+    ).stdout
 
 
 @pytest.mark.parametrize(("job", "method"), [("distill", "full")])
@@ -148,15 +104,6 @@ def test_sft_ends_with_artifacts_and_a_result(python, tmp_path, method, kept):
     assert sorted(path.parent.name for path in sealed) == ["checkpoint-2", "checkpoint-4"]
 
 
-def figures(folder, *names):
-    """The figures with these names that a run has logged, by step; a later one counts."""
-    found = {}
-    for line in (folder / "figures").read_text().splitlines():
-        step, values = json.loads(line)
-        found |= {(step, name): values[name] for name in names if name in values}
-    return found
-
-
 def test_distill_killed_and_resumed_ends_as_the_unbroken_one_did(python, tmp_path):
     """The same weights, bit by bit, and the same figures: with dropout, from a checkpoint between two evaluations."""
     settings = {
@@ -169,14 +116,15 @@ def test_distill_killed_and_resumed_ends_as_the_unbroken_one_did(python, tmp_pat
     folders = plain, killed = tmp_path / "plain", tmp_path / "killed"
     for folder in folders:
         folder.mkdir()
-        (folder / "train.py").write_text(NOTED)
-    words = ("train.py", "distill", "lora", {"device": "cpu"})
+        shutil.copy(NOTED, folder)
+    words = (NOTED.name, "distill", "lora", {"device": "cpu"})
     run(python, plain, *words, **plan)
-    (killed / "kill").touch()
+    (killed / "kill").write_text("7 0")
     run(python, killed, *words, **plan, ends_with=-signal.SIGKILL)
     (killed / "kill").unlink()
     saved = killed / "checkpoints" / f"step-{EVERY}"
     run(python, killed, *words, **plan, checkpoint={"path": str(saved), "step": EVERY})
+    assert begins(killed) == [0, EVERY]
     names = ("loss", "kl", "grad_norm", "eval_loss")
     assert figures(killed, *names) == figures(plain, *names)
     assert len(figures(plain, *names)) > 3 * STEPS

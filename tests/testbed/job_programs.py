@@ -2,10 +2,13 @@
 
 import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from testbed.warm_python import WarmPython
 
 ROOT = Path(__file__).parents[2]
 WORKER = ROOT / "launcher" / "worker"
@@ -43,3 +46,51 @@ def write_rows(path, numbers):
     """Write questions about these numbers."""
     lines = [json.dumps({"prompt": f"{n} km in m?", "answer": n * 1000}) for n in numbers]
     path.write_text("\n".join(lines))
+
+
+def run_job(
+    python: WarmPython,
+    folder: Path,
+    *words: str,
+    ends_with: int = 0,
+    precision: dict[str, object] | None = None,
+    **values: object,
+) -> subprocess.CompletedProcess[str]:
+    """Run a script for a job in a folder, where its attempt is described: in fp32 on the CPU, unless told."""
+    names = ("artifacts", "checkpoints", "cache")
+    attempt = {
+        "run": "test", "attempt": 1, "seed": 0, "model": str(folder / "base"), "save_every_steps": None, "loader_workers": 0,
+        "folders": {name: str(folder / name) for name in names},
+        "precision": {
+            "mode": "fp32", "device": "cpu", "base_dtype": "float32", "trainable_dtype": "float32", "autocast_dtype": None,
+            "scaler": False, "tf32": False, "adam_eps": 1e-8, "why": "a test", **(precision or {}),
+        },
+        **values,
+    }  # fmt: skip
+    for name in names:
+        (folder / name).mkdir(exist_ok=True)
+    (folder / "attempt.json").write_text(json.dumps(attempt))
+    done = python.run(*words, folder=folder, variables={"LAUNCH_ATTEMPT": str(folder)})
+    assert done.returncode == ends_with, done.stdout + done.stderr
+    return done
+
+
+def noted(folder: Path, kind: str, rank: int = 0) -> list[dict[str, Any]]:
+    """Return what tests/jobs/noted.py has noted of a kind, in all starts of a run."""
+    lines = map(json.loads, (folder / f"events{rank}").read_text().splitlines())
+    return [values for name, values in lines if name == kind]
+
+
+def begins(folder: Path) -> list[int]:
+    """Return after which step each start of a run began."""
+    return [line["values"]["step"] for line in noted(folder, "begin")]
+
+
+def figures(folder: Path, *names: str) -> dict[tuple[int, str], float]:
+    """Return the figures with these names that a run has logged, by step; a later one counts."""
+    return {
+        (line["step"], name): line["values"][name]
+        for line in noted(folder, "metric")
+        for name in names
+        if name in line["values"]
+    }

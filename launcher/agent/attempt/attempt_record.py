@@ -95,6 +95,7 @@ def compose(basis: Basis, folder: RecordFolder, attempt: int) -> AttemptRecord:
         "save_every_minutes": plan.get("save_every_minutes"),
         "keep_checkpoints": changes.get("keep_checkpoints", plan.get("keep_checkpoints")),
         "method": plan.get("method"),
+        "sharding": plan.get("sharding", False),
         "model": _located(basis, plan.get("model"), "model"),
         "teacher": _located(basis, plan.get("teacher"), "teacher"),
         "data": {name: _located(basis, source, name) for name, source in (plan.get("data") or {}).items()},

@@ -150,6 +150,7 @@ class PlanRecord(TypedDict, total=False):
     rank_use: RankUseRecord
     nodes: List[JsonObject]
     method: str
+    sharding: bool
     model: SourceRecord
     teacher: SourceRecord
     data: Dict[str, SourceRecord]
@@ -330,6 +331,7 @@ class AttemptRecord(TypedDict, total=False):
     save_every_minutes: Optional[float]
     keep_checkpoints: Optional[int]
     method: Optional[str]
+    sharding: bool
     model: Optional[str]
     teacher: Optional[str]
     data: Dict[str, Optional[str]]

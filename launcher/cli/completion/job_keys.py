@@ -21,6 +21,7 @@ ABOUT = {
     "loader_workers": "processes that load data",
     "attention": "refused where the card cannot run it",
     "compile": "torch.compile",
+    "sharding": "whether the script can divide a model among its cards",
     "checkpointing": "auto, true or false: recompute activations, which saves memory and costs a third of the time",
     "attempts": "starts of the training within one run",
     "restart": "allow a second start of a script that does not resume",
@@ -66,6 +67,7 @@ VALUES = {
     "checkpoints": ("host", "pull"),
     "guard": ("end", "warn"),
     "checkpointing": ("auto", *_FLAG),
+    "sharding": _FLAG,
     **dict.fromkeys(("compile", "restart", "adapt", "inject"), _FLAG),
 }
 """The keys with a fixed set of values."""

@@ -25,6 +25,7 @@ class LadderShown(Shape):
     """`launch explain`: the precisions of a job on a card, the excluded ones, and the findings of a launch.
 
     `memory` has one entry for each rung; it is empty if the model is unknown. `checkpointing`: activation checkpointing is on.
+    `sharding`: the model is divided among the cards.
     """
 
     kind: Literal["ladder"] = "ladder"
@@ -35,6 +36,7 @@ class LadderShown(Shape):
     excluded: list[Excluded]
     memory: list[StepMemory]
     checkpointing: bool
+    sharding: bool
     findings: list[Finding]
     inject: bool
     takes: list[str]

@@ -42,6 +42,7 @@ def show_plan(plan: Plan, host: Host, findings: tuple[Finding, ...]) -> None:
         *(f"  rung {number}     {rung.title}   ({rung.why})" for number, rung in enumerate(rungs, start=1)),
         *(f"  batch      {title}" for title in batch),
         *([f"  memory     {CHECKPOINTING}"] if _is_checkpointed(plan) else []),
+        *([f"  memory     {sharding_words(plan.split.ranks)}"] if plan.sharding else []),
         f"  command    {' '.join(plan.command)}",
         f"  env        {planning.environment(plan)}",
         *([f"  variables  {_variables(plan)}"] if plan.variables else []),
@@ -51,6 +52,11 @@ def show_plan(plan: Plan, host: Host, findings: tuple[Finding, ...]) -> None:
         f"  plan       sha256 {plan.digest[:16]}   ({len(findings)} finding{'s' * (len(findings) != 1)}; complete plan: --json)",
         hang=13,
     )
+
+
+def sharding_words(ranks: int) -> str:
+    """Return what it means that a model is divided."""
+    return f"the model is divided among {ranks} cards (FSDP2), which exchange its weights in each micro-batch"
 
 
 def _is_checkpointed(plan: Plan) -> bool:

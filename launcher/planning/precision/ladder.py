@@ -310,6 +310,10 @@ def _cuda(inputs: LadderInputs) -> Iterator[_Candidate | Excluded]:
 
 def _bf16_weights(inputs: LadderInputs) -> _Candidate | Excluded:
     """Return bf16 weights for a full fine-tune; exclude them if the optimizer would round to the nearest."""
+    if inputs.workload.is_sharded:
+        return Excluded(
+            mode="bf16-weights", why="its optimizer is not tested on a model that is divided among cards"
+        )
     if inputs.workload.optimizer != "adamw-planned":
         why = "its optimizer must be the plan's, which rounds stochastically: --set settings.optim=auto, if the script takes that"
         return Excluded(mode="bf16-weights", why=why)
@@ -437,4 +441,5 @@ def too_large(inputs: LadderInputs, rung: Precision) -> str:
     if rung.digest in inputs.measured:  # `launch verify` has trained it there
         return ""
     again = " with activation checkpointing" if inputs.workload.is_checkpointed else ""
+    again += f" and a model divided among {inputs.workload.ranks} cards" if inputs.workload.is_sharded else ""
     return f"it needs about {gb_words(needed.total)} GB{again} for {inputs.model.billions:.1f} B parameters; {usable_words(inputs.profile)}"

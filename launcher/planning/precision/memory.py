@@ -104,7 +104,9 @@ class Estimate(NamedTuple):
     are freed before that step.
 
     With several ranks `gradients` count twice: DistributedDataParallel copies them into its buckets (torch's
-    documentation of `gradient_as_bucket_view`).
+    documentation of `gradient_as_bucket_view`). A model that is divided among the ranks has a share of each
+    part, and whole are the weights in use: the embeddings and the head, and two layers, of which one is
+    fetched in advance, and their gradients (torch's documentation of `fully_shard`).
     """
 
     weights: float
@@ -130,13 +132,23 @@ def estimate(training: Training, precision: Precision, micro_batch: int = 1) -> 
     kept = trained * (own * states.kept + states.kept_bytes)
     passes = _passes(training, precision, micro_batch * training.workload.tokens)
     step = _step(training, precision)
+    share, whole, copies = 1.0, 0.0, 2 if training.workload.ranks > 1 else 1
+    if training.workload.is_sharded:
+        share, whole, copies = 1 / training.workload.ranks, own * _in_use(training.model), 1
+        step *= share
+        passes += 2 * whole
     is_step = step > passes
     return Estimate(
-        weights=_weights(training, precision),
-        gradients=trained * own * (2 if training.workload.ranks > 1 else 1),
-        optimizer=kept + (step if is_step else 0),
+        weights=_weights(training, precision) * share,
+        gradients=trained * own * copies * share,
+        optimizer=kept * share + (step if is_step else 0),
         activations=0 if is_step else passes,
     )
+
+
+def _in_use(model: Model) -> float:
+    """Return the number of parameters of a divided model that a card has whole at a time."""
+    return model.embeddings + 2 * (model.parameters - model.embeddings) / model.layers
 
 
 def needed_gb(training: Training, precision: Precision, micro_batch: int = 1) -> float:

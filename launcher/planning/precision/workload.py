@@ -51,7 +51,7 @@ class Workload(NamedTuple):
 
     `tokens` is the length of a sample. `is_checkpointed`: the backward pass recomputes activations. `teacher`
     is the frozen model of a distillation; without `teacher_dtype` it has the student's base dtype. `ranks`
-    processes train, each with all weights.
+    processes train, each with all weights, or, if the training `is_sharded`, with its share of them.
     """
 
     tokens: int = TOKENS
@@ -61,6 +61,7 @@ class Workload(NamedTuple):
     teacher: Model | None = None
     teacher_dtype: Dtype | None = None
     ranks: int = 1
+    is_sharded: bool = False
 
 
 def read_workload(
@@ -71,6 +72,7 @@ def read_workload(
     has_teacher: bool = False,
     is_checkpointed: bool | None = None,
     ranks: int = 1,
+    is_sharded: bool = False,
 ) -> Workload:
     """Return the workload that settings describe. A teacher of unknown shape is assumed to be like the student.
 
@@ -87,6 +89,7 @@ def read_workload(
         teacher=(teacher or student) if has_teacher else None,
         teacher_dtype=dtype if has_teacher else None,
         ranks=ranks,
+        is_sharded=is_sharded,
     )
 
 
@@ -99,6 +102,7 @@ def workload_of(plan: Plan, settings: Mapping[str, Scalar] | None = None) -> Wor
         has_teacher=plan.teacher is not None,
         is_checkpointed=plan.checkpointing if plan.hands_out("checkpointing") else None,
         ranks=plan.split.ranks,
+        is_sharded=plan.sharding,
     )
 
 

@@ -124,6 +124,8 @@ class Knobs:
         self.guard: str = values.get("guard", "end")
         self.trial: Optional[TrialTask] = values.get("trial")  # a trial of `launch verify`; see trials/
         self.method: str = values["method"]  # lora, qlora or full
+        # whether the model is to be divided among the ranks (FSDP2), because it fits no single card
+        self.sharding: bool = values.get("sharding", False)
         self.model: Optional[str] = values["model"]
         self.teacher: Optional[str] = values.get("teacher")  # the teacher of a distillation
         self.data: Dict[str, str] = dict(values["data"])

@@ -58,7 +58,7 @@ def explain(
         _of_run(run, host, as_json=as_json)
         return
     from launcher.cli.output.wrapping import say_wrapped
-    from launcher.cli.text.plan_text import CHECKPOINTING, show_findings
+    from launcher.cli.text.plan_text import CHECKPOINTING, sharding_words, show_findings
     from launcher.copy.request import Request
     from launcher.planning.precision.memory import usable_words
     from launcher.runs.host_probes import saved_probe
@@ -82,6 +82,7 @@ def explain(
                 excluded=excluded,
                 memory=[parts for rung in rungs if (parts := _memory(case, rung))],
                 checkpointing=case.workload.is_checkpointed,
+                sharding=case.workload.is_sharded,
                 findings=findings,
                 inject=task.inject,
                 takes=takes,
@@ -94,6 +95,8 @@ def explain(
         say_wrapped("the job's script decides its own precision: it takes none of these")
     if case.workload.is_checkpointed:
         say_wrapped(CHECKPOINTING)
+    if case.workload.is_sharded:
+        say_wrapped(sharding_words(case.workload.ranks))
     if case.model is not None:
         _show_memory([_memory(case, rung) for rung in rungs])
     if case.model is not None and case.profile.memory_bytes is not None:

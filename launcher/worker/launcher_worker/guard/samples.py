@@ -30,8 +30,8 @@ class Sample:
         generator = random.Random(0)  # noqa: S311  # the same choice each time, and not a secret
         chosen = generator.sample(list(parameters), min(tensors, len(parameters)))
         self.parts = [
-            (parameter, sampled_indices(parameter.numel(), ELEMENTS // len(chosen), parameter.device))
-            for parameter in chosen
+            (part, sampled_indices(local(part).numel(), ELEMENTS // len(chosen), part.device))
+            for part in chosen
         ]
         self.norms: Any = None  # the norm of each tensor's elements at the start
         self._last: Any = None
@@ -40,8 +40,9 @@ class Sample:
     def aim_at_gradients(self) -> None:
         """Switch to the elements with the largest gradients."""
         count = max(1, ELEMENTS // len(self.parts))
+        gradients = [(part, local(part.grad).flatten()) for part, _ in self.parts]
         self.parts = [
-            (part, part.grad.flatten().abs().topk(min(count, part.numel())).indices) for part, _ in self.parts
+            (part, gradient.abs().topk(min(count, gradient.numel())).indices) for part, gradient in gradients
         ]
         # the rows of the elements' matrix need equal lengths
         if len({indices.numel() for _, indices in self.parts}) > 1:
@@ -56,7 +57,7 @@ class Sample:
 
         device = self.parts[0][0].device
         rows = [
-            parameter.detach().take(indices).to(device, torch.float32, non_blocking=True)
+            local(parameter).detach().take(indices).to(device, torch.float32, non_blocking=True)
             for parameter, indices in self.parts
         ]
         elements = torch.stack(rows)
@@ -97,10 +98,16 @@ def sampled_indices(size: int, count: int, device: Any) -> Any:
     return torch.randint(size, (count,), generator=generator).to(device)
 
 
+def local(tensor: Any) -> Any:
+    """Return this rank's share of a tensor that is divided among ranks (a DTensor); any other tensor itself."""
+    return tensor.detach().to_local() if hasattr(tensor, "to_local") else tensor
+
+
 def can_be_sampled(tensor: Any) -> bool:
-    """Return whether a tensor is a plain floating-point one: no shard, placeholder or quantized weights."""
+    """Return whether a tensor, or this rank's share of it, is a plain floating-point one: no placeholder or quantized weights."""
     import torch
 
+    tensor = local(tensor)
     return bool(
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and tensor.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -138,7 +138,8 @@ class StepGuard:
         if module not in self._models or not module.training or not torch.is_grad_enabled():
             return
         self._open_step.forward_passes += 1
-        if not self._models.has_samples:
+        # The weights of a divided model (FSDP2) are whole during the pass, and in shares at the step.
+        if not self._models.has_samples and not hasattr(module, "unshard"):
             self._choose_samples()
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if isinstance(loss, torch.Tensor) and loss.requires_grad:

@@ -6,7 +6,7 @@ import weakref
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 from .optimizers import parameters_with_gradients
-from .samples import BASE_TENSORS, ELEMENTS, WEIGHT_TENSORS, Sample, can_be_sampled, sampled_indices
+from .samples import BASE_TENSORS, ELEMENTS, WEIGHT_TENSORS, Sample, can_be_sampled, local, sampled_indices
 from .twins import follow_twins, twin_of
 
 GRADIENT_TENSORS = 4  # the number of gradients read at each step, in rotation
@@ -114,7 +114,7 @@ class WatchedModels:
     @property
     def is_finite(self) -> bool:
         """Whether every element of every trainable is finite; this reads all of them."""
-        return all(bool(part.isfinite().all()) for part in self.trainable if can_be_sampled(part))
+        return all(bool(local(part).isfinite().all()) for part in self.trainable if can_be_sampled(part))
 
     def sample_largest_gradients(self, optimizer: Any) -> None:
         """Sample, from now on, weights that this optimizer must move: those with the largest gradients.
@@ -170,6 +170,7 @@ class WatchedModels:
             self._cursor = (self._cursor + 1) % len(held)
             gradient = held[self._cursor].grad
             if gradient is not None and can_be_sampled(gradient):
+                gradient = local(gradient)
                 device = rows[0].device if rows else gradient.device
                 indices = sampled_indices(gradient.numel(), ELEMENTS // GRADIENT_TENSORS, gradient.device)
                 rows.append(gradient.take(indices).to(device, torch.float32, non_blocking=True))
@@ -182,7 +183,7 @@ class WatchedModels:
         alive = (sizes != 0).unbind()
         if check_all:
             parts = [part for part in held if part.grad is not None]
-            alive = [part.grad.any().to(sizes.device) for part in parts]
+            alive = [local(part.grad).any().to(sizes.device) for part in parts]
         return sizes.max(), ~self._are_alive(parts, alive)
 
     def _are_alive(self, parts: Sequence[Any], alive: Sequence[Any]) -> Any:
