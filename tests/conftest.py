@@ -291,11 +291,11 @@ def slurm(slurm_for_all: SlurmCluster) -> Iterator[SlurmCluster]:
 
 @pytest.fixture
 def small_disk() -> Iterator[Path]:
-    """A file system of 5.2 MiB: an agent with its compiled code takes 3.2 MiB."""
+    """A file system of 5.3 MiB: an agent with its compiled code takes 3.3 MiB."""
     if os.geteuid() != 0:
         missing("a small file system of its own needs root")
     folder = Path(tempfile.mkdtemp(prefix="launch-testbed-"))
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5280k", "tmpfs", folder], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=5440k", "tmpfs", folder], check=True)
     yield folder
     subprocess.run(["umount", "--lazy", folder], check=True)
     folder.rmdir()
