@@ -33,6 +33,7 @@ _KEPT = {
     "model": "its checkpoint's model",
     "teacher": "its model's teacher",
     "method": "its checkpoint's weights",
+    "sharding": "its parent's division of the model among cards",
     "attention": "its parent's ladder of precisions",
     "compile": "its parent's ladder of precisions",
     "data": "its parent's data",
