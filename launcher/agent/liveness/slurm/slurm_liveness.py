@@ -407,13 +407,15 @@ def _stray(root: str, job: slurm_jobs.ActiveJob) -> Optional[Orphan]:
         return Orphan("job", job.id, run_id, "its run was removed", cancel)
     except OSError:  # a home that is not mounted for a moment proves nothing about its runs
         return None
+    if job.id not in slurm_submission.read(run).jobs:  # name and comment can be anyone's
+        return None
     last = run.last()
     state = last.read_state() if last is not None else {}
-    if job.state == slurm_jobs.WAITS and run.read_wish() != "run":
+    if job.state == slurm_jobs.WAITS and run.read_wish() != "run" and state.get("state") not in TERMINAL:
         return Orphan("job", job.id, run_id, "its run was asked to stop", cancel)
     age_s = time.time() - float(state.get("time") or 0.0)
     is_leaving = job.state != slurm_jobs.WAITS and 0 <= age_s < LEAVING_S
-    if state.get("state") not in TERMINAL or is_leaving or job.id not in slurm_submission.read(run).jobs:
+    if state.get("state") not in TERMINAL or is_leaving:
         return None
     return Orphan("job", job.id, run_id, "its run has ended", cancel)
 
