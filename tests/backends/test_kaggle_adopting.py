@@ -91,4 +91,4 @@ def test_the_kernels_of_a_run_are_found_by_its_id_or_a_part_of_it(stand_in, acco
     slug = ref.partition("/")[2]
     assert len(slug) <= 50
     stand_in.state.kernels[ref] = Kernel(1, "alice", slug, slug)
-    assert account.names(run) == account.names(run[-6:]) == account.names("") == [ref]
+    assert account.names(run) == account.names(run[-6:]) == account.names("") == {ref: None}
