@@ -7,7 +7,6 @@ import secrets
 import time
 
 from launcher.errors import SeveralRunsError, UnknownNameError, UsageError
-from launcher.values.parsing import nearest
 
 RUN_ID = re.compile(
     r"[0-9]{6}-[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?-[a-z0-9]{6}|[0-9]{4}-[a-z0-9][a-z0-9_.-]{0,47}-[a-z0-9]{4}"
@@ -55,6 +54,8 @@ def find(word: str, runs: list[str]) -> str:
         return exact[0]
     matches = [run for run in runs if word and (word == _name(run) or word in _prefixes(run, len(word)))]
     if not matches:
+        from launcher.values.parsing import nearest  # loads pydantic, for which completion does not wait
+
         raise UnknownNameError(
             f"no run '{word}' here{nearest(word, map(_name, runs))}\n  look   launch ps     or on a host   launch ps --host HOST"
         )
