@@ -1,4 +1,4 @@
-"""The settings of `sft` and `distill`: what each may be, and what it is if nobody says.
+"""The settings of `sft` and `distill`: the allowed values and the default of each.
 
 The job's program reads them here, and launch checks them here before anything is sent: so this needs Python alone.
 `auto` is the default of any setting. The job's file says what each one means.
@@ -43,24 +43,37 @@ PLANNED = ("gradient_checkpointing", "activation_checkpointing")
 
 
 @dataclass(frozen=True)
-class Sft:
-    """The settings of `sft`."""
+class Training:
+    """The settings of both jobs."""
 
-    learning_rate: Above = 2e-4
+    learning_rate: Above
+    DEMO: ClassVar[dict[str, object]]
     scheduler: Scheduler = "cosine"
     warmup_steps: Amount = 0.03
-    optim: str | None = None  # Trainer checks its names
     weight_decay: Amount = 0.0
     max_grad_norm: Amount = 1.0
-    neftune_noise: Amount = 0.0
     epochs: Above = 1.0
     lora_rank: Count = 16
     lora_alpha: Count = 32
     lora_dropout: Share = 0.0
+    max_length: Length = 1024
+    logging_steps: Count = 10
+
+    def conflict(self, _job: "Job", _data: Mapping[str, object]) -> str | None:
+        """Return which settings exclude each other, or the rest of the job; None if none does."""
+        return None
+
+
+@dataclass(frozen=True)
+class Sft(Training):
+    """The settings of `sft`."""
+
+    learning_rate: Above = 2e-4
+    optim: str | None = None  # Trainer checks its names
+    neftune_noise: Amount = 0.0
     lora_targets: str = "all-linear"
     dora: bool = False
     rslora: bool = False
-    max_length: Length = 1024
     long_rows: Literal["drop", "cut", "split"] = "drop"
     loss_on: Literal["auto", "answers", "all"] = "auto"
     packing: bool = False
@@ -75,7 +88,6 @@ class Sft:
     patience: Limit = 0
     merge: bool = False
     merge_dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
-    logging_steps: Count = 10
     DEMO: ClassVar = {
         "learning_rate": 5e-3,
         "answer_tags": True,
@@ -100,36 +112,22 @@ class Sft:
 
 
 @dataclass(frozen=True)
-class Distill:
+class Distill(Training):
     """The settings of `distill`."""
 
     temperature: Above = 2.0
     kl_weight: Weight = 0.9
     teacher_dtype: Literal["base", "float32", "bfloat16", "float16"] = "base"
     learning_rate: Above = 2e-5
-    scheduler: Scheduler = "cosine"
-    warmup_steps: Amount = 0.03
     optim: Literal["adamw_torch", "adamw_torch_fused"] | None = None
-    weight_decay: Amount = 0.0
-    max_grad_norm: Amount = 1.0
-    epochs: Above = 1.0
-    lora_rank: Count = 16
-    lora_alpha: Count = 32
-    lora_dropout: Share = 0.0
-    max_length: Length = 1024
-    logging_steps: Count = 10
     eval_steps: Count = 50
     eval_share: Part = 0.05
     eval_limit: Count = 200
     DEMO: ClassVar = {"learning_rate": 5e-3}
 
-    def conflict(self, _job: "Job", _data: Mapping[str, object]) -> str | None:
-        """Return None: none excludes another."""
-        return None
-
 
 class Job(Protocol):
-    """What the settings depend on: launch's job, and the worker's plan of an attempt."""
+    """The values of a job that its settings depend on. Launch's job has them, and the worker's plan of an attempt."""
 
     method: str
     model: str | None
@@ -161,7 +159,7 @@ def read_settings(
 
 
 def unlike(hint: Any, value: object) -> str | None:
-    """Return the words of what a setting may be, if a value is not so; None if it is."""
+    """Return a description of the allowed values if a value is not one of them; None if it is."""
     if type(None) in get_args(hint):
         hint = next(one for one in get_args(hint) if one is not type(None))
     if get_origin(hint) is Literal:

@@ -5,6 +5,7 @@ Only launcher's own `settings.py` and `rows.py` are run here, never a file of th
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -87,8 +88,9 @@ def _is_read_here(file: Path) -> bool:
     return suffix != ".parquet" and (suffix != ".json" or file.stat().st_size <= MAX_JSON_BYTES)
 
 
+@functools.cache
 def _own(name: str) -> Any:
-    """Return launcher's own file of the jobs as a module."""
+    """Return launcher's own file of the jobs as a module, loaded once."""
     spec = importlib.util.spec_from_file_location(f"launcher_{name}", data_folder("jobs") / f"{name}.py")
     if spec is None or spec.loader is None:
         raise FileNotFoundError(2, f"launcher's own {name}.py is missing")

@@ -92,12 +92,10 @@ def sent_commit(folder: Path) -> Commit | None:
     if shutil.which("git") is None or _top_of(folder) is None:
         return None
     filters = _said(folder, "config", "--null", "--name-only", "--get-regexp", _FILTERS)
-    commit = _said(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
-    if (
-        filters is None
-        or commit is None
-        or _said(folder, "rev-parse", "--verify", "--quiet", "HEAD:./") is None
-    ):
+    named = _said(
+        folder, "rev-parse", "--quiet", "HEAD^{commit}", "HEAD:./"
+    )  # fails without the folder's tree
+    if filters is None or named is None:
         return None
     keys = [key for key in filters.split("\0") if key]
     if any("=" in key for key in keys):  # `git -c` would read the first = as the end of the key
@@ -106,7 +104,7 @@ def sent_commit(folder: Path) -> Commit | None:
         word for key in keys for word in ("-c", f"{key}={'false' if key.endswith('.required') else ''}")
     ]
     changed = _said(folder, *emptied, "status", "--porcelain", *_TRACKED_ONLY, "--", ".")
-    return None if changed is None else Commit(id=commit.strip(), dirty=bool(changed))
+    return None if changed is None else Commit(id=named.split()[0], dirty=bool(changed))
 
 
 def _said(folder: Path, *words: str, may_be_anothers: bool = False) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import os
 import re
 import shutil
@@ -119,7 +118,9 @@ def find_earlier(inputs: str, run_id: str) -> Optional[EarlierOutputs]:
     """Return the newest outputs of a run below the inputs; None if there are none."""
     tail = os.path.join(ROOT, "runs", run_id)
     found: List[EarlierOutputs] = []
-    for folder in itertools.takewhile(lambda one: not found or one != inputs, _folders(inputs)):
+    for folder in _folders(inputs):
+        if found and folder == inputs:  # the mount points had one
+            break
         path = os.path.join(folder, tail)
         if os.path.isdir(os.path.join(path, "record")):
             found.append(EarlierOutputs(path, _last_number(path)))

@@ -173,9 +173,7 @@ class OutputScan:
             if path == BESIDE and name in _OURS:
                 continue
             inner = "%s/%s" % (path, name)
-            try:
-                inner.encode()
-            except UnicodeEncodeError:
+            if not is_utf8(inner):
                 self.left_out[inner.encode("utf-8", "backslashreplace").decode()] = "its name is not UTF-8"
                 continue
             if stat.S_ISDIR(status.st_mode):
@@ -242,6 +240,15 @@ class OutputScan:
             return self._digests.read(path, descriptor) != str(sent["sha256"])
         finally:
             os.close(descriptor)
+
+
+def is_utf8(path: str) -> bool:
+    """Whether a path is text: a byte that is not UTF-8 is a lone surrogate in it."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def open_output(run: Run, path: str) -> Tuple[int, os.stat_result]:

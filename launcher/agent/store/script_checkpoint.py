@@ -13,11 +13,12 @@ import shutil
 import stat
 from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Optional, Set, Tuple
 
+from ..record.files import sync_file_system
 from ..record.rundir import Run
 from .checkpoints import SENTINEL
 from .hidden_names import HiddenNames
 from .manifest import code_of, read_manifest
-from .outputs import BESIDE, CACHES, MAX_FILES, OutputDigests, OutputScan, open_output
+from .outputs import BESIDE, CACHES, MAX_FILES, OutputDigests, OutputScan, is_utf8, open_output
 
 if TYPE_CHECKING:
     from ..record.run_records import PlanRecord
@@ -93,20 +94,12 @@ def _named(run: Run) -> Iterator[str]:
         for name in (*folders, *files):
             path = os.path.join(folder, name)
             form = _FOLDER if name in folders else _FILE
-            if form.fullmatch(name) and not os.path.islink(path) and _is_utf8(path):
+            if form.fullmatch(name) and not os.path.islink(path) and is_utf8(path):
                 yield os.path.relpath(path, run.code)
         folders[:] = [name for name in folders if name not in CACHES and not _FOLDER.fullmatch(name)]
         seen += len(files)
         if seen > MAX_FILES:
             return
-
-
-def _is_utf8(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def newest_file(run: Run, step: int) -> Optional[OwnCheckpoint]:
@@ -132,7 +125,6 @@ def hand_on(run: Run, child: Run) -> None:
     """
     scan = OutputScan(run, OutputDigests(run), matches_all=True)
     names, part = HiddenNames(run), child.work.below(".handed-on")
-    copies = []
     for found in scan.outputs():
         if not _travels(found.path):
             continue
@@ -145,15 +137,12 @@ def hand_on(run: Run, child: Run) -> None:
             os.fchmod(target.fileno(), status.st_mode & 0o777)
         os.utime(part, ns=(status.st_atime_ns, status.st_mtime_ns))
         os.replace(part, copy)  # a file that was sent may be linked to the store
-        copies.append(copy)
     for path, why in scan.left_out.items():
         if _travels(path):
             raise OSError(0, why, path)
-    for copy in copies:  # at last: the first of these calls writes nearly all that the others wait for
-        with open(copy, "rb") as file:
-            os.fsync(file.fileno())
     _link_again(run, child)
     _keep_folder_times(run.code, child.code)
+    sync_file_system(child.work)
 
 
 def _link_again(run: Run, child: Run) -> None:

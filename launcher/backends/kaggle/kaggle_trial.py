@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 
 from launcher.backends.kaggle import kaggle_log
+from launcher.backends.kaggle.kaggle import MISSING, STATUSES
 from launcher.backends.kaggle.kaggle_host import KaggleSettings
 from launcher.backends.kaggle.kaggle_kernel import NO_ACCELERATOR, KernelRef, NewKernel
 from launcher.backends.kaggle.kaggle_kernel import KaggleReason as Reason
@@ -38,12 +39,10 @@ except OSError:
     internet = "does not reach"
 print("{MARK}Python " + platform.python_version(), "torch " + torch, str(os.cpu_count()) + " CPUs", internet + " pypi.org", sep=", ")
 """
-OVER = ("COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED")
-UNSHOWN = (Reason.NOT_FOUND, Reason.FORBIDDEN, Reason.UNAUTHORIZED)
 
 
 def try_account(settings: KaggleSettings) -> Iterator[Prerequisite]:
-    """Push a script, wait for its end, delete it, and yield rows of what was seen. Raises ServiceError."""
+    """Push a script, wait for its end, delete it, and yield the results as rows. Raises ServiceError."""
     service = log_in_here(settings.api)
     try:
         ref = KernelRef(service.user, f"launch-probe-{secrets.token_hex(4)}")
@@ -73,7 +72,7 @@ def try_account(settings: KaggleSettings) -> Iterator[Prerequisite]:
 
 def _watch(service: KaggleService, ref: KernelRef, settings: KaggleSettings) -> Iterator[Prerequisite]:
     began, shown_s, status = time.monotonic(), None, ""
-    while status not in OVER:
+    while True:
         now_s = time.monotonic() - began
         if now_s > WAIT_S:
             words = f"its session is {status.lower() or 'not shown'} after {WAIT_S / 60:.0f} min"
@@ -83,9 +82,11 @@ def _watch(service: KaggleService, ref: KernelRef, settings: KaggleSettings) -> 
             status = service.status(ref).status
             shown_s = now_s if shown_s is None else shown_s
         except ServiceError as error:
-            if error.reason not in UNSHOWN:
+            if error.reason not in MISSING:
                 raise
-        time.sleep(0.0 if status in OVER else LOOK_S)
+        if STATUSES.get(status) == "over":
+            break
+        time.sleep(LOOK_S)
     text = "".join(piece.text for piece in kaggle_log.follow(service, ref) if piece is not None)
     said = next((line.removeprefix(MARK) for line in text.splitlines() if line.startswith(MARK)), "")
     took = f"shown after {shown_s or 0.0:.0f} s, ended after {time.monotonic() - began:.0f} s"

@@ -55,7 +55,7 @@ def show_plan(plan: Plan, host: Host, findings: tuple[Finding, ...]) -> None:
 
 
 def sharding_words(ranks: int) -> str:
-    """Return what it means that a model is divided."""
+    """Return a sentence about a model that is divided among cards."""
     return f"the model is divided among {ranks} cards (FSDP2), which exchange its weights in each micro-batch"
 
 

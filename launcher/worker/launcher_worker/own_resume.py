@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any, List
+from typing import Any
 
 from .channel import rank, send
 from .shield import SOURCE, shielded
@@ -21,29 +21,24 @@ def resume_trainer(module: Any) -> None:
     path = knobs().own_checkpoint
     if path is None:
         return
-    train = module.Trainer.train
-    given: List[str] = []
+    train, is_given = module.Trainer.train, False
 
     @functools.wraps(train)
     def resumed(self: Any, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        nonlocal is_given
         with shielded:
-            shown = os.path.relpath(path)
-            is_its = os.path.realpath(self.args.output_dir) == os.path.dirname(os.path.realpath(path))
-            if given or not os.path.isdir(path):
-                words = ""
-            elif resume_from_checkpoint is not None:
-                given.append(path)
-                words = ""
-            elif is_its:
-                given.append(path)
-                resume_from_checkpoint = path
-                words = f"resumed: Trainer.train: resume_from_checkpoint={shown!r}"
-            else:
+            if not is_given and os.path.isdir(path):
+                shown, is_named = os.path.relpath(path), resume_from_checkpoint is not None
+                is_its = os.path.realpath(self.args.output_dir) == os.path.dirname(os.path.realpath(path))
+                is_given = is_named or is_its
+                if is_given:
+                    send("evidence", values={"own_resume": shown}, source=SOURCE)
                 words = f"not resumed: this Trainer saves into {self.args.output_dir!r}, and {shown!r} is elsewhere"
-            if given:
-                send("evidence", values={"own_resume": shown}, source=SOURCE)
-            if words and rank() == 0:
-                print(words, flush=True)
+                if is_its and not is_named:
+                    resume_from_checkpoint = path
+                    words = f"resumed: Trainer.train: resume_from_checkpoint={shown!r}"
+                if rank() == 0 and not is_named:
+                    print(words, flush=True)
         return train(self, resume_from_checkpoint, *args, **kwargs)
 
     module.Trainer.train = resumed
