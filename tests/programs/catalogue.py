@@ -169,7 +169,7 @@ TAGGER = either(
 )
 IN_CI = (
     accelerate("test_script", GOOD),
-    accelerate("external_deps.test_performance", NO_MODULE, "launch --with evaluate"),
+    accelerate("external_deps.test_performance", NO_MODULE, "-m pip install evaluate"),
     accelerate("test_distributed_data_loop", OWN_ERROR, "this script expects that two GPUs are available"),
     stanza(
         "tagger",
@@ -411,7 +411,7 @@ PROGRAMS = (
     trl_with_lora("trl sft, LoRA, adapted", "sft", SENTENCES)._replace(words=("--adapt",)),
     lightning("lightning demo", DEMO.format("DemoModel"), "fit --trainer.max_epochs 2"),
     lightning("lightning demo, evaluation only", DEMO.format("BoringModel"), "validate"),
-    with_end(TRANSFORMER, "lightning transformer, no requests", NO_MODULE, "launch --with requests"),
+    with_end(TRANSFORMER, "lightning transformer, no requests", NO_MODULE, "-m pip install requests"),
     TRANSFORMER._replace(packages=(*TRANSFORMER.packages, "requests==2.34.2")),
     litgpt("finetune_full"),
     litgpt("finetune_lora"),
