@@ -157,7 +157,7 @@ def _hub(name: str) -> Iterator[tuple[str, object]]:
     import datasets  # only data of the hub and Parquet need it
 
     for number, row in enumerate(datasets.load_dataset(name, split="train"), start=1):
-        yield f"{name}, row {number}", row
+        yield f"{name}, row {number}", without_none(row)
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, object]]:
@@ -208,7 +208,16 @@ def _parquet(path: Path) -> Iterator[tuple[str, object]]:
     import datasets
 
     for number, row in enumerate(datasets.Dataset.from_parquet(str(path), keep_in_memory=True), start=1):
-        yield f"{path}, row {number}", row
+        yield f"{path}, row {number}", without_none(row)
+
+
+def without_none(value: Any) -> Any:
+    """Leave out keys with None: Arrow gives each object the keys that another row's has."""
+    if isinstance(value, list):
+        return [without_none(one) for one in value]
+    if isinstance(value, dict):
+        return {key: without_none(one) for key, one in value.items() if one is not None}
+    return value
 
 
 READERS: dict[str, Callable[[Path], Iterator[tuple[str, object]]]] = {
@@ -237,7 +246,7 @@ def _formed(raw: dict[str, Any], keys: set[str]) -> tuple[Row, set[str], set[str
             if system and found[0]["role"] == "system":
                 raise RowError('it has a "system" and a first turn of the system')
             begin = [{"role": "system", "content": system}] if system else []
-            tools = {"tools": raw["tools"]} if "tools" in keys else {}
+            tools = {"tools": tools_of(raw["tools"])} if "tools" in keys else {}
             return {"messages": [*begin, *found], **tools}, {key, "system", "tools"}, unused
     for asked, answered in PROMPTED:
         if raw.get(asked) is not None and raw.get(answered) is not None:
@@ -278,8 +287,10 @@ def turns(value: object) -> tuple[list[dict[str, Any]], set[str]]:
             raise RowError(
                 f'turn {number}: "weight": {turn["weight"]!r:.20} is not read: every turn of the assistant is learnt'
             )
-        key = "content" if "content" in turn else "value"
+        key = "value" if "content" not in turn and "from" in turn else "content"
         more = {name: turn[name] for name in ("tool_calls", "tool_call_id", "name") if turn.get(name)}
+        if "tool_calls" in more:
+            more["tool_calls"] = calls_of(more["tool_calls"], f"turn {number}: ")
         has_calls = "tool_calls" in more and not turn.get(key)
         found.append(
             {
@@ -308,6 +319,41 @@ def text_of(row: dict[str, Any], key: str, where: str = "") -> str:
             f'{where}"{key}" has half a character (a lone surrogate) at place {error.start}'
         ) from None
     return str(value)
+
+
+def tools_of(value: object) -> list[dict[str, Any]]:
+    """Return the tools that a chat may call: a list, or JSON text of one. Raises RowError for anything else."""
+    tools = parsed_text(value, '"tools"')
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise RowError(f'"tools" is {value!r:.60}, not a list of objects')
+    return tools
+
+
+def calls_of(calls: object, where: str) -> list[dict[str, Any]]:
+    """Return the calls of tools of a turn, their arguments as objects: OpenAI writes JSON text, templates read objects.
+
+    The source is https://huggingface.co/docs/transformers/chat_extras. Raises RowError for calls of another form.
+    """
+    if not isinstance(calls, list):
+        raise RowError(f'{where}"tool_calls" is {calls!r:.60}, not a list')
+    found = []
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise RowError(f"{where}a call of a tool is {call!r:.60}, without a function and its name")
+        arguments = parsed_text(function.get("arguments") or {}, f"{where}the arguments of a call")
+        if not isinstance(arguments, dict):
+            raise RowError(f"{where}the arguments of a call are {arguments!r:.60}, not an object")
+        found.append({**call, "function": {**function, "arguments": arguments}})
+    return found
+
+
+def parsed_text(value: object, what: str) -> object:
+    """Return what JSON text says, and any other value as it is. Raises RowError for text that is not JSON."""
+    try:
+        return json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError):
+        raise RowError(f"{what}: {value!r:.60} is not JSON") from None
 
 
 def form_of(row: Row) -> str:
@@ -343,8 +389,16 @@ def for_model(row: Row, tokenizer: PreTrainedTokenizerBase, system: str | None, 
     }
 
 
-def question_of(row: Row) -> tuple[object, str] | None:
-    """Return what is asked in a row made by `for_model`, and the answer expected: a chat's last turn of the assistant.
+class Question(NamedTuple):
+    """What a row asks: a text or the turns before the answer, with the tools that may be called."""
+
+    asked: str | list[dict[str, Any]]
+    answer: str
+    tools: list[dict[str, Any]] | None = None
+
+
+def question_of(row: Row) -> Question | None:
+    """Return what is asked in a row made by `for_model`; of a chat, before the last turn of the assistant.
 
     None for plain text, and for a chat that begins with the assistant.
     """
@@ -353,10 +407,10 @@ def question_of(row: Row) -> tuple[object, str] | None:
     if "messages" in row:
         last = max(n for n, turn in enumerate(row["messages"]) if turn["role"] == "assistant")
         answer = row["messages"][last]["content"]  # empty where tools are called
-        return (row["messages"][:last], answer) if last and answer else None
+        return Question(row["messages"][:last], answer, row.get("tools")) if last and answer else None
     if isinstance(row["prompt"], str):
-        return row["prompt"], row["completion"]
-    return row["prompt"], row["completion"][0]["content"]
+        return Question(row["prompt"], row["completion"])
+    return Question(row["prompt"], row["completion"][0]["content"])
 
 
 def check_calls(rows: list[Row], tokenizer: PreTrainedTokenizerBase, template: str | None = None) -> None:
@@ -365,12 +419,25 @@ def check_calls(rows: list[Row], tokenizer: PreTrainedTokenizerBase, template: s
     for row in calling:
         bare = [{name: turn[name] for name in turn if name != "tool_calls"} for turn in row["messages"]]
         whole, without = (
-            tokenizer.apply_chat_template(chat, tools=None, chat_template=template, tokenize=False)
+            tokenizer.apply_chat_template(
+                chat, tools=row.get("tools"), chat_template=template, tokenize=False
+            )
             for chat in (row["messages"], bare)
         )
         if whole == without:
             raise SystemExit("the data has tool_calls, and the chat template does not write them: take a template that does, or leave these rows out")  # fmt: skip
         return
+
+
+def dataset_of(rows: list[Row]) -> datasets.Dataset:
+    """Return the rows as a data set from which each comes back as it is.
+
+    Left to itself, Arrow gives the turns and calls of all rows one set of keys, with None where there was none.
+    """
+    import datasets
+
+    every = dict.fromkeys(key for row in rows for key in row)  # else the keys of the first row
+    return datasets.Dataset.from_list([{**every, **row} for row in rows], on_mixed_types="use_json")
 
 
 def lengths_of(encoded: datasets.Dataset) -> list[int]:

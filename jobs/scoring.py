@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import launcher_worker as worker
 import torch
 from accelerate.utils import gather_object
-from rows import Row, question_of
+from rows import Question, Row, question_of
 from transformers import PreTrainedTokenizerBase
 from trl import SFTTrainer
 
@@ -62,15 +62,19 @@ def loss_of(trainer: SFTTrainer, encoded: list[Row]) -> float:
 
 
 @torch.no_grad()
-def generated(trainer: SFTTrainer, questions: list[object], max_new_tokens: int) -> list[str]:
-    """Answer questions greedily: texts, or the turns of a chat. One batch, padded on the left."""
+def generated(trainer: SFTTrainer, questions: list[Question], max_new_tokens: int) -> list[str]:
+    """Answer questions greedily. One batch, padded on the left."""
     tokenizer: PreTrainedTokenizerBase = trainer.processing_class
     template = trainer.chat_template  # TRL's own, where it has replaced the tokenizer's
     encoded = [
-        tokenizer(question)["input_ids"]
-        if isinstance(question, str)
+        tokenizer(question.asked)["input_ids"]
+        if isinstance(question.asked, str)
         else tokenizer.apply_chat_template(
-            question, add_generation_prompt=True, chat_template=template, return_dict=True
+            question.asked,
+            question.tools,
+            add_generation_prompt=True,
+            chat_template=template,
+            return_dict=True,
         )["input_ids"]
         for question in questions
     ]
@@ -95,24 +99,22 @@ def scores(trainer: SFTTrainer, held: Held, how: str, limit: int, max_new_tokens
     trainer.model.eval()
     loss = loss_of(trainer, held.encoded)
     found = {"eval_loss": loss, "perplexity": math.exp(min(loss, 700.0))}
-    asked = [pair for row in held.rows[:limit] if (pair := question_of(row)) is not None]
+    asked = [question for row in held.rows[:limit] if (question := question_of(row)) is not None]
     if how != "no" and asked:
         found |= _judged(trainer, asked, how, max_new_tokens)
     trainer.model.train()
     return found
 
 
-def _judged(
-    trainer: SFTTrainer, asked: list[tuple[object, str]], how: str, max_new_tokens: int
-) -> dict[str, float]:
+def _judged(trainer: SFTTrainer, asked: list[Question], how: str, max_new_tokens: int) -> dict[str, float]:
     samples: list[dict[str, object]] = []
-    for pairs, counts in batches(trainer, asked):
-        texts = generated(trainer, [question for question, _ in pairs], max_new_tokens)
-        for (question, expected), text in zip(pairs, texts, strict=True) if counts else ():
+    for questions, counts in batches(trainer, asked):
+        texts = generated(trainer, questions, max_new_tokens)
+        for question, text in zip(questions, texts, strict=True) if counts else ():
             answer = read_answer(text) if how == "tags" else text.strip()
-            wanted = (read_answer(expected) or expected) if how == "tags" else expected
+            wanted = (read_answer(question.answer) if how == "tags" else None) or question.answer
             samples.append({
-                "step": trainer.state.global_step, "prompt": question, "expected": wanted.strip(), "output": text,
+                "step": trainer.state.global_step, "prompt": question.asked, "expected": wanted.strip(), "output": text,
                 "right": answer == wanted.strip(), "answered": answer is not None,
             })  # fmt: skip
     samples = gather_object(samples)

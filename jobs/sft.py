@@ -24,7 +24,7 @@ import launcher_worker as worker
 import torch
 from card import training_facts, write_card
 from models import merge, save, take_weights
-from rows import IGNORED, Row, check_calls, fitted, for_model, form_of, lengths_of, train_and_held
+from rows import IGNORED, Row, check_calls, dataset_of, fitted, for_model, form_of, lengths_of, train_and_held
 from scoring import Held, scores
 from settings import Sft, read_settings
 from sharding import ShardedTrainer, loading
@@ -35,6 +35,8 @@ from transformers import (
     EarlyStoppingCallback,
     PreTrainedTokenizerBase,
     PrinterCallback,
+    TrainerCallback,
+    TrainerControl,
 )
 from trl import SFTConfig
 
@@ -55,6 +57,14 @@ def show_first(tokenizer: PreTrainedTokenizerBase, row: Row) -> None:
 
 
 # ---- the job
+
+
+class LogLastStep(TrainerCallback):
+    """Log the last step too: its loss is the end of the curve."""
+
+    def on_step_end(self, _args: object, _state: object, control: TrainerControl, **_more: object) -> None:
+        """Log a step after which the training stops."""
+        control.should_log |= control.should_training_stop
 
 
 class Finetune(ShardedTrainer):
@@ -190,15 +200,17 @@ def main() -> None:
         trainer = Finetune(
             model,
             arguments,
-            train_dataset=datasets.Dataset.from_list(train_rows),
-            eval_dataset=datasets.Dataset.from_list(eval_rows) if eval_rows else None,
+            train_dataset=dataset_of(train_rows),
+            eval_dataset=dataset_of(eval_rows) if eval_rows else None,
             processing_class=tokenizer,
             peft_config=adapter if plan.trains_adapter else None,
-            callbacks=[EarlyStoppingCallback(settings.patience)] if settings.patience and evaluates else [],
+            callbacks=[
+                LogLastStep,
+                *([EarlyStoppingCallback(settings.patience)] if settings.patience and evaluates else []),
+            ],
         )
-    except (
-        ValueError
-    ) as error:  # a template without marks for the assistant's turns, targets that the model lacks, …
+    except ValueError as error:
+        # a template without marks for the assistant's turns, targets that the model lacks, …
         raise SystemExit(f"TRL refuses this training: {error}") from None
     trainer.remove_callback(PrinterCallback)  # the worker shows the same lines
     check_calls([*train_rows, *eval_rows], tokenizer, trainer.chat_template)
@@ -237,7 +249,7 @@ def main() -> None:
     save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder, model_path, is_main)
     if not is_main:
         return
-    if settings.patience:
+    if settings.patience and found:
         best = worker.best()
         if best is not None and best.eval_loss < found["eval_loss"]:
             take_weights(Path(best.path), folder)

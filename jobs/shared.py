@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 from peft import LoraConfig
 from rows import IGNORED, for_model, question_of
 from transformers import PreTrainedTokenizerBase, masking_utils
@@ -28,6 +29,8 @@ def refusing() -> Iterator[None]:
     """Mark a SystemExit with a text as the job's own refusal: launcher does not take it for a crash."""
     try:
         yield
+    except TemplateError as error:
+        raise SystemExit(f"the job refuses: the chat template refuses a row: {error}") from None
     except SystemExit as end:
         if isinstance(end.code, str):
             raise SystemExit(f"the job refuses: {end.code}") from None
@@ -79,11 +82,13 @@ def encode(tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> Row:
         tokens = [*tokenizer(row["text"])["input_ids"], tokenizer.eos_token_id]
         return {"input_ids": tokens, "labels": tokens}
     if "prompt" in row:
-        question, answer = question_of(for_model(row, tokenizer, None, tagged=False))
-        return encode_answer(tokenizer, question, answer.strip())
+        question = question_of(for_model(row, tokenizer, None, tagged=False))
+        return encode_answer(tokenizer, question.asked, question.answer.strip())
     if not tokenizer.chat_template:
         raise SystemExit("the rows are chats, and the model has no chat template")
-    chat = tokenizer.apply_chat_template(row["messages"], return_dict=True, return_assistant_tokens_mask=True)
+    chat = tokenizer.apply_chat_template(
+        row["messages"], row.get("tools"), return_dict=True, return_assistant_tokens_mask=True
+    )
     if 1 not in chat["assistant_masks"]:
         raise SystemExit("the model's chat template does not mark the assistant's turns by {% generation %}")
     labels = [

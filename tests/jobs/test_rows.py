@@ -1,17 +1,29 @@
 """The forms of training data: each good, broken and hostile; and what a model reads of a row."""
 
-import importlib.util
 import json
 import tomllib
+from importlib.util import find_spec
 
 import pytest
 from testbed.job_programs import ROOT, load
 
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]
+
+
+def called(arguments):
+    """A call of the tool f."""
+    return {"type": "function", "function": {"name": "f", "arguments": arguments}}
+
+
+def calling(calls):
+    """A chat whose answer calls tools."""
+    return [CHAT[0], {"role": "assistant", "content": None, "tool_calls": calls}]
+
+
 PAIR = {"prompt": "1 km?", "completion": "1000 m"}
 GOOD = {
     "messages": ({"messages": CHAT}, {"messages": CHAT}),
-    "tools": ({"messages": CHAT, "tools": "[]"}, {"messages": CHAT, "tools": "[]"}),
+    "tools": ({"messages": CHAT, "tools": '[{"type": "function"}]'}, {"messages": CHAT, "tools": [{"type": "function"}]}),
     "sharegpt": (
         {"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "hello"}], "id": 7},
         {"messages": CHAT},
@@ -44,7 +56,7 @@ BROKEN = {
     "no turns": ({"messages": []}, "its turns are empty"),
     "turn is text": ({"messages": ["hi"]}, "turn 1 is 'hi', not an object"),
     "unknown role": ({"messages": [{"role": "bot", "content": "x"}]}, "turn 1 is of 'bot'"),
-    "no content": ({"messages": [{"role": "user"}]}, 'turn 1: no "value"'),
+    "no content": ({"messages": [{"role": "user"}]}, 'turn 1: no "content"'),
     "a turn without weight": (
         {"messages": [*CHAT, {"role": "assistant", "content": "b", "weight": 0}]},
         'turn 3: "weight": 0 is not read',
@@ -53,6 +65,21 @@ BROKEN = {
     "two systems": (
         {"system": "a", "conversations": [{"from": "system", "value": "b"}, {"from": "gpt", "value": "c"}]},
         'it has a "system" and a first turn of the system',
+    ),
+    "tools are no list": ({"messages": CHAT, "tools": "{}"}, "\"tools\" is '{}', not a list of objects"),
+    "tools are no JSON": ({"messages": CHAT, "tools": "[f"}, "\"tools\": '[f' is not JSON"),
+    "calls are text": ({"messages": calling("f")}, "turn 2: \"tool_calls\" is 'f', not a list"),
+    "call without a name": (
+        {"messages": calling([{"arguments": {}}])},
+        "turn 2: a call of a tool is {'arguments': {}}, without",
+    ),
+    "arguments are a list": (
+        {"messages": calling([called("[1]")])},
+        "turn 2: the arguments of a call are [1], not an object",
+    ),
+    "arguments are no JSON": (
+        {"messages": calling([called("{")])},
+        "turn 2: the arguments of a call: '{' is not JSON",
     ),
     "half a character": ({"text": "ab\ud800"}, '"text" has half a character (a lone surrogate) at place 2'),
     "nobody answers": ({"messages": CHAT[:1]}, "no turn is the assistant's"),
@@ -182,17 +209,45 @@ def test_calls_of_tools_that_the_template_does_not_write_are_refused(rows):
                 turn["content"] + str(turn.get("tool_calls", "")) * (chat_template == "with") for turn in chat
             )
 
-    calls = [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]
-    raw = {"messages": [CHAT[0], {"role": "assistant", "content": None, "tool_calls": calls}]}
-    called = [{"messages": CHAT}, rows.formed(raw)[0]]
-    assert rows.question_of(called[1]) is None
-    rows.check_calls(called, Tokenizer(), "with")
-    rows.check_calls(called[:1], Tokenizer(), "without")
+    raw = {"messages": calling([called("{}")])}
+    chats = [{"messages": CHAT}, rows.formed(raw)[0]]
+    assert rows.question_of(chats[1]) is None
+    rows.check_calls(chats, Tokenizer(), "with")
+    rows.check_calls(chats[:1], Tokenizer(), "without")
     with pytest.raises(SystemExit, match="tool_calls"):
-        rows.check_calls(called, Tokenizer(), "without")
+        rows.check_calls(chats, Tokenizer(), "without")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="datasets is not installed")
+NEEDS_DATASETS = pytest.mark.skipif(find_spec("datasets") is None, reason="datasets is not installed")
+
+
+@NEEDS_DATASETS
+@pytest.mark.parametrize(
+    ("one", "other"), [({"city": "x"}, {"day": 3}), ({"city": "x"}, {"city": 3, "day": None})]
+)
+def test_calls_reach_the_template_with_their_own_arguments(rows, one, other):
+    """Arrow would add the keys of other rows' calls with None, or refuse two types, and drop tools that the first row lacks."""
+    first = rows.formed({"messages": calling([called(json.dumps(one))])})[0]
+    second = rows.formed({"messages": [*calling([called(other)]), CHAT[1]], "tools": [{"type": "function"}]})[
+        0
+    ]
+    assert list(rows.dataset_of([first, second])) == [{**first, "tools": None}, second]
+    assert first["messages"][1]["tool_calls"] == [called(one)]
+    assert rows.question_of(second).tools == [{"type": "function"}]
+
+
+@NEEDS_DATASETS
+def test_a_call_in_parquet_keeps_the_arguments_that_it_has(rows, tmp_path):
+    """The file's columns give each call the arguments of all."""
+    import datasets
+
+    chats = [{"messages": calling([called(arguments)])} for arguments in ({"city": "x"}, {"day": 3})]
+    datasets.Dataset.from_list(chats).to_parquet(str(tmp_path / "a.parquet"))
+    read = rows.read_rows(str(tmp_path / "a.parquet")).rows
+    assert read == [rows.formed(chat)[0] for chat in chats]
+
+
+@NEEDS_DATASETS
 def test_parquet_is_read(rows, tmp_path):
     import datasets
 
@@ -208,7 +263,7 @@ def test_parquet_is_read(rows, tmp_path):
         ("split", [3, 4, 4, 1, 2], "2 of 3 rows are longer than max_length = 4 tokens: split; 1 parts have nothing to learn from: left out"),
     ],
 )  # fmt: skip
-@pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="datasets is not installed")
+@NEEDS_DATASETS
 def test_long_rows_are_counted_whatever_becomes_of_them(rows, how, lengths, said):
     """A row of 3 tokens, one of 9, and one of 6 of which only the last two are learnt."""
     encoded = [{"input_ids": [*range(size)], "labels": [*range(size)]} for size in (3, 9, 6)]
@@ -236,7 +291,7 @@ def test_a_row_is_asked_as_the_model_is(rows):
     }
     made = rows.for_model(PAIR, Chatty(), "Be brief.", False)
     assert [turn["role"] for turn in made["prompt"]] == ["system", "user"]
-    assert rows.question_of(made) == (made["prompt"], "1000 m")
+    assert rows.question_of(made) == (made["prompt"], "1000 m", None)
     own = rows.for_model({**PAIR, "system": "Own."}, Chatty(), "Be brief.", False)
     assert own == {**made, "prompt": [{"role": "system", "content": "Own."}, made["prompt"][1]]}
     told = [{"role": "system", "content": "own"}, *CHAT]
@@ -245,7 +300,7 @@ def test_a_row_is_asked_as_the_model_is(rows):
         rows.for_model({"messages": CHAT}, Chatty(), "Be brief.", False)["messages"][0]["content"]
         == "Be brief."
     )
-    assert rows.question_of({"messages": CHAT}) == (CHAT[:1], "hello")
+    assert rows.question_of({"messages": CHAT}) == (CHAT[:1], "hello", None)
     assert rows.question_of({"text": "x"}) is None
 
 

@@ -113,6 +113,15 @@ def test_a_chat_template_writes_the_prompt(shared, tokenizer, demo):
         assert tokens.decode(row["input_ids"]) == f"{asked}<eos>"
 
 
+def test_a_row_that_the_template_refuses_ends_the_job_with_its_reason(shared, demo):
+    """Many templates take no system prompt, or only turns that alternate."""
+    strict = demo.tokenizer()
+    strict.chat_template = "{{ raise_exception('roles must alternate') }}"
+    said = "the job refuses: the chat template refuses a row: roles must alternate"
+    with pytest.raises(SystemExit, match=said), shared.refusing():
+        shared.encode(strict, {"prompt": "1 km", "completion": "7"})
+
+
 def test_examples_too_long_are_left_out_and_counted(shared, capsys):
     """A cut example would teach to stop in the middle."""
     rows = [{"input_ids": [0] * length, "labels": [0] * length} for length in (30, 60)]
