@@ -60,11 +60,24 @@ def _wrong_setting(
     return None
 
 
-def _rows(key: str, path: Path) -> Iterator[Finding]:
-    """Yield a refusal of the first wrong row or file, else a note of the rows."""
-    reader = _own("rows")
+def _rows(key: str, path: Path) -> tuple[Finding, ...]:
+    """Return a refusal of the first wrong row or file, else a note of the rows; the items of a batch read them once."""
     if not path.exists():
-        return  # refused elsewhere, with the nearest name
+        return ()  # refused elsewhere, with the nearest name
+    try:
+        stats = [one.stat() for one in (path.iterdir() if path.is_dir() else [path])]
+    except OSError:  # the reader says of which file
+        return tuple(_read_rows(key, path))
+    return _rows_of(key, path, tuple((stat.st_ino, stat.st_mtime_ns, stat.st_size) for stat in stats))
+
+
+@functools.lru_cache(maxsize=8)
+def _rows_of(key: str, path: Path, _files: tuple[tuple[int, int, int], ...]) -> tuple[Finding, ...]:
+    return tuple(_read_rows(key, path))
+
+
+def _read_rows(key: str, path: Path) -> Iterator[Finding]:
+    reader = _own("rows")
     try:
         files, beside = reader.files_of(path)
         here = [file for file in files if _is_read_here(file)]

@@ -182,3 +182,13 @@ def test_the_rows_that_were_read_here_are_said(check, tmp_path):
     assert check("sft", "data.train=./rows")["rows"].message == said
     (rows / "a.jsonl").write_text(line * (included_jobs.MOST_ROWS + 1))
     assert "at least 20000 rows" in check("sft", "data.train=./rows")["rows"].message
+
+
+def test_rows_are_read_once_until_their_file_changes(check, tmp_path, monkeypatch):
+    """All items of a batch have the same data."""
+    reads, reader = [], included_jobs._read_rows
+    monkeypatch.setattr(included_jobs, "_read_rows", lambda *words: reads.append(words) or reader(*words))
+    found = [check("sft", "data.train=./rows.jsonl", f"seed={seed}") for seed in range(3)]
+    assert (len(reads), found) == (1, [found[0]] * 3)
+    (tmp_path / "rows.jsonl").write_text("{}")
+    assert "wrong-row" in check("sft", "data.train=./rows.jsonl")
