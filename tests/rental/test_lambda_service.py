@@ -97,7 +97,6 @@ REFUSALS = [
     (403, "", Reason.FORBIDDEN, ServiceError),
     (404, "", Reason.NOT_FOUND, ServiceError),
     (409, "", Reason.CONFLICT, ServiceError),
-    (302, "", Reason.BAD_REQUEST, ServiceError),
 ]
 
 
@@ -123,6 +122,7 @@ def test_a_refusal_without_a_documented_code_goes_by_its_status(
         ({"kind": "accepted", "status": 500, "code": "global/internal-error"}, True),
         ({"kind": "accepted", "status": 400, "code": "provider/internal-unavailable"}, True),
         ({"kind": "accepted", "status": 408}, True),
+        ({"kind": "accepted", "status": 303, "headers": {"Location": "https://192.0.2.1/"}}, True),
         ({"kind": "cut"}, False),
         ({"kind": "status", "status": 503}, False),
         ({"kind": "broken"}, False),

@@ -186,6 +186,57 @@ def test_killed_after_a_launch_that_was_made_again(each_round, record_property):
     tally.record(record_property, WHERE, point)
 
 
+def answering(call, kind, **values):
+    """Let the service answer some calls of a kind so."""
+    return lambda one, elsewhere: one.stand_in.fail(call, kind, **values)
+
+
+def redirecting(call, kind, times):
+    """Let it answer some calls by a redirect to another service."""
+    return lambda one, elsewhere: one.stand_in.fail(
+        call, kind, status=307, headers={"Location": f"{elsewhere.base}/instances"}, times=times
+    )
+
+
+def ending_falsely(one, _elsewhere):
+    """Let it say twice that an instance is terminating which goes on."""
+    made = one.stand_in.state.on_start
+
+    def start(instance):
+        instance.lies = 2
+        return made(instance)
+
+    one.stand_in.state.on_start = start
+
+
+FALSE_ANSWERS = {
+    "a launch that is accepted and answered by a redirect": redirecting("launch", "accepted", 1),
+    "a launch that is accepted and answered by a page": answering("launch", "accepted", status=200),
+    "a launch that is accepted and answered by an error": answering("launch", "accepted", status=500),
+    "a launch that names no instance": answering("launch", "answer", data={"instance_ids": []}),
+    "a list without the instances, twice": answering("instances", "answer", data=[], times=2),
+    "a list that is a redirect, twice": redirecting("instances", "status", 2),
+    "a list that is a page, twice": answering("instances", "status", status=200, times=2),
+    "a list that is cut off, twice": answering("instances", "broken", times=2),
+    "an end that is only said, twice": ending_falsely,
+    "an end that is answered by a redirect": redirecting("terminate", "status", 1),
+}
+
+
+@mostly_long("fault", FALSE_ANSWERS, ci=(0, 4, 8))
+def test_killed_while_the_service_answers_falsely(each_round, record_property, tmp_path, fault):
+    """The client dies at a wait for the disk, or not at all; the false answers that it did not get go to the reconciles."""
+    tally = Tally(ROUNDS)
+    with LambdaService(SimClock(tmp_path / "elsewhere")) as elsewhere:
+        for one in each_round:
+            FALSE_ANSWERS[fault](one, elsewhere)
+            number = one.dice.randrange(3, SYNCS + 3)
+            code = one.drive(f"kill=after:{number}", "rent").wait()
+            tally.add(one.judge(waits_longer=True), one.rentals(), killed=code == -signal.SIGKILL)
+        assert elsewhere.calls == []  # no redirect is followed
+    tally.record(record_property, WHERE, f"{fault}: after wait 3 to {SYNCS + 2} for the disk")
+
+
 @mostly_long("number", range(1, SYNCS + 1), ci=(3,))
 def test_two_clients_at_once_are_killed(each_round, record_property, number):
     """Both at the same wait for the disk, while they share a ledger and a pace."""
