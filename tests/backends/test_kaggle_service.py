@@ -93,6 +93,8 @@ def test_a_session_ends_at_its_own_limit_with_all_that_it_started(kaggle, stand_
     [
         ({"kind": "lost"}, True),
         ({"kind": "accepted", "status": 502}, True),
+        ({"kind": "accepted", "status": 408}, True),
+        ({"kind": "accepted", "status": 303, "headers": {"Location": "https://192.0.2.1/"}}, True),
         ({"kind": "accepted", "status": 500, "message": "oops"}, True),
         ({"kind": "cut"}, False),
         ({"kind": "status", "status": 503}, False),
@@ -148,7 +150,6 @@ REFUSALS = [
     (409, "title in use", Reason.CONFLICT, ServiceError),
     (413, "", Reason.TOO_LARGE, ServiceError),
     (429, "", Reason.RATE_LIMIT, ServiceError),
-    (302, "", Reason.BAD_REQUEST, ServiceError),
 ]
 
 
@@ -172,6 +173,10 @@ def test_a_refusal_has_its_reason(stand_in, kaggle, fresh, method, status, messa
     [
         ({"kind": "lost"}, Reason.BROKEN_OFF),
         ({"kind": "silent", "wait_s": 5.0}, Reason.SILENT),
+        (
+            {"kind": "status", "status": 302, "headers": {"Location": "https://192.0.2.1/"}},
+            Reason.SERVER_ERROR,
+        ),
         ({"kind": "status", "status": 500}, Reason.SERVER_ERROR),
         ({"kind": "status", "status": 503, "message": "busy"}, Reason.SERVER_ERROR),
         ({"kind": "status", "status": 429}, Reason.RATE_LIMIT),

@@ -188,7 +188,7 @@ def test_killed_after_a_launch_that_was_made_again(each_round, record_property):
 
 def answering(call, kind, **values):
     """Let the service answer some calls of a kind so."""
-    return lambda one, elsewhere: one.stand_in.fail(call, kind, **values)
+    return lambda one, _elsewhere: one.stand_in.fail(call, kind, **values)
 
 
 def redirecting(call, kind, times):

@@ -53,6 +53,7 @@ from launcher.transport.http.service_wire import (
     ServiceReply,
     ServiceWire,
     WireError,
+    is_undecided,
 )
 from launcher.values.base import Record
 
@@ -176,7 +177,7 @@ class KaggleService:
             if error.was_sent:
                 raise self._unsettled(kernel.ref, Reason(error.failure), str(error)) from None
             raise self._lost(error) from None
-        if reply.status >= 500:
+        if is_undecided(reply.status):
             raise self._unsettled(kernel.ref, Reason.SERVER_ERROR, f"it answered {reply.status}")
         self._check(reply, f"pushing {kernel.ref}")
         try:
@@ -420,7 +421,7 @@ class KaggleService:
         status = max(reply.status, code) if isinstance(code, int) else reply.status
         if status < 300:
             return
-        reason = STATUS.get(status, Reason.SERVER_ERROR if status >= 500 else Reason.BAD_REQUEST)
+        reason = STATUS.get(status, Reason.SERVER_ERROR if is_undecided(status) else Reason.BAD_REQUEST)
         message = self._said(said.get("message", ""))
         words = f"{what}: {status}{f' {message}' if message else ''}"
         if reason in (Reason.UNAUTHORIZED, Reason.FORBIDDEN) and abs(self._ahead_s) > SKEW_S:

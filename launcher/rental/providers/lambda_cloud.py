@@ -45,7 +45,13 @@ from launcher.rental.renting import (
     LaunchOptions,
     nonce_in,
 )
-from launcher.transport.http.service_wire import CallFailure, ServiceReply, ServiceWire, WireError
+from launcher.transport.http.service_wire import (
+    CallFailure,
+    ServiceReply,
+    ServiceWire,
+    WireError,
+    is_undecided,
+)
 from launcher.values.base import Record
 
 SETTINGS = LambdaSettings
@@ -155,7 +161,7 @@ class LambdaAccount:
                 raise self._unsettled(what, Reason(error.failure), str(error)) from None
             raise self._lost(what, error) from None
         meaning = _meaning(reply)
-        if _is_open(reply.status) or (meaning and meaning.reason is Reason.UPSTREAM):
+        if is_undecided(reply.status) or (meaning and meaning.reason is Reason.UPSTREAM):
             reason = meaning.reason if meaning else Reason.SERVER_ERROR
             raise self._unsettled(what, reason, f"it answered {reply.status}")
         self._check(reply, what)
@@ -287,7 +293,7 @@ class LambdaAccount:
             return
         meaning = _meaning(reply)
         if meaning is None:
-            usual = Reason.SERVER_ERROR if _is_open(reply.status) else Reason.BAD_REQUEST
+            usual = Reason.SERVER_ERROR if is_undecided(reply.status) else Reason.BAD_REQUEST
             reason = STATUS.get(reply.status, usual)
             meaning = Meaning(reason, MENDS.get(reason, ""))
         error = _refusal(reply)
@@ -343,11 +349,6 @@ def _refusal(reply: ServiceReply) -> dict[str, str]:
 def _meaning(reply: ServiceReply) -> Meaning | None:
     """Return the meaning of a refusal's code. None for a good answer or an undocumented code."""
     return meaning_of(_refusal(reply).get("code", "")) if reply.status >= 300 else None
-
-
-def _is_open(status: int) -> bool:
-    """Return whether a status leaves open if the call was accepted: a redirect, a timeout, or a failure of the service."""
-    return 300 <= status < 400 or status == 408 or status >= 500
 
 
 def _offer(found: TypeOffer) -> InstanceOffer:

@@ -61,6 +61,11 @@ class WireError(Exception):
 REDIRECTS, REDIRECTED = 3, (301, 302, 303, 307, 308)
 
 
+def is_undecided(status: int) -> bool:
+    """Return whether an answer leaves open if its call was accepted: a redirect, a timeout, or a failure of the service."""
+    return 300 <= status < 400 or status == 408 or status >= 500
+
+
 class ServiceReply(NamedTuple):
     """A complete answer. `moment` is the service's clock, in seconds since 1970, or None."""
 
