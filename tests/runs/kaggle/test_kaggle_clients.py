@@ -155,6 +155,27 @@ def test_two_homes_that_follow_to_a_sessions_end_push_one_segment(kaggle_account
 
 
 @pytest.mark.long
+def test_two_homes_push_one_segment_that_does_not_show_at_once(kaggle_account):
+    """The other client finds it once it shows, or says that somebody else continued the run; it does not push."""
+    account = kaggle_account
+    account.host(session_hours=SESSION_HOURS)
+    account.pause_at(5)
+    run = account.detached()
+    other = account.copy("other")
+    account.host(other, session_hours=SESSION_HOURS)
+    for client in (account.client, other):
+        account.hurry(client, appear_s=60.0)
+    both = [account.client.start("attach", run), other.start("attach", run, "--host", "k")]
+    until(lambda: feeder_of(account, run, other), "the other to follow")
+    account.service.habits.shows_after_s = 6.0
+    assert "succeeded" in ended(both[0])
+    said = "".join(both[1].communicate(timeout=120))
+    assert "succeeded" in said or "another client continued or stopped the run" in said, said
+    account.assert_pushed_once(run, 2)
+    assert account.judge(12, account.client.runs / run / "artifacts" / "model") == 0
+
+
+@pytest.mark.long
 def test_a_client_does_not_begin_anew_what_another_has_ended(kaggle_account):
     """Its copy of the run is from the first session; what the first client has done since, the service does not show."""
     account = kaggle_account
