@@ -42,7 +42,7 @@ import torch
 from accelerate import Accelerator
 from card import own_name, training_facts, write_card
 from peft import get_peft_model
-from rows import check_calls, train_and_held
+from rows import check_tools, train_and_held
 from settings import Distill, read_settings
 from shared import (
     IGNORED,
@@ -342,9 +342,11 @@ def main() -> None:
         raise SystemExit(
             "one row is not enough: some are held out to judge the student   data.eval=./held.jsonl"
         )
-    check_calls([*train_rows, *held_out], tokenizer)
+    if not tokenizer.chat_template and "messages" in train_rows[0]:
+        raise SystemExit("the rows are chats, and the model has no chat template")
+    untold = check_tools([*train_rows, *held_out], tokenizer)
     if is_main:
-        print(*lines, sep="\n")
+        print(*lines, *filter(None, [untold]), sep="\n")
     train_rows, held_out = (
         keep_short([encode(tokenizer, row) for row in part], settings.max_length)
         for part in (train_rows, held_out)

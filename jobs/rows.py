@@ -141,8 +141,13 @@ def train_and_held(
     lines = [f"data.train: {said}"]
     if "eval" in data:
         held, said = read_rows(data["eval"])
+        if form_of(held[0]) != form_of(rows[0]):
+            raise SystemExit(
+                f"data.eval has rows of {form_of(held[0])}, data.train of {form_of(rows[0])}: give both the same form"
+            )
         used = f", of which the first {limit} are used" if len(held) > limit else ""
-        return rows, held[:limit], [*lines, f"data.eval: {said}{used}"]
+        lines.append(f"data.eval: {said}{used}")
+        return rows, held[:limit], lines + known(rows, held[:limit])
     count = min(max(1, round(share * len(rows))), limit, len(rows) - 1) if share else 0
     if not count:
         return rows, [], [*lines, "held out: none"]
@@ -150,7 +155,16 @@ def train_and_held(
     lines.append(
         f"held out: {count} of {len(rows)} rows, drawn by seed {seed}   (data.eval names rows of your own)"
     )
-    return [row for n, row in enumerate(rows) if n not in places], [rows[n] for n in sorted(places)], lines
+    held = [rows[n] for n in sorted(places)]
+    rows = [row for n, row in enumerate(rows) if n not in places]
+    return rows, held, lines + known(rows, held)
+
+
+def known(rows: list[Row], held: list[Row]) -> list[str]:
+    """Return a line if held-out rows are trained on too, which makes every score look better."""
+    trained = {json.dumps(row) for row in rows}
+    count = sum(json.dumps(row) in trained for row in held)
+    return [f"{count} of {len(held)} held-out rows are also trained on"] if count else []
 
 
 def _hub(name: str) -> Iterator[tuple[str, object]]:
@@ -263,7 +277,7 @@ def _formed(raw: dict[str, Any], keys: set[str]) -> tuple[Row, set[str], set[str
         return {"text": text_of(raw, "text")}, {"text"}, set()
     for asked, answered in PROMPTED:
         if raw.get(asked) is not None:
-            raise RowError(f'no "{answered}"')
+            raise RowError(f'no "{answered}"; its keys are {", ".join(sorted(keys)[:8])}')
     raise RowError(f"its keys are {', '.join(sorted(keys)[:8]) or 'none'}; the forms are {FORMS}")
 
 
@@ -413,31 +427,30 @@ def question_of(row: Row) -> Question | None:
     return Question(row["prompt"], row["completion"][0]["content"])
 
 
-def check_calls(rows: list[Row], tokenizer: PreTrainedTokenizerBase, template: str | None = None) -> None:
-    """SystemExit if the template leaves out the calls of tools: the model would learn to answer nothing."""
-    calling = (row for row in rows if any("tool_calls" in turn for turn in row.get("messages", ())))
-    for row in calling:
-        bare = [{name: turn[name] for name in turn if name != "tool_calls"} for turn in row["messages"]]
-        whole, without = (
-            tokenizer.apply_chat_template(
-                chat, tools=row.get("tools"), chat_template=template, tokenize=False
-            )
-            for chat in (row["messages"], bare)
-        )
-        if whole == without:
-            raise SystemExit("the data has tool_calls, and the chat template does not write them: take a template that does, or leave these rows out")  # fmt: skip
-        return
+def check_tools(rows: list[Row], tokenizer: PreTrainedTokenizerBase, template: str | None = None) -> str:
+    """SystemExit if the template leaves out the calls of tools: the model would learn to answer nothing.
 
-
-def dataset_of(rows: list[Row]) -> datasets.Dataset:
-    """Return the rows as a data set from which each comes back as it is.
-
-    Left to itself, Arrow gives the turns and calls of all rows one set of keys, with None where there was none.
+    Return a line if it leaves out the tools themselves; "" if not.
     """
-    import datasets
 
-    every = dict.fromkeys(key for row in rows for key in row)  # else the keys of the first row
-    return datasets.Dataset.from_list([{**every, **row} for row in rows], on_mixed_types="use_json")
+    def written(row: Row, *without: str) -> str:
+        turns = [
+            {name: value for name, value in turn.items() if name not in without} for turn in row["messages"]
+        ]
+        tools = None if "tools" in without else row.get("tools")
+        return tokenizer.apply_chat_template(turns, tools, chat_template=template, tokenize=False)
+
+    chats = [row for row in rows if "messages" in row]
+    calling = next((row for row in chats if any("tool_calls" in turn for turn in row["messages"])), None)
+    if calling and written(calling) == written(calling, "tool_calls"):
+        raise SystemExit("the data has tool_calls, and the chat template does not write them: take a template that does, or leave these rows out")  # fmt: skip
+    given = next((row for row in chats if row.get("tools")), None)
+    is_told = given is None or written(given) != written(given, "tools")
+    return (
+        ""
+        if is_told
+        else "the chat template does not write the tools of a row: the model is not told of them"
+    )
 
 
 def lengths_of(encoded: datasets.Dataset) -> list[int]:

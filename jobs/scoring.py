@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +11,7 @@ from typing import Any, NamedTuple
 import launcher_worker as worker
 import torch
 from accelerate.utils import gather_object
-from rows import Question, Row, question_of
+from rows import IGNORED, Question, Row, question_of
 from transformers import PreTrainedTokenizerBase
 from trl import SFTTrainer
 
@@ -18,10 +19,29 @@ ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 
 
 class Held(NamedTuple):
-    """Held-out rows: as the model is asked, and as tokens with labels."""
+    """Held-out rows: those that are asked, as the model is, and all as tokens with labels."""
 
     rows: list[Row]
     encoded: list[Row]
+
+    def stops(self, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+        """Return the tokens that end an answer: the end mark, and the one with which most turns of these rows end.
+
+        A template may end a turn by another mark than the tokenizer's, and write a newline after it.
+        """
+        marks = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
+        ends: Counter[int] = Counter()
+        for row in self.encoded:
+            learnt = [
+                token
+                for token, label in zip(row["input_ids"], row["labels"], strict=True)
+                if label != IGNORED
+            ]
+            ends.update([token for token in learnt[-2:] if token in marks][-1:])
+        return [
+            tokenizer.eos_token_id,
+            *(token for token, _ in ends.most_common(1) if token != tokenizer.eos_token_id),
+        ]
 
 
 def read_answer(text: str) -> str | None:
@@ -62,10 +82,11 @@ def loss_of(trainer: SFTTrainer, encoded: list[Row]) -> float:
 
 
 @torch.no_grad()
-def generated(trainer: SFTTrainer, questions: list[Question], max_new_tokens: int) -> list[str]:
+def generated(trainer: Any, questions: list[Question], max_new_tokens: int) -> list[str]:
     """Answer questions greedily. One batch, padded on the left."""
     tokenizer: PreTrainedTokenizerBase = trainer.processing_class
     template = trainer.chat_template  # TRL's own, where it has replaced the tokenizer's
+    stops = trainer.held.stops(tokenizer)
     encoded = [
         tokenizer(question.asked)["input_ids"]
         if isinstance(question.asked, str)
@@ -86,9 +107,11 @@ def generated(trainer: SFTTrainer, questions: list[Question], max_new_tokens: in
         max_new_tokens=max_new_tokens,
         do_sample=False,
         pad_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
+        eos_token_id=stops,
     )
-    return tokenizer.batch_decode(output[:, batch["input_ids"].shape[1] :], skip_special_tokens=True)
+    answers = output[:, batch["input_ids"].shape[1] :].tolist()
+    left_out = {*stops, tokenizer.pad_token_id}
+    return [tokenizer.decode([token for token in answer if token not in left_out]) for answer in answers]
 
 
 def scores(trainer: SFTTrainer, held: Held, how: str, limit: int, max_new_tokens: int) -> dict[str, float]:
@@ -114,7 +137,7 @@ def _judged(trainer: SFTTrainer, asked: list[Question], how: str, max_new_tokens
             answer = read_answer(text) if how == "tags" else text.strip()
             wanted = (read_answer(question.answer) if how == "tags" else None) or question.answer
             samples.append({
-                "step": trainer.state.global_step, "prompt": question.asked, "expected": wanted.strip(), "output": text,
+                "step": trainer.state.global_step, "prompt": question.asked, **({"tools": question.tools} if question.tools else {}), "expected": wanted.strip(), "output": text,
                 "right": answer == wanted.strip(), "answered": answer is not None,
             })  # fmt: skip
     samples = gather_object(samples)

@@ -24,11 +24,29 @@ import launcher_worker as worker
 import torch
 from card import training_facts, write_card
 from models import merge, save, take_weights
-from rows import IGNORED, Row, check_calls, dataset_of, fitted, for_model, form_of, lengths_of, train_and_held
+from rows import (
+    IGNORED,
+    Row,
+    check_tools,
+    fitted,
+    for_model,
+    form_of,
+    lengths_of,
+    question_of,
+    train_and_held,
+)
 from scoring import Held, scores
 from settings import Sft, read_settings
 from sharding import ShardedTrainer, loading
-from shared import StepSampler, adapter_of, expect_one_example_a_row, quieten, refusing
+from shared import (
+    StepSampler,
+    adapter_of,
+    encode_chat,
+    expect_one_example_a_row,
+    quieten,
+    refused_by_trl,
+    refusing,
+)
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -57,6 +75,10 @@ def show_first(tokenizer: PreTrainedTokenizerBase, row: Row) -> None:
 
 
 # ---- the job
+
+
+CHAT = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "."}]
+"""By a chat, TRL chooses and checks the template."""
 
 
 class LogLastStep(TrainerCallback):
@@ -127,31 +149,32 @@ def main() -> None:
     datasets.disable_progress_bars()
     given = dict(plan.data)
     evaluates = bool(settings.eval_steps and ("eval" in given or settings.eval_share))
-    arguments = SFTConfig(
-        **{
-            "activation_checkpointing": False,  # TRL turns it on unless told; the plan decides
-            **worker.training_arguments(
-                learning_rate=settings.learning_rate,
-                lr_scheduler_type=settings.scheduler,
-                warmup_steps=settings.warmup_steps,
-                weight_decay=settings.weight_decay,
-                max_grad_norm=settings.max_grad_norm,
-                **({} if settings.optim is None else {"optim": settings.optim}),
-                num_train_epochs=settings.epochs,
-                logging_steps=settings.logging_steps,
-                logging_first_step=True,
-                include_num_input_tokens_seen="no",  # the sampler knows; Trainer would ask the card after each micro-batch
-            ),
-        },
-        neftune_noise_alpha=settings.neftune_noise or None,
-        max_length=None,  # `fitted` decides, and says what it leaves out
-        padding_free=settings.packing,
-        completion_only_loss=settings.loss_on != "all",
-        eval_strategy="steps" if evaluates else "no",
-        eval_steps=settings.eval_steps or None,
-        metric_for_best_model="eval_loss",
-        greater_is_better=False,
-    )
+    with refused_by_trl():
+        arguments = SFTConfig(
+            **{
+                "activation_checkpointing": False,  # TRL turns it on unless told; the plan decides
+                **worker.training_arguments(
+                    learning_rate=settings.learning_rate,
+                    lr_scheduler_type=settings.scheduler,
+                    warmup_steps=settings.warmup_steps,
+                    weight_decay=settings.weight_decay,
+                    max_grad_norm=settings.max_grad_norm,
+                    **({} if settings.optim is None else {"optim": settings.optim}),
+                    num_train_epochs=settings.epochs,
+                    logging_steps=settings.logging_steps,
+                    logging_first_step=True,
+                    include_num_input_tokens_seen="no",  # the sampler knows; Trainer would ask the card after each micro-batch
+                ),
+            },
+            neftune_noise_alpha=settings.neftune_noise or None,
+            max_length=None,  # `fitted` decides, and says what it leaves out
+            padding_free=settings.packing,
+            completion_only_loss=settings.loss_on != "all",
+            eval_strategy="steps" if evaluates else "no",
+            eval_steps=settings.eval_steps or None,
+            metric_for_best_model="eval_loss",
+            greater_is_better=False,
+        )
     # data: the demo is made by one rank while the others wait
     model_path = plan.model
     if is_demo or "demo" in given.values():
@@ -196,12 +219,16 @@ def main() -> None:
     adapter = adapter_of(
         settings.lora_rank, settings.lora_alpha, settings.lora_dropout, settings.lora_targets, settings.dora, settings.rslora
     )  # fmt: skip
-    try:
+    parts = train_rows, eval_rows
+    of_trl = [[{"messages": CHAT}] * bool(part) if form == "messages" else part for part in parts]
+    with (
+        refused_by_trl()
+    ):  # a template without marks for the assistant's turns, targets that the model lacks, …
         trainer = Finetune(
             model,
             arguments,
-            train_dataset=dataset_of(train_rows),
-            eval_dataset=dataset_of(eval_rows) if eval_rows else None,
+            train_dataset=datasets.Dataset.from_list(of_trl[0]),
+            eval_dataset=datasets.Dataset.from_list(of_trl[1]) if eval_rows else None,
             processing_class=tokenizer,
             peft_config=adapter if plan.trains_adapter else None,
             callbacks=[
@@ -209,26 +236,39 @@ def main() -> None:
                 *([EarlyStoppingCallback(settings.patience)] if settings.patience and evaluates else []),
             ],
         )
-    except ValueError as error:
-        # a template without marks for the assistant's turns, targets that the model lacks, …
-        raise SystemExit(f"TRL refuses this training: {error}") from None
     trainer.remove_callback(PrinterCallback)  # the worker shows the same lines
-    check_calls([*train_rows, *eval_rows], tokenizer, trainer.chat_template)
+    untold = check_tools([*train_rows, *eval_rows], tokenizer, trainer.chat_template)
     worker.prepare(trainer.model)
     is_main = trainer.is_world_process_zero()
 
     # rows of tokens, in the order of the run
+    if form == "messages":
+        learns_all = settings.loss_on == "all"
+        trainer.train_dataset, trainer.eval_dataset = (
+            datasets.Dataset.from_list(
+                [encode_chat(tokenizer, row, trainer.chat_template, learns_all=learns_all) for row in part]
+            )
+            for part in parts
+        )
     trainer.train_dataset, said = fitted(trainer.train_dataset, settings.max_length, settings.long_rows)
     if not len(trainer.train_dataset):
         raise SystemExit(f"no row is left to train on: {said}")
+    lines += filter(None, [said, untold])
+    trainer.held = Held([], [])
+    if eval_rows:
+        is_short = [length <= settings.max_length for length in lengths_of(trainer.eval_dataset)]
+        held, said = fitted(trainer.eval_dataset, settings.max_length, settings.long_rows)
+        if not len(held):
+            raise SystemExit(f"no held-out row is left to judge by: {said}")
+        lines += [f"held out: {said}"] if said else []
+        trainer.held = Held([*itertools.compress(eval_rows, is_short)], list(held))
+        if settings.generate != "no" and not any(map(question_of, trainer.held.rows[: settings.eval_limit])):
+            raise SystemExit(f"settings.generate: no held-out row of at most {settings.max_length} tokens ends in an answer of text")  # fmt: skip
     if is_main:
-        print(*lines, *filter(None, [said]), sep="\n")
+        print(*lines, sep="\n")
         show_first(tokenizer, trainer.train_dataset[0])
     trainer.sampler = StepSampler(lengths_of(trainer.train_dataset), plan.split.global_batch, plan.seed)
     trainer.add_callback(worker.trainer_callback(tokens=trainer.sampler.tokens_of))
-    held = list(fitted(trainer.eval_dataset, settings.max_length, "cut")[0]) if eval_rows else []
-    eval_rows = eval_rows if held else []  # nothing of them can be learnt
-    trainer.held = Held(eval_rows, held)
     trainer.settings = settings
     if not settings.packing:
         expect_one_example_a_row()
@@ -264,7 +304,9 @@ def main() -> None:
         }
         worker.log(step, perplexity_best=found["perplexity"], best_step=found["best_step"])
     result = {"steps": step, "loss_first": losses[0], "loss_last": losses[-1], **found}
-    facts = training_facts(model_path, given, (len(trainer.train_dataset), len(held)), step, found)
+    facts = training_facts(
+        model_path, given, (len(trainer.train_dataset), len(trainer.held.encoded)), step, found
+    )
     library = "peft" if plan.trains_adapter else "transformers"
     write_card(folder, folder.name.title(), library, "sft", facts, asdict(settings))
     if settings.merge and plan.trains_adapter:

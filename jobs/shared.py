@@ -21,6 +21,9 @@ Row = dict[str, list[int]]  # an example's `input_ids` and `labels`
 def quieten() -> None:
     """Leave out what says nothing about the training: bars of loading, and libraries' deprecations of one another."""
     logging.disable_progress_bar()
+    logging.get_logger("transformers.trainer_callback").setLevel(
+        logging.ERROR
+    )  # the best checkpoint is ours to load
     warnings.filterwarnings("ignore", category=FutureWarning)
 
 
@@ -35,6 +38,15 @@ def refusing() -> Iterator[None]:
         if isinstance(end.code, str):
             raise SystemExit(f"the job refuses: {end.code}") from None
         raise
+
+
+@contextmanager
+def refused_by_trl() -> Iterator[None]:
+    """Make a ValueError of the libraries, which check what they are given, a refusal."""
+    try:
+        yield
+    except ValueError as error:
+        raise SystemExit(f"TRL refuses this training: {error}") from None
 
 
 def adapter_of(
@@ -84,17 +96,38 @@ def encode(tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> Row:
     if "prompt" in row:
         question = question_of(for_model(row, tokenizer, None, tagged=False))
         return encode_answer(tokenizer, question.asked, question.answer.strip())
-    if not tokenizer.chat_template:
-        raise SystemExit("the rows are chats, and the model has no chat template")
-    chat = tokenizer.apply_chat_template(
-        row["messages"], row.get("tools"), return_dict=True, return_assistant_tokens_mask=True
-    )
-    if 1 not in chat["assistant_masks"]:
-        raise SystemExit("the model's chat template does not mark the assistant's turns by {% generation %}")
-    labels = [
-        token if mask else IGNORED
-        for token, mask in zip(chat["input_ids"], chat["assistant_masks"], strict=True)
-    ]
+    return encode_chat(tokenizer, row)
+
+
+def encode_chat(
+    tokenizer: PreTrainedTokenizerBase,
+    row: dict[str, Any],
+    template: str | None = None,
+    *,
+    learns_all: bool = False,
+) -> Row:
+    """Give tokens and labels of a chat by the tokenizer's template, or another: the assistant's turns count, or all.
+
+    Chats are not left to TRL: its data set, in Arrow, gives all calls of tools one set of arguments.
+    """
+    try:
+        chat = tokenizer.apply_chat_template(
+            row["messages"],
+            row.get("tools"),
+            chat_template=template,
+            return_dict=True,
+            return_assistant_tokens_mask=not learns_all,
+        )
+    except TemplateError as error:
+        begins = next((turn["content"] for turn in row["messages"] if turn["content"]), "")
+        raise SystemExit(f"the chat template refuses the row that begins {begins[:60]!r}: {error}") from None
+    if not learns_all and 1 not in chat["assistant_masks"]:
+        raise SystemExit(
+            "the chat template does not mark the assistant's turns by {% generation %}: take one that does, or learn all\n"
+            "  settings.chat_template=…   or   settings.loss_on=all"
+        )
+    learnt = chat.get("assistant_masks", [1] * len(chat["input_ids"]))
+    labels = [token if mask else IGNORED for token, mask in zip(chat["input_ids"], learnt, strict=True)]
     return {"input_ids": chat["input_ids"], "labels": labels}
 
 

@@ -46,7 +46,7 @@ BROKEN = {
     "no object": (3, "not an object"),
     "no form": ({"question": "a"}, "its keys are question; the forms are messages; conversations; prompt"),
     "empty": ({}, "its keys are none"),
-    "no answer": ({"prompt": "x"}, 'no "completion"'),
+    "no answer": ({"prompt": "x", "respons": "y"}, 'no "completion"; its keys are prompt, respons'),
     "no output": ({"instruction": "x"}, 'no "output"'),
     "null": ({"prompt": "x", "answer": None}, 'no "completion"'),
     "blank": ({"prompt": "x", "answer": " "}, "\"answer\" is ' '"),
@@ -204,35 +204,46 @@ def test_calls_of_tools_that_the_template_does_not_write_are_refused(rows):
     """The turn would be empty, and the model would learn to answer nothing."""
 
     class Tokenizer:
-        def apply_chat_template(self, chat, *, chat_template, **_more):
-            return "".join(
-                turn["content"] + str(turn.get("tool_calls", "")) * (chat_template == "with") for turn in chat
+        def apply_chat_template(self, chat, tools, *, chat_template, tokenize):
+            is_whole = chat_template == "with"
+            return str(tools) * is_whole + "".join(
+                turn["content"] + str(turn.get("tool_calls", "")) * is_whole for turn in chat
             )
 
     raw = {"messages": calling([called("{}")])}
     chats = [{"messages": CHAT}, rows.formed(raw)[0]]
     assert rows.question_of(chats[1]) is None
-    rows.check_calls(chats, Tokenizer(), "with")
-    rows.check_calls(chats[:1], Tokenizer(), "without")
+    rows.check_tools(chats, Tokenizer(), "with")
+    rows.check_tools(chats[:1], Tokenizer(), "without")
     with pytest.raises(SystemExit, match="tool_calls"):
-        rows.check_calls(chats, Tokenizer(), "without")
+        rows.check_tools(chats, Tokenizer(), "without")
+    told = [{"messages": CHAT, "tools": [{"type": "function"}]}]
+    assert rows.check_tools(told, Tokenizer(), "with") == ""
+    assert "the model is not told of them" in rows.check_tools(told, Tokenizer(), "without")
+
+
+def test_held_out_rows_have_the_form_of_the_others(rows, tmp_path):
+    for name, row in (("train", PAIR), ("eval", {"text": "x"})):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row))
+    data = {name: str(tmp_path / f"{name}.jsonl") for name in ("train", "eval")}
+    with pytest.raises(
+        SystemExit, match=r"data\.eval has rows of text, data\.train of prompt and completion"
+    ):
+        rows.train_and_held(data, 0.0, 10, 0)
 
 
 NEEDS_DATASETS = pytest.mark.skipif(find_spec("datasets") is None, reason="datasets is not installed")
 
 
-@NEEDS_DATASETS
-@pytest.mark.parametrize(
-    ("one", "other"), [({"city": "x"}, {"day": 3}), ({"city": "x"}, {"city": 3, "day": None})]
-)
-def test_calls_reach_the_template_with_their_own_arguments(rows, one, other):
-    """Arrow would add the keys of other rows' calls with None, or refuse two types, and drop tools that the first row lacks."""
-    first = rows.formed({"messages": calling([called(json.dumps(one))])})[0]
-    second = rows.formed({"messages": [*calling([called(other)]), CHAT[1]], "tools": [{"type": "function"}]})[
-        0
-    ]
-    assert list(rows.dataset_of([first, second])) == [{**first, "tools": None}, second]
-    assert first["messages"][1]["tool_calls"] == [called(one)]
+def test_calls_keep_their_arguments_as_they_are_written(rows):
+    """Numbers too; JSON text becomes an object, and the tools are with the question."""
+    given = ({"city": "x", "rate": 1e-12}, {"city": 3, "day": None, "lat": 48.858370123456789, "id": 2**70})
+    first = rows.formed({"messages": calling([called(json.dumps(given[0]))])})[0]
+    second = rows.formed(
+        {"messages": [*calling([called(given[1])]), CHAT[1]], "tools": [{"type": "function"}]}
+    )[0]
+    assert first["messages"][1]["tool_calls"] == [called(given[0])]
+    assert second["messages"][1]["tool_calls"] == [called(given[1])]
     assert rows.question_of(second).tools == [{"type": "function"}]
 
 

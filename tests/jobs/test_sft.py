@@ -120,6 +120,28 @@ def test_a_row_that_the_template_refuses_ends_the_job_with_its_reason(shared, de
     said = "the job refuses: the chat template refuses a row: roles must alternate"
     with pytest.raises(SystemExit, match=said), shared.refusing():
         shared.encode(strict, {"prompt": "1 km", "completion": "7"})
+    said = "the chat template refuses the row that begins '1 km': roles must alternate"
+    with pytest.raises(SystemExit, match=said):
+        shared.encode(strict, {"messages": [{"role": "user", "content": "1 km"}]})
+
+
+def test_a_template_without_marks_names_what_to_set(shared, demo):
+    """Of a chat it cannot be told which turns are the assistant's."""
+    unmarked = demo.tokenizer()
+    unmarked.chat_template = "{% for m in messages %}{{ m.content }} {% endfor %}"
+    row = {"messages": [{"role": "user", "content": "1 km"}, {"role": "assistant", "content": "7"}]}
+    with pytest.raises(SystemExit, match=r"settings\.loss_on=all"):
+        shared.encode_chat(unmarked, row)
+    made = shared.encode_chat(unmarked, row, learns_all=True)
+    assert made["labels"] == made["input_ids"]
+
+
+def test_an_answer_ends_with_the_mark_with_which_the_turns_end(scoring, tokenizer):
+    """Where the template ends a turn by another one than the tokenizer's; a newline may come after it."""
+    end, other = tokenizer.eos_token_id, tokenizer.bos_token_id or tokenizer.pad_token_id
+    row = {"input_ids": [7, 8, other, 9], "labels": [-100, 8, other, 9]}
+    assert scoring.Held([], [row]).stops(tokenizer) == [end, other]
+    assert scoring.Held([], [{"input_ids": [7, end], "labels": [7, end]}]).stops(tokenizer) == [end]
 
 
 def test_examples_too_long_are_left_out_and_counted(shared, capsys):

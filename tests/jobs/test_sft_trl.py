@@ -301,6 +301,42 @@ def test_the_adapter_and_the_merge_answer_as_the_evaluation_did(python, tmp_path
     assert {"eval_loss", "perplexity", "accuracy"} < result.keys()
 
 
+@pytest.mark.parametrize(
+    ("count", "ends_with", "said"),
+    [
+        (3, 0, "held out: 1 of 3 rows are longer than max_length = 40 tokens: left out"),
+        (1, 1, "no held-out row is left to judge by: 1 of 1 rows are longer than max_length = 40 tokens"),
+    ],
+)
+def test_held_out_rows_that_are_too_long_are_counted(python, tmp_path, count, ends_with, said):
+    """They are treated as the rows to train on are, for the loss and for the answers."""
+    long = {"prompt": "1 km in m?" + " please" * 40, "completion": "1000"}
+    held = [long, *pairs(count - 1)]
+    (tmp_path / "held.jsonl").write_text("".join(json.dumps(row) + "\n" for row in held))
+    data = {"train": str(tmp_path / "train.jsonl"), "eval": str(tmp_path / "held.jsonl")}
+    settings = {"max_length": 40, "generate": "text", "max_new_tokens": 2}
+    told = sft(
+        python, tmp_path, pairs(8), settings=settings, data=data, steps=1, ends_with=ends_with, is_told=True
+    )
+    assert said in told
+    if ends_with == 0:
+        artifacts = tmp_path / "artifacts"
+        assert "| held out | held.jsonl, 2 rows |" in (artifacts / "model" / "README.md").read_text()
+        samples = [
+            json.loads(line)["prompt"] for line in (artifacts / "samples.jsonl").read_text().splitlines()
+        ]
+        assert samples == [row["prompt"] + "\n" for row in pairs(2)] * 2
+        assert "2 of 3 held-out rows are also trained on" in told
+
+
+def test_answers_are_refused_where_no_row_asks_for_one(python, tmp_path):
+    """Before the training, which would end without them."""
+    rows = [{"text": row["prompt"]} for row in pairs(8)]
+    settings = {"generate": "text", "eval_share": 0.5}
+    told = sft(python, tmp_path, rows, settings=settings, steps=1, ends_with=1, is_told=True)
+    assert "settings.generate: no held-out row of at most" in told
+
+
 def test_patience_ends_the_training_and_ships_the_best_weights(python, tmp_path):
     """The rows to train on contradict those held out: the first steps help, by the form of an answer, and later ones harm."""
     from safetensors.torch import load_file
@@ -334,6 +370,7 @@ def test_patience_ends_the_training_and_ships_the_best_weights(python, tmp_path)
         ({}, "{% for m in messages %}{{ m.content }}{% endfor %}", "TRL refuses this training"),
         ({}, None, "the model has no chat template"),
         ({"lora_targets": "none_such"}, TEMPLATE, "TRL refuses this training"),
+        ({"optim": "adamm"}, TEMPLATE, "TRL refuses this training: adamm is not a valid OptimizerNames"),
     ],
 )
 def test_what_cannot_be_trained_is_told_without_a_traceback(python, tmp_path, settings, template, said):

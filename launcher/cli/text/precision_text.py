@@ -18,7 +18,7 @@ def show_report(report: PrecisionReport) -> None:
         _show_columns(("", source, "the card wants"), _marked(report))
     say_wrapped(f"  {report.sentence}", hang=2)
     if ran is not None and not ran.seen:
-        why = "no optimizer step was seen" if plan.inject else "inject = false turns it off"
+        why = "no optimizer step was seen" if plan.inject else "it is off for this job (inject = false)"
         say_wrapped(f"  the start-up hook did not observe the precision: {why}", hang=2)
     if report.next_command is not None:
         say(f"  next   {report.next_command}")  # not wrapped, so that it can be copied

@@ -101,7 +101,7 @@ def test_what_was_only_taken_is_not_said_to_have_run(client):
     said = client.ok("explain", "last")
     assert "this run used" not in said
     assert "  the script takes the card's best precision\n" in said
-    assert "did not observe the precision: inject = false" in said
+    assert "did not observe the precision: it is off for this job" in said
     assert re.search(r"^ +from the plan  the card wants$", said, re.MULTILINE)
     assert re.search(r"device +cpu, for cuda  cuda$", said, re.MULTILINE)
     assert re.search(r"products +not seen  ", said)
