@@ -38,6 +38,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import launcher_worker as worker
+import quiet  # noqa: F401
 import torch
 from accelerate import Accelerator
 from card import own_name, training_facts, write_card

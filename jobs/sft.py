@@ -21,6 +21,7 @@ from typing import Any
 
 import datasets
 import launcher_worker as worker
+import quiet  # noqa: F401
 import torch
 from card import training_facts, write_card
 from models import merge, save, take_weights

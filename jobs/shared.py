@@ -21,9 +21,6 @@ Row = dict[str, list[int]]  # an example's `input_ids` and `labels`
 def quieten() -> None:
     """Leave out what says nothing about the training: bars of loading, and libraries' deprecations of one another."""
     logging.disable_progress_bar()
-    logging.get_logger("transformers.trainer_callback").setLevel(
-        logging.ERROR
-    )  # the best checkpoint is ours to load
     warnings.filterwarnings("ignore", category=FutureWarning)
 
 
