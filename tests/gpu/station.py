@@ -26,9 +26,6 @@ from launcher.planning.precision.workload import read_workload
 from launcher.values.plan import Plan
 
 SCRIPTS = Path(__file__).with_name("scripts")
-PROGRAMS = (
-    "sft.py", "distill.py", "rows.py", "settings.py", "card.py", "models.py", "scoring.py", "shared.py", "sharding.py", "demo.py",
-)  # fmt: skip
 LONGEST_S = 400.0
 LIVE = ("preparing", "starting", "running", "resuming", "stopping", "waiting")
 JOB = """
@@ -92,7 +89,7 @@ class Station:
         if is_rehearsed:
             os.environ.setdefault("OMP_NUM_THREADS", "1")
         project = self.client.project
-        for path in (*(REPOSITORY / "jobs" / name for name in PROGRAMS), *SCRIPTS.glob("*.py")):
+        for path in (*(REPOSITORY / "jobs").glob("*.py"), *SCRIPTS.glob("*.py")):
             shutil.copy(path, project)
         for name, text in JOBS.items():
             (project / f"{name}.toml").write_text(text)

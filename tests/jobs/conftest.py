@@ -44,21 +44,16 @@ def python():
     started.end()
 
 
+def copy_programs(folder):
+    """Copy the included jobs into a project, as code of its own."""
+    for program in (REPOSITORY / "jobs").glob("*.py"):
+        shutil.copy(program, folder)
+
+
 @pytest.fixture
 def sft_project(client):
     """A client whose project holds `sft`, its job file, a random model too small to learn much, and data."""
-    for name in (
-        "sft.py",
-        "rows.py",
-        "models.py",
-        "scoring.py",
-        "card.py",
-        "settings.py",
-        "shared.py",
-        "sharding.py",
-        "demo.py",
-    ):
-        shutil.copy(REPOSITORY / "jobs" / name, client.project)
+    copy_programs(client.project)
     save_model(client.project / "base", seed=0)
     write_rows(client.project / "rows.jsonl", range(20))
     (client.project / "job.toml").write_text(SFT)
@@ -68,8 +63,7 @@ def sft_project(client):
 @pytest.fixture
 def distill_project(client):
     """A client whose project holds `distill`, its job file, a random student and a larger random teacher, and data."""
-    for name in ("distill.py", "rows.py", "card.py", "settings.py", "shared.py", "demo.py"):
-        shutil.copy(REPOSITORY / "jobs" / name, client.project)
+    copy_programs(client.project)
     save_model(client.project / "base", seed=0)
     save_model(client.project / "teacher", seed=1, hidden_size=32, layers=2)
     write_rows(client.project / "rows.jsonl", range(20))
