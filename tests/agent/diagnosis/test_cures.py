@@ -221,6 +221,7 @@ PROVOKED = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.slow(reason="imports torch, transformers and peft")
 def test_an_error_of_a_library_names_its_cure():
     wrong = []

@@ -88,6 +88,7 @@ def test_a_job_that_may_start_again_lets_its_trainer_go_on(client):
     assert "resuming from step 10" in done.stderr
 
 
+@pytest.mark.long
 def test_a_trainer_that_begins_anew_in_a_resumed_run_is_in_doubt(client):
     """Here each start saves into another folder, so that no Trainer is given the checkpoint."""
     client.script(TRAINER.replace('"out"', '"out-%d" % os.getpid()'))
