@@ -117,7 +117,7 @@ def _compared(
     manifest: Manifest | None,
 ) -> ComparedRun:
     summary, state, report = local_copy.record.plan(), local_copy.state(), known_precision(local_copy)
-    points = [point for _, point in joined(local_copy)]
+    measured = joined(local_copy)
     attempts = [attempt.attempt for attempt in report.attempts] if report is not None else []
     torch = next((one.torch for one in reversed(report.attempts) if one.torch), None) if report else None
     return ComparedRun(
@@ -137,8 +137,8 @@ def _compared(
         precision=report.words if report is not None else None,
         torch=torch or _planned_torch(plan or {}),
         code=tree_digests(manifest or {}).get(CODE),
-        metrics=results(points, goals),
-        curves=curves_of(points),
+        metrics=results(local_copy.run, measured, goals),
+        curves=curves_of([point for _, point in measured]),
     )
 
 

@@ -106,19 +106,15 @@ class RunRecord:
         return max(0.0, end - begin) if record.get("kind") == "attempt" and begin is not None else 0.0
 
     def last_step(self) -> Reached:
-        """Return the last recorded step with its loss, from the newest folders that have one; without a step, the last loss.
+        """Return the last recorded step with its loss, from the newest folder that has one of them.
 
         A run's newest folder may have no step: its attempt was stopped before the first step, or a client
         wrote it without an attempt (a `contact`). In a folder whose attempt has not ended, the last step is
         in the events.
         """
-        loss: float | str | None = None
-        for folder in self._files.numbered()[: -MAX_LOOKBACK - 1 : -1]:
-            reached = self._step_in(folder)
-            if reached.step is not None:
-                return reached
-            loss = reached.loss if loss is None else loss
-        return Reached(None, loss)
+        newest = self._files.numbered()[: -MAX_LOOKBACK - 1 : -1]
+        found = (reached for folder in newest if (reached := self._step_in(folder)) != Reached())
+        return next(found, Reached())
 
     def _step_in(self, folder: str) -> Reached:
         """Return the last step and the last loss of one folder."""

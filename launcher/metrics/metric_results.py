@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from launcher.metrics.curves import Point
+from launcher.metrics.curves import Measured, Point
 from launcher.values.public_result import Number, public
 
 Goal = Literal["min", "max"]
@@ -66,24 +66,34 @@ def goal_of(name: str) -> Goal | None:
     return "min" if parts & _LESS else "max" if parts & _MORE else None
 
 
-def results(found: Iterable[Point], goals: Mapping[str, Goal] = NO_GOALS) -> dict[str, MetricResult]:
-    """Return the result of each metric, by name, from the points of a run in their order.
+def results(
+    run: str, found: Iterable[Measured], goals: Mapping[str, Goal] = NO_GOALS
+) -> dict[str, MetricResult]:
+    """Return the result of each metric, by name, from the points of a run, and of those that it continues, in their order.
 
     `goals` set the better direction of some metrics, whatever their names show. If several ranks report a
-    metric, only the lowest rank counts. If a metric has values with steps, its values without a step do not
-    count.
+    metric, only the lowest rank counts. If an attempt reports a metric with steps, its values without a step
+    do not count. The final value is of the run's attempt that reported last, which may have no steps.
     """
-    series: dict[str, list[Point]] = {}
-    for point in found:
-        series.setdefault(point.name, []).append(point)
-    return {name: _result(name, points, goals.get(name) or goal_of(name)) for name, points in series.items()}
+    series: dict[str, list[Measured]] = {}
+    for one in found:
+        series.setdefault(one[1].name, []).append(one)
+    return {
+        name: _result(run, name, every, goals.get(name) or goal_of(name)) for name, every in series.items()
+    }
 
 
-def _result(name: str, points: list[Point], goal: Goal | None) -> MetricResult:
-    rank = min(point.rank for point in points)
-    own = [point for point in points if point.rank == rank]
-    own = [point for point in own if point.step is not None] or own
-    final = own[-1]
+def _result(last: str, name: str, every: list[Measured], goal: Goal | None) -> MetricResult:
+    rank = min(point.rank for _, point in every)
+    attempts: dict[tuple[str, int], list[Point]] = {}
+    for run, point in every:
+        if point.rank == rank:
+            attempts.setdefault((run, point.attempt), []).append(point)
+    counted = {
+        by: [one for one in points if one.step is not None] or points for by, points in attempts.items()
+    }
+    own = [point for points in counted.values() for point in points]
+    final = counted[max(counted, key=lambda by: (by[0] == last, counted[by][-1].time))][-1]
     finite = [point for point in own if math.isfinite(point.value)]
     if goal is None or not finite:
         return MetricResult(name, final.value, final.step, None, None, goal)

@@ -20,6 +20,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -463,6 +464,7 @@ class SlurmCluster:
         def has_begun() -> bool:
             state = self.state(job)
             if state == "PENDING":
+                time.sleep(1.1)  # a node refuses a job that it has ended in the same second
                 self.controller.enter("scontrol", "update", f"JobId={job}", "StartTime=now")
             return state not in ("PENDING", "COMPLETING", "REQUEUED")  # of the start before
 

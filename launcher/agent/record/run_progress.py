@@ -44,20 +44,19 @@ class RunProgress(NamedTuple):
 def progress_of(run: Run, *, is_live: bool) -> RunProgress:
     """Return the progress of a run. If `is_live`, an agent still writes the newest folder.
 
-    If a script prints no steps, only its last loss is known. A waiting or retried run shows its last step
-    until its next attempt has trained one.
+    If an attempt prints no steps, only its last loss is known. A waiting or retried run shows its last step
+    until its next attempt has reported one of them.
     """
     reached = Reached()
     later_s, total_s = 0.0, None
     for number, folder in enumerate(run.newest()):
         state, beat, is_newest = folder.read_state(), folder.read_heartbeat(), is_live and number == 0
-        if reached.step is None and number < MAX_LOOKBACK:
-            found = _step_in(folder, state, beat, is_live=is_newest)
-            reached = found if found.step is not None or reached.loss is None else reached
+        if reached == Reached() and number < MAX_LOOKBACK:
+            reached = _step_in(folder, state, beat, is_live=is_newest)
         if total_s is None:
             total_s = _total_s(folder, state, beat, is_live=is_newest)
             later_s += _older_s(folder, state, beat, is_live=is_newest) if total_s is None else total_s
-        if total_s is not None and (reached.step is not None or number >= MAX_LOOKBACK):
+        if total_s is not None and (reached != Reached() or number >= MAX_LOOKBACK):
             break
     return RunProgress(*reached, later_s)
 

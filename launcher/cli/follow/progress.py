@@ -29,6 +29,7 @@ class Progress:
         self.run = run
         self.steps = steps
         self.step: int | None = None
+        self._step_attempt: int | None = None
         self.values: dict[str, float] = {}
         self._host_event: Event | None = None
         self.phase: str | None = None
@@ -84,7 +85,10 @@ class Progress:
             self._behind = (step if event.step is None else event.step, values)
             values.update(measured)
         else:
-            self.step = self.step if event.step is None else event.step
+            if (
+                event.step is not None or self._step_attempt != event.attempt
+            ):  # this attempt may print no steps
+                self.step, self._step_attempt = event.step, event.attempt
             self.values.update(measured)
         if "loss" in event.values and event.step is not None:
             self.phase = None

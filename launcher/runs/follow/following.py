@@ -17,6 +17,7 @@ from launcher.copy.local_copy import LocalCopy
 from launcher.errors import HostError, MachineGoneError, RunError, ServiceError, UnreachableError
 from launcher.metrics.ancestry import joined
 from launcher.metrics.host_figures import host_figures
+from launcher.metrics.metric_results import results
 from launcher.metrics.picture import draw
 from launcher.metrics.tensorboard import TensorBoard
 from launcher.rental import records
@@ -327,7 +328,8 @@ def finish(local_copy: LocalCopy, state: RunState, view: View) -> None:
 
     if state.state == State.SUCCEEDED:
         _correct(local_copy, state, view)
-    measured = [point for _, point in joined(local_copy)]
+    of_runs = joined(local_copy)
+    measured = [point for _, point in of_runs]
     picture: Path | None = local_copy.picture
     report = known_precision(local_copy)
     try:
@@ -342,7 +344,10 @@ def finish(local_copy: LocalCopy, state: RunState, view: View) -> None:
         picture = None
         view.note(f"{local_copy.picture}: {error.strerror}   launch plot {local_copy.short}")
     losses = [point.value for point in measured if point.name == "loss"]
-    metrics = {point.name: point.value for point in measured}
+    if measured and measured[-1].step is None:
+        metrics = {name: one.final for name, one in results(local_copy.run, of_runs).items()}
+    else:  # the same, in a tenth of the time
+        metrics = {point.name: point.value for point in measured}
     weights = next(
         (
             path

@@ -249,6 +249,25 @@ def test_a_run_that_continues_another_has_the_metrics_of_both(made):
     assert run.curves.panels[0].ys == [3.0, 1.0, 2.0, 1.5]
 
 
+@pytest.mark.parametrize("continues", ["in another run", "in another attempt"])
+def test_what_continues_without_steps_has_its_own_end(made, continues):
+    """A script that resumes by itself may print a value without its step; the steps of the part before are not its."""
+    first, second = losses(3.0, 1.0), [(None, 0, {"loss": 0.5}), (None, 0, {"loss": 0.25})]
+    other = made("cccccc", attempts=[losses(7.0)])
+    if continues == "in another attempt":
+        continued = made("bbbbbb", attempts=[first, second])
+    else:
+        parent = made("aaaaaa", attempts=[first])
+        continued = made("bbbbbb", attempts=[second])
+        start = continued.folder / "0001" / "attempt.json"
+        came_from = {"run": parent.run, "checkpoint": "step-2", "step": 2}
+        start.write_text(json.dumps({**json.loads(start.read_text()), "parent": came_from}))
+    shown = compare([continued, other]).runs[0]
+    assert shown.metrics["loss"][1:5] == (0.25, None, 0.25, None)
+    assert shown.step is None
+    assert continued.record.last_step() == (None, 0.25)
+
+
 def test_an_unreadable_plan_is_compared_as_it_lies(made):
     """Of a version that knows other keys."""
     plan = CASES["sft_on_l40s"]

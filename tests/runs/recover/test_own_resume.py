@@ -42,6 +42,19 @@ while step < words.steps:
 os.kill(os.getpid(), 9) if words.steps == 6 else None
 """
 
+BY_EPOCHS = """
+import os
+state = os.path.expanduser("~/state")
+done = int(open(state).read()) if os.path.exists(state) else 0
+for step in range(done, 50):
+    print("Epoch: [%d][%2d/10]  Loss %.4f" % (step // 10, step % 10, 3.9 / (1 + step)), flush=True)
+    if step % 10 == 9:
+        open(state, "w").write(str(step + 1))
+    if step == 24 and not done:
+        os.kill(os.getpid(), 9)
+"""
+"""As PyTorch's examples print: a second start, in the middle, has no steps to count from."""
+
 
 def steps(path):
     return [int(line) for line in path.read_text().split()]
@@ -116,3 +129,15 @@ def test_a_script_with_an_option_of_its_own_gets_its_files_and_the_option(client
     assert (nothing.returncode, "train further from ckpt.pt" in nothing.stderr) == (2, True)
     assert client.run("resume", "last", *command, "9").returncode == 0
     assert steps(ledger) == [*range(1, 10)]
+
+
+def test_a_second_start_without_steps_has_its_own_end(client):
+    """Neither the last step nor the loss of the start before is shown as the run's."""
+    client.script(BY_EPOCHS)
+    done = client.run("--set", "restart=true", "--", "python", "train.py")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(client.ok("ps", "--json"))["runs"]
+    assert (row["attempt"], row["step"], row["loss"]) == (2, None, 0.078)
+    (end,) = [line for line in done.stderr.splitlines() if "succeeded" in line]
+    assert end.endswith("loss 3.9 → 0.078")
+    assert "steps" not in end
