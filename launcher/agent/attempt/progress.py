@@ -243,7 +243,7 @@ class AttemptProgress:
         if self._lost_losses != LOST_LOSSES:
             return None
         if values.get("grad_norm") == 0 and not self._has_finite_loss:
-            return ProgressChange(failure=AttemptFailure("not-learning", line, _UNLABELLED))
+            return ProgressChange(failure=AttemptFailure("not-learning", line, _UNLABELLED, since=0))
         why = "the loss was not finite %d times in a row" % LOST_LOSSES
         # The first bad loss shows that the update of the step before it was bad.
         return ProgressChange(failure=AttemptFailure("nan-divergence", line, why, since=self.doubtful_from))

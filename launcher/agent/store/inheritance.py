@@ -107,11 +107,14 @@ def _inherit_own(
     plan = parent.read_plan()
     step = progress_of(parent, is_live=False).step or 0
     finds_it = "command" in asked or plan.get("restart") is True
-    own = script_checkpoint.newest(parent, step)
+    bad = script_checkpoint.bad_from(parent)
+    own = script_checkpoint.newest(parent, step, bad)
     if own is None and finds_it:
         own = script_checkpoint.newest_file(parent, step)
     if own is None:
         words = "the script of run %s never called worker.resume_from(), and left no checkpoint of its own in its folder (links are not followed)"
+        if bad is not None:
+            words = "the script of run %%s left no checkpoint of its own from before step %d, from which on its weights are bad" % max(1, bad)  # fmt: skip
         raise ParentError("cannot-resume", words % parent.id)
     shown = HiddenNames(parent).shown_folder("code/" + own.path).partition("/")[2]
     if not finds_it and not (own.is_trainers and plan.get("inject")):
@@ -121,7 +124,7 @@ def _inherit_own(
     origin["is_trainers"] = own.is_trainers
     child.write_prepared(prepared, {**child.prepared(), "parent": origin, "changes": {}})
     _place(parent, child, store)
-    script_checkpoint.hand_on(parent, child)
+    script_checkpoint.hand_on(parent, child, bad)
     return {"parent": origin, "changes": {}, "passed_over": []}
 
 

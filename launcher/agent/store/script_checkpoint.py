@@ -13,6 +13,7 @@ import shutil
 import stat
 from typing import TYPE_CHECKING, Iterator, List, NamedTuple, Optional, Set, Tuple
 
+from ..diagnosis.remedy import AttemptFailure, read_failure
 from ..record.files import sync_file_system
 from ..record.rundir import Run
 from .checkpoints import SENTINEL
@@ -46,11 +47,30 @@ class OwnCheckpoint(NamedTuple):
     is_trainers: bool
 
 
-def newest(run: Run, step: int) -> Optional[OwnCheckpoint]:
+def first_bad(failure: Optional[AttemptFailure]) -> Optional[int]:
+    """Return the step from which an attempt's checkpoints are bad; None if all may be used.
+
+    A loss belongs to the weights before its step's update, so the first bad one may come from the update before it.
+    """
+    return None if failure is None or failure.since is None else max(0, failure.since - 1)
+
+
+def bad_from(run: Run) -> Optional[int]:
+    """Return `first_bad` of the last attempt, by its record."""
+    for folder in run.newest():
+        state = folder.read_state()
+        failure = read_failure(state.get("failure"))
+        if failure is not None or state.get("began"):
+            return first_bad(failure)
+    return None
+
+
+def newest(run: Run, step: int, bad: Optional[int] = None) -> Optional[OwnCheckpoint]:
     """Return the checkpoint that the script saved last, a Trainer's before any other; None without one.
 
     Checkpoints that were sent with the code do not count, nor one that a Trainer was still writing. `step` is the
-    run's last step, for a checkpoint whose name has none.
+    run's last step, for a checkpoint whose name has none. With `bad`, only those count that were saved before that
+    step by their names.
     """
     sent = [*code_of(read_manifest(run.manifest))]
     found: List[Tuple[bool, int, int, str]] = []
@@ -62,11 +82,13 @@ def newest(run: Run, step: int) -> Optional[OwnCheckpoint]:
         folder = run.code.below(path)
         if os.path.exists(folder.below(SENTINEL)) or (os.path.isdir(folder) and not os.listdir(folder)):
             continue
+        number = _STEP.search(os.path.basename(path))
+        if bad is not None and (number is None or int(number[1]) >= bad):
+            continue
         state = folder.below(TRAINER_STATE)
         is_trainers = os.path.exists(state)
         if is_trainers:
             trainers.add(os.path.dirname(path))
-        number = _STEP.search(os.path.basename(path))
         saved_ns = os.lstat(state if is_trainers else folder).st_mtime_ns
         found.append((is_trainers, saved_ns, int(number[1]) if number else step, path))
     whole = [one for one in found if one[0] or os.path.dirname(one[3]) not in trainers]
@@ -83,7 +105,7 @@ def for_the_hook(run: Run, plan: PlanRecord, *, is_asked: bool) -> Optional[OwnC
     """
     if plan.get("inject") is not True or not (is_asked or plan.get("restart") is True):
         return None
-    own = newest(run, 0)
+    own = newest(run, 0, bad_from(run))
     return own if own is not None and own.is_trainers else None
 
 
@@ -116,8 +138,10 @@ def newest_file(run: Run, step: int) -> Optional[OwnCheckpoint]:
     )
 
 
-def hand_on(run: Run, child: Run) -> None:
+def hand_on(run: Run, child: Run, bad: Optional[int] = None) -> None:
     """Copy the files that a run's script wrote or changed into the next run, durably, with their times.
+
+    With `bad`, checkpoints stay behind whose names have that step or a later one.
 
     They are copies, because a script may write over any of them. Relative links in the code are made again. The
     times tell scripts, and `newest`, which file is the latest. Raises OSError for a file that cannot be read or
@@ -129,6 +153,8 @@ def hand_on(run: Run, child: Run) -> None:
         if not _travels(found.path):
             continue
         top, _, rest = names.real(found.path).partition("/")
+        if bad is not None and any(_is_bad(name, bad) for name in rest.split("/")):
+            continue
         copy = (child.work if top == BESIDE else child.work.below(top)).below(rest)
         os.makedirs(os.path.dirname(copy), exist_ok=True)
         descriptor, status = open_output(run, found.path)
@@ -143,6 +169,12 @@ def hand_on(run: Run, child: Run) -> None:
     _link_again(run, child)
     _keep_folder_times(run.code, child.code)
     sync_file_system(child.work)
+
+
+def _is_bad(name: str, bad: int) -> bool:
+    """Whether a file or a folder is by its name a checkpoint of this step or a later one."""
+    number = _STEP.search(name)
+    return bool(number and int(number[1]) >= bad and (_FOLDER.fullmatch(name) or _FILE.fullmatch(name)))
 
 
 def _link_again(run: Run, child: Run) -> None:

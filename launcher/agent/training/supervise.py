@@ -612,8 +612,9 @@ class Supervisor:
         if self.progress.uses_worker:
             return {}
         step = self.progress.step or 0
-        own = script_checkpoint.newest(self.run, step)
-        if own is None and self.progress.has_ended:
+        bad = script_checkpoint.first_bad(self.progress.failure)
+        own = script_checkpoint.newest(self.run, step, bad)
+        if own is None and self.progress.has_ended and bad is None:
             own = script_checkpoint.newest_file(self.run, step)
         return {"own_checkpoint": own._asdict()} if own is not None else {}
 

@@ -41,6 +41,15 @@ def parent_at(root, files, *, sent=(), **plan):
     return run
 
 
+def failed_at(run, since):
+    """Let the run's attempt have failed, with bad weights from a step on."""
+    path = run.last().state
+    with open(path) as file:
+        state = json.load(file)
+    with open(path, "w") as file:
+        json.dump({**state, "failure": {"class": "nan-divergence", "since": since}}, file)
+
+
 def of(folder, *names):
     return [f"{folder}/{name}" for name in names]
 
@@ -232,3 +241,30 @@ def test_only_a_script_that_will_load_its_checkpoint_begins_again(tmp_path, file
     with pytest.raises(ParentError) as caught:
         inherited(tmp_path, parent, *asked)
     assert caught.value.code == code
+
+
+def test_after_a_divergence_only_checkpoints_from_before_it_count(tmp_path):
+    """They alone are handed on; one whose name has no step may be of any time, so the user has to name it."""
+    files = [
+        *of("out/checkpoint-10", *TRAINER),
+        *of("out/checkpoint-18", *TRAINER),
+        *of("out/checkpoint-20", *TRAINER),
+        "last.ckpt",
+    ]
+    run = parent_at(tmp_path, files)
+    failed_at(run, 19)
+    assert script_checkpoint.newest(run, 30, script_checkpoint.bad_from(run)) == OwnCheckpoint(
+        "out/checkpoint-10", 10, True
+    )
+    child = Run(str(tmp_path / "runs" / "0102-a-bbbb"))
+    child.make()
+    inherit(run, child, child.new_folder(), Store(str(tmp_path / "store")), {})
+    assert sorted(os.listdir(os.path.join(child.code, "out"))) == ["checkpoint-10"]
+    assert os.path.exists(os.path.join(child.code, "last.ckpt"))
+
+
+def test_without_a_checkpoint_from_before_a_divergence_a_resume_says_so(tmp_path):
+    run = parent_at(tmp_path, of("out/checkpoint-20", *TRAINER))
+    failed_at(run, 1)
+    with pytest.raises(ParentError, match="no checkpoint of its own from before step 1,"):
+        inherit(run, Run(str(tmp_path / "runs" / "0102-a-bbbb")), None, Store(str(tmp_path / "store")), {})
