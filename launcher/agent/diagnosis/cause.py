@@ -19,6 +19,7 @@ _PACKAGE = re.compile(r"--with ('[^']*'|[^\s',;…]+)")
 _KILLED = re.compile(r"-9\b|SIGKILL|\bKilled\b|[Ss]ignal 9\b")
 _HOLDER = re.compile(r"Process (\d+) has ([\d.]+) ([GM])iB memory in use")
 _OURS = re.compile(r"this process has ([\d.]+) ([GM])iB memory in use")
+_ALLOCATED = re.compile(r"Of the allocated memory ([\d.]+) ([GM])iB is allocated by PyTorch")
 _GIB = {"G": 1.0, "M": 1 / 1024}
 # A log is not enough for these: they need the worker's guard or an exception.
 _NOT_BY_A_LOG = ("none", "nan-divergence", "not-learning", *PROVABLE)
@@ -87,10 +88,14 @@ def shared_file_refused(failure: AttemptFailure, path: str) -> AttemptFailure:
 def _others(log: str) -> str | None:
     """Return the other processes that fill the card, from torch's message; None if this process uses more."""
     at = log.rfind("memory in use")
-    message = log[max(0, at - 2000) : at + 20] if at >= 0 else ""
-    holders = [(pid, float(size) * _GIB[unit]) for pid, size, unit in _HOLDER.findall(message)]
-    ours = sum(float(size) * _GIB[unit] for size, unit in _OURS.findall(message))
-    if not holders or sum(size for _, size in holders) <= ours:
+    message = log[max(0, at - 2000) : at + 200] if at >= 0 else ""
+    holders = {pid: float(size) * _GIB[unit] for pid, size, unit in _HOLDER.findall(message)}
+    known = [float(size) * _GIB[unit] for form in (_OURS, _ALLOCATED) for size, unit in form.findall(message)]
+    ours = max(known, default=0.0)
+    if not _OURS.search(message):  # in a container torch names its own process like any other
+        own = [pid for pid, size in holders.items() if size >= ours > 0]
+        holders.pop(min(own, key=holders.__getitem__, default=""), None)
+    if not holders or sum(holders.values()) <= ours:
         return None
-    names = ", ".join("process %s with %.1f GiB" % holder for holder in holders)
+    names = ", ".join("process %s with %.1f GiB" % holder for holder in holders.items())
     return "other processes use the card (%s): end them, or use another card" % names

@@ -116,6 +116,23 @@ def test_others_on_the_card_are_named_where_they_hold_more_than_we():
     found = crash(FRAME + message.format("20.10 GiB", "512.00 MiB").encode(), 1, None, 0)
     assert "process 881 with 20.1 GiB" in found.others
     assert crash(FRAME + message.format("300.00 MiB", "20.10 GiB").encode(), 1, None, 0).others is None
+    twice = message.format("20.10 GiB", "512.00 MiB") * 2
+    assert crash(FRAME + twice.encode(), 1, None, 0).others.count("881") == 1
+
+
+@pytest.mark.parametrize(
+    ("rest", "others"),
+    [("", None), ("Process 881 has 20.10 GiB memory in use. ", "process 881 with 20.1 GiB")],
+)
+def test_in_a_container_torch_names_its_own_process_like_any_other(rest, others):
+    """The one that holds what PyTorch has allocated is the job's own, as in chatdoc-com/OCRFlux#42."""
+    message = (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 23.64 GiB of "
+        f"which 12.00 MiB is free. {rest}Process 77 has 2.42 GiB memory in use. "
+        "Of the allocated memory 1.35 GiB is allocated by PyTorch, and 0.50 GiB is reserved by PyTorch but unallocated.\n"
+    )
+    found = crash(FRAME + message.encode(), 1, None, 0).others
+    assert (found and found.partition("(")[2].partition(")")[0]) == others
 
 
 @pytest.mark.parametrize(
