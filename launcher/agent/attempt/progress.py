@@ -25,7 +25,7 @@ BETWEEN_S = 3.0  # from SIGTERM to the step that reacts to it, in addition to th
 MAX_CHARS = 500
 _FEW_STEPS = 20  # a training of fewer steps need not have learnt anything
 _OF_RIGHT_ANSWERS = re.compile(
-    r"(?:^|[_/.])(?:accuracy|exact_match|answer_rate|f1|em|pass@1)$", re.IGNORECASE
+    r"(?:^|(?<!token)[_/.])(accuracy|exact_match|answer_rate|f1|em|pass@1)$", re.IGNORECASE
 )
 _HOOK = "hook"  # the source of the start-up hook's reports
 NODE = "node"
@@ -104,9 +104,16 @@ class AttemptProgress:
 
     @property
     def zero_shares(self) -> List[str]:
-        """The metrics that are a share of right answers and were 0 at last; empty after few steps."""
-        has_learnt = (self.step or 0) >= _FEW_STEPS
-        return [name for name, value in self._shares.items() if value == 0] if has_learnt else []
+        """The metrics that are a share of right answers and were 0 at last, with all others of their kind; empty after few steps."""
+        if (self.step or 0) < _FEW_STEPS:
+            return []
+        kinds = {
+            name: name.lower()[found.start(1) :]
+            for name in self._shares
+            if (found := _OF_RIGHT_ANSWERS.search(name))
+        }
+        above = {kinds[name] for name, value in self._shares.items() if value != 0}
+        return [name for name in self._shares if kinds[name] not in above]
 
     @property
     def is_without_step(self) -> bool:

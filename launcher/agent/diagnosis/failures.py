@@ -1091,6 +1091,7 @@ HARMLESS = (
     r"Ignoring|ignored\.$|Retrying|retrying|will retry|[Ff]alling back|trying another port",
     r"^.{0,20}\b(?:[Ii]f you|[Tt]o (?:avoid|prevent)|[Ii]n case of)\b.{0,60}(?:out of memory|OOM|[Ee]rrors?)\b",
     r"[Rr]educing (?:the )?(?:micro-?)?batch|[Tt]rying (?:a smaller |with )?batch",
+    r"\b(?:0|[Nn]o|[Zz]ero) (?:(?:of|out of) \d+ )?(?:\w+ ){0,2}fail(?:ed|ures?)?\b|\b[Ff]ailed: 0\b(?![.\d])",
 )
 # Warnings: they can be hints but not causes. NCCL's WARN is an error; ssh frames its warnings with @.
 WARNING = (

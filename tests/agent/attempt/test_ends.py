@@ -84,6 +84,20 @@ def test_layers_without_a_gradient_are_a_doubt():
     assert verdict(log) == ("doubt", "not-learning")
 
 
+@pytest.mark.parametrize(
+    ("line", "has_doubt"),
+    [
+        ("Evaluation: 12 passed, 0 failed", False),
+        ("0 of 200 samples failed", False),
+        ("failed: 0", False),
+        ("Evaluation: 12 passed, 3 failed", True),
+        ("10 of 200 samples failed", True),
+    ],
+)
+def test_a_count_of_failures_is_a_doubt_unless_it_is_zero(line, has_doubt):
+    assert (read_good_exit(f"trained\n{line}\n".encode()).doubt is not None) == has_doubt
+
+
 def test_a_helper_that_a_shell_script_ended_is_no_doubt():
     """Bash says so of a process that the script itself ended."""
     assert verdict("loss 0.5\nrun.sh: line 4: 1234 Terminated              python server.py\n") is None

@@ -68,6 +68,8 @@ def test_steps_of_the_hook_count_for_a_hang_until_its_training_ends(source):
         ([(40, {"eval/exact_match": 0.0, "answer_rate": 0})], ["eval/exact_match", "answer_rate"]),
         ([(20, {"accuracy": 0.0}), (40, {"accuracy": 0.1})], []),
         ([(20, {"accuracy": 0.5}), (40, {"accuracy": 0.0})], ["accuracy"]),
+        ([(40, {"eval_accuracy": 0.91, "eval_attack_accuracy": 0.0})], []),
+        ([(40, {"mean_token_accuracy": 0.6, "accuracy": 0.0, "answer_rate": 0.2})], ["accuracy"]),
         ([(19, {"accuracy": 0.0})], []),
         ([(40, {"loss": 0.0, "inaccuracy": 0.0, "accuracy": "nan"})], []),
     ],
