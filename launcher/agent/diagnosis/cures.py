@@ -602,7 +602,7 @@ _HOST = (
         "-e CUDA_LAUNCH_BLOCKING=1 names the call; try without that extension, or another version of it",
     ),
     _rule(
-        r"KeyboardInterrupt|^\^C",
+        r"\A\W*(?:KeyboardInterrupt|\^C)",  # not behind the line of another failure
         "somebody pressed Ctrl-C, or SIGINT was sent",
         "start it again if that was not meant",
     ),

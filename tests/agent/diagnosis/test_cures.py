@@ -386,3 +386,9 @@ def test_memory_that_is_refused_in_an_evaluation_is_not_the_training_s():
     inside = '  File "/lib/transformers/trainer.py", line 4, in evaluation_loop\n    logits = nested_concat(logits)\n'
     error = "RuntimeError: [enforce fail at alloc_cpu.cpp:121] data. DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."
     assert "preprocess_logits_for_metrics" in diagnose_log(f"{FRAME}{inside}{error}\n".encode()).mend
+
+
+@pytest.mark.parametrize("losses", ["{'loss': 0.0, 'grad_norm': nan, 'epoch': 0.1}\n" * 3, ""])
+def test_an_interrupt_after_another_failure_is_not_its_cause(losses):
+    found = diagnose_log(f"{losses}KeyboardInterrupt\n".encode())
+    assert ("Ctrl-C" in (found.why or "")) == (not losses)
