@@ -466,12 +466,12 @@ class LogScanner:
     ) -> Dict[str, float]:
         """Rename the training loss to `loss`, until a line has a number with that very name.
 
-        A `train_loss` beside an evaluation's values, at a step, is an evaluation of the training data.
+        A `train_loss` beside an evaluation's values at step 0 is an evaluation of the training data.
         """
         self._has_loss = self._has_loss or (loss == "loss")
         if loss is None or self._has_loss or loss.startswith("actor/"):
             return values
-        if step is not None and "/" not in loss and any(map(is_evaluation, values)):
+        if step == 0 and "/" not in loss and any(map(is_evaluation, values)):
             return values
         return {"loss" if key == loss else key: value for key, value in values.items()}
 
