@@ -33,16 +33,21 @@ def own_name(path: str) -> str:
 
 
 def training_facts(
-    base: str, data: Mapping[str, str], counts: tuple[int, int], step: int, results: Mapping[str, float]
+    base: str,
+    data: Mapping[str, str],
+    counts: tuple[tuple[int, int], tuple[int, int]],
+    step: int,
+    results: Mapping[str, float],
 ) -> dict[str, object]:
-    """Return what a card says of a training; `counts` are the rows that were trained on, and those held out."""
+    """Return what a card says of a training; `counts` are rows and the examples made of them: trained on, and held out."""
+    trained, held_out = (f"{rows} rows" + f", as {made} examples" * (made != rows) for rows, made in counts)
     plan = worker.knobs()
     held = own_name(data["eval"]) if "eval" in data else "of the data, drawn by the seed"
     return {
         "base": own_name(base),
         "method": plan.method,
-        "data": f"{own_name(data['train'])}, {counts[0]} rows",
-        "held out": f"{held}, {counts[1]} rows" if counts[1] else "none",
+        "data": f"{own_name(data['train'])}, {trained}",
+        "held out": f"{held}, {held_out}" if counts[1][0] else "none",
         "steps": step,
         "batch": f"{plan.split.global_batch} examples a step",
         "seed": plan.seed,

@@ -348,6 +348,7 @@ def main() -> None:
     untold = check_tools([*train_rows, *held_out], tokenizer)
     if is_main:
         print(*lines, *filter(None, [untold]), sep="\n")
+    read = len(train_rows), len(held_out)
     train_rows, held_out = (
         keep_short([encode(tokenizer, row) for row in part], settings.max_length)
         for part in (train_rows, held_out)
@@ -400,7 +401,9 @@ def main() -> None:
     student.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     (artifacts / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    facts = training_facts(student_path, data, (len(train_rows), len(held_out)), steps, result)
+    facts = training_facts(
+        student_path, data, ((read[0], len(train_rows)), (read[1], len(held_out))), steps, result
+    )
     facts["teacher"] = own_name(teacher_path)
     library = "peft" if trains_adapter else "transformers"
     write_card(folder, "Student", library, "distill", facts, asdict(settings))

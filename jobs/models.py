@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from card import own_name
 from peft import PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
 
@@ -52,3 +53,23 @@ def merge(base: str, adapter: Path, target: Path, dtype: str) -> None:
     merged = PeftModel.from_pretrained(model.float(), adapter).merge_and_unload()
     merged.to(stored)
     merged.save_pretrained(target, max_shard_size="5GB")
+
+
+def check_adapter(model: torch.nn.Module, targets: str, *, merge: bool) -> None:
+    """SystemExit if a named target is no module of the model, or if the adapter cannot be merged."""
+    names = [] if targets == "all-linear" else [name.strip() for name in targets.split(",")]
+    for name in names:
+        if not any(f".{module}".endswith(f".{name}") for module in model.targeted_module_names):
+            every = model.named_modules()
+            linear = {
+                at.removesuffix(".base_layer").rpartition(".")[2]
+                for at, one in every
+                if isinstance(one, torch.nn.Linear)
+            }
+            raise SystemExit(f"settings.lora_targets: the model has no '{name}'; its linear layers: {', '.join(sorted(linear - {'default'}))}")  # fmt: skip
+    if (
+        merge
+        and model.config.tie_word_embeddings
+        and isinstance(model.get_input_embeddings(), BaseTunerLayer)
+    ):
+        raise SystemExit("settings.merge: the embeddings are tied to the head, so an adapter on them cannot be merged: leave them out of settings.lora_targets")  # fmt: skip

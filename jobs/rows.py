@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -110,8 +111,10 @@ def files_of(path: Path) -> tuple[list[Path], tuple[str, ...]]:
     """
     kinds = " ".join(READERS)
     if not path.is_dir():
-        if path.suffix.lower() not in READERS:
-            raise SystemExit(f"{path}: not one of {kinds}")
+        if path.suffix.lower() not in READERS or not path.is_file():
+            raise SystemExit(
+                f"{path}: not one of {kinds}" if path.is_file() else f"{path}: neither a file nor a folder"
+            )
         return [path], ()
     files, beside = [], []
     for entry in sorted(path.iterdir()):
@@ -206,10 +209,12 @@ def _parsed(text: bytes, where: str) -> object:
 def _table(path: Path) -> Iterator[tuple[str, object]]:
     csv.field_size_limit(1 << 30)  # a row may hold a book
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",", strict=True)
+        reader = csv.DictReader(file, delimiter="\t" if path.suffix.lower() == ".tsv" else ",", strict=True)
         try:
             if len(reader.fieldnames or ()) == 1 and ";" in reader.fieldnames[0]:
                 raise SystemExit(f"{path}: its cells are separated by ';': write commas, or tabs in a .tsv")
+            if len({*(reader.fieldnames or ())}) < len(reader.fieldnames or ()):
+                raise SystemExit(f"{path}: two columns have the same name: {', '.join(reader.fieldnames)}")
             for row in reader:
                 if None in row or None in row.values():
                     raise SystemExit(f"{path}, line {reader.line_num}: not as many cells as the first line")
@@ -269,8 +274,9 @@ def _formed(raw: dict[str, Any], keys: set[str]) -> tuple[Row, set[str], set[str
                 if "history" in keys:
                     raise RowError('"history" is not read: write all turns as "messages"')
                 used.add("input")
-                more = str(raw.get("input") or "").strip()
-                prompt += f"\n\n{more}" if more else ""
+                more = raw.get("input")
+                if more is not None and str(more).strip():
+                    prompt += f"\n\n{text_of(raw, 'input').strip()}"
             row = {"prompt": prompt, "completion": text_of(raw, answered)}
             return {**row, **({"system": system} if system else {})}, used, set()
     if raw.get("text") is not None:
@@ -324,7 +330,10 @@ def text_of(row: dict[str, Any], key: str, where: str = "") -> str:
     if key not in row:
         raise RowError(f'{where}no "{key}"')
     value = row[key]
-    if not isinstance(value, (str, int, float)) or isinstance(value, bool) or not str(value).strip():
+    is_text = (
+        isinstance(value, (str, int, float)) and not isinstance(value, bool) and bool(str(value).strip())
+    )
+    if not is_text or (isinstance(value, float) and not math.isfinite(value)):
         raise RowError(f'{where}"{key}" is {value!r:.60}, not a text')
     try:
         str(value).encode()
@@ -414,13 +423,13 @@ class Question(NamedTuple):
 def question_of(row: Row) -> Question | None:
     """Return what is asked in a row made by `for_model`; of a chat, before the last turn of the assistant.
 
-    None for plain text, and for a chat that begins with the assistant.
+    None for plain text, and for a chat that begins with the assistant, or whose last turn of it calls tools.
     """
     if "text" in row:
         return None
     if "messages" in row:
         last = max(n for n, turn in enumerate(row["messages"]) if turn["role"] == "assistant")
-        answer = row["messages"][last]["content"]  # empty where tools are called
+        answer = "" if "tool_calls" in row["messages"][last] else row["messages"][last]["content"]
         return Question(row["messages"][:last], answer, row.get("tools")) if last and answer else None
     if isinstance(row["prompt"], str):
         return Question(row["prompt"], row["completion"])

@@ -51,6 +51,31 @@ def read_answer(text: str) -> str | None:
     return found[0].strip() if well_formed else None
 
 
+def check_questions(rows: list[Row], how: str, max_length: int) -> None:
+    """SystemExit if answers are to be judged, and no row can be."""
+    if how == "no":
+        return
+    asked = [question for row in rows if (question := question_of(row)) is not None]
+    if not asked:
+        raise SystemExit(
+            f"settings.generate: no held-out row of at most {max_length} tokens ends in an answer of text"
+        )
+    if how == "tags" and not any(read_answer(question.answer) for question in asked):
+        raise SystemExit("settings.generate=tags: no held-out answer has <answer> tags: settings.generate=text compares whole answers")  # fmt: skip
+
+
+def forget_samples(artifacts: Path, checkpoint: str | None) -> None:
+    """Remove the samples of evaluations that come after a checkpoint, and come again; without one, all."""
+    path, step = artifacts / "samples.jsonl", -1
+    if checkpoint is not None:
+        step = json.loads((Path(checkpoint) / "trainer_state.json").read_text(encoding="utf-8"))[
+            "global_step"
+        ]
+    if path.exists():
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if json.loads(line)["step"] <= step), encoding="utf-8")
+
+
 def batches(trainer: SFTTrainer, values: list[Any]) -> Iterator[tuple[list[Any], bool]]:
     """Yield this rank's part of a list in batches, each with whether it counts.
 

@@ -24,7 +24,7 @@ import launcher_worker as worker
 import quiet  # noqa: F401
 import torch
 from card import training_facts, write_card
-from models import merge, save, take_weights
+from models import check_adapter, merge, save, take_weights
 from rows import (
     IGNORED,
     Row,
@@ -33,10 +33,9 @@ from rows import (
     for_model,
     form_of,
     lengths_of,
-    question_of,
     train_and_held,
 )
-from scoring import Held, scores
+from scoring import Held, check_questions, forget_samples, scores
 from settings import Sft, read_settings
 from sharding import ShardedTrainer, loading
 from shared import (
@@ -174,6 +173,9 @@ def main() -> None:
             eval_strategy="steps" if evaluates else "no",
             eval_steps=settings.eval_steps or None,
             metric_for_best_model="eval_loss",
+            restore_callback_states_from_checkpoint=bool(
+                settings.patience
+            ),  # the evaluations that it has counted
             greater_is_better=False,
         )
     # data: the demo is made by one rank while the others wait
@@ -192,19 +194,21 @@ def main() -> None:
         given = {use: getattr(parts, use) if name == "demo" else name for use, name in given.items()}
     train_rows, eval_rows, lines = train_and_held(given, settings.eval_share, settings.eval_limit, plan.seed)
     tokenizer = AutoTokenizer.from_pretrained(model_path)
-    if "{" in (settings.chat_template or ""):
-        tokenizer.chat_template = settings.chat_template
-    else:
-        arguments.chat_template_path = settings.chat_template
+    if settings.chat_template is not None:
+        is_text = "{" in settings.chat_template
+        named = None if is_text else AutoTokenizer.from_pretrained(settings.chat_template)
+        tokenizer.chat_template = settings.chat_template if named is None else named.chat_template
     train_rows, eval_rows = (
         [for_model(row, tokenizer, settings.system_prompt, settings.answer_tags) for row in part]
         for part in (train_rows, eval_rows)
     )
     form = form_of(train_rows[0])
-    if form == "messages" and not tokenizer.chat_template and settings.chat_template is None:
+    if form == "messages" and not tokenizer.chat_template:
         raise SystemExit(
             "the rows are chats, and the model has no chat template: name one   settings.chat_template"
         )
+    if settings.answer_tags and form != "prompt and completion":
+        raise SystemExit(f"settings.answer_tags is for prompts with answers, and the rows are {form}")
     arguments.assistant_only_loss = form == "messages" and settings.loss_on != "all"
 
     # model
@@ -238,6 +242,8 @@ def main() -> None:
             ],
         )
     trainer.remove_callback(PrinterCallback)  # the worker shows the same lines
+    if plan.trains_adapter:
+        check_adapter(trainer.model, settings.lora_targets, merge=settings.merge)
     untold = check_tools([*train_rows, *eval_rows], tokenizer, trainer.chat_template)
     worker.prepare(trainer.model)
     is_main = trainer.is_world_process_zero()
@@ -263,8 +269,7 @@ def main() -> None:
             raise SystemExit(f"no held-out row is left to judge by: {said}")
         lines += [f"held out: {said}"] if said else []
         trainer.held = Held([*itertools.compress(eval_rows, is_short)], list(held))
-        if settings.generate != "no" and not any(map(question_of, trainer.held.rows[: settings.eval_limit])):
-            raise SystemExit(f"settings.generate: no held-out row of at most {settings.max_length} tokens ends in an answer of text")  # fmt: skip
+        check_questions(trainer.held.rows[: settings.eval_limit], settings.generate, settings.max_length)
     if is_main:
         print(*lines, sep="\n")
         show_first(tokenizer, trainer.train_dataset[0])
@@ -275,6 +280,8 @@ def main() -> None:
         expect_one_example_a_row()
 
     # training
+    if is_main:
+        forget_samples(Path(plan.artifacts), checkpoint)
     if eval_rows and checkpoint is None:
         trainer.evaluate()
     trainer.train(resume_from_checkpoint=checkpoint)
@@ -305,9 +312,8 @@ def main() -> None:
         }
         worker.log(step, perplexity_best=found["perplexity"], best_step=found["best_step"])
     result = {"steps": step, "loss_first": losses[0], "loss_last": losses[-1], **found}
-    facts = training_facts(
-        model_path, given, (len(trainer.train_dataset), len(trainer.held.encoded)), step, found
-    )
+    counts = (len(train_rows), len(trainer.train_dataset)), (len(eval_rows), len(trainer.held.encoded))
+    facts = training_facts(model_path, given, counts, step, found)
     library = "peft" if plan.trains_adapter else "transformers"
     write_card(folder, folder.name.title(), library, "sft", facts, asdict(settings))
     if settings.merge and plan.trains_adapter:

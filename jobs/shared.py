@@ -43,7 +43,8 @@ def refused_by_trl() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise SystemExit(f"TRL refuses this training: {error}") from None
+        mend = "\n  learn whole chats   settings.loss_on=all" if "{% generation" in str(error) else ""
+        raise SystemExit(f"TRL refuses this training: {error}{mend}") from None
 
 
 def adapter_of(
@@ -70,30 +71,27 @@ def adapter_of(
 # ---- data
 
 
-def encode_prompt(tokenizer: PreTrainedTokenizerBase, question: object) -> list[int]:
-    """Give the tokens before the answer: of a text, or of the turns of a chat by its template."""
-    if isinstance(question, str):
-        return tokenizer(question)["input_ids"]
-    text = tokenizer.apply_chat_template(question, add_generation_prompt=True, tokenize=False)
-    return tokenizer(text, add_special_tokens=False)["input_ids"]  # the template has written them
-
-
-def encode_answer(tokenizer: PreTrainedTokenizerBase, question: object, answer: str) -> Row:
-    """Give tokens and labels of a question and its answer, which ends with an end mark; the question carries no loss."""
-    before = encode_prompt(tokenizer, question)
-    counted = [*tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
-    return {"input_ids": before + counted, "labels": [IGNORED] * len(before) + counted}
-
-
 def encode(tokenizer: PreTrainedTokenizerBase, row: dict[str, Any]) -> Row:
     """Give tokens and labels of a row of rows.py: the answer counts, the assistant's turns, or all of a text."""
     if "text" in row:
         tokens = [*tokenizer(row["text"])["input_ids"], tokenizer.eos_token_id]
         return {"input_ids": tokens, "labels": tokens}
-    if "prompt" in row:
-        question = question_of(for_model(row, tokenizer, None, tagged=False))
-        return encode_answer(tokenizer, question.asked, question.answer.strip())
-    return encode_chat(tokenizer, row)
+    if "messages" in row:
+        return encode_chat(tokenizer, row)
+    question = question_of(for_model(row, tokenizer, None, tagged=False))
+    answer = question.answer.strip()
+    if isinstance(question.asked, str):
+        before = tokenizer(question.asked)["input_ids"]
+        whole = [*before, *tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    else:
+        chat = [*question.asked, {"role": "assistant", "content": answer}]
+        before = tokenizer.apply_chat_template(question.asked, add_generation_prompt=True, return_dict=True)[
+            "input_ids"
+        ]
+        whole = tokenizer.apply_chat_template(chat, return_dict=True)["input_ids"]
+    pairs = enumerate(zip(before, whole, strict=False))
+    asked = next((place for place, (one, other) in pairs if one != other), min(len(before), len(whole)))
+    return {"input_ids": whole, "labels": [IGNORED] * asked + whole[asked:]}
 
 
 def encode_chat(
@@ -119,10 +117,7 @@ def encode_chat(
         begins = next((turn["content"] for turn in row["messages"] if turn["content"]), "")
         raise SystemExit(f"the chat template refuses the row that begins {begins[:60]!r}: {error}") from None
     if not learns_all and 1 not in chat["assistant_masks"]:
-        raise SystemExit(
-            "the chat template does not mark the assistant's turns by {% generation %}: take one that does, or learn all\n"
-            "  settings.chat_template=…   or   settings.loss_on=all"
-        )
+        raise SystemExit("the chat template does not mark the assistant's turns by {% generation %}")
     learnt = chat.get("assistant_masks", [1] * len(chat["input_ids"]))
     labels = [token if mask else IGNORED for token, mask in zip(chat["input_ids"], learnt, strict=True)]
     return {"input_ids": chat["input_ids"], "labels": labels}

@@ -1,6 +1,7 @@
 """The forms of training data: each good, broken and hostile; and what a model reads of a row."""
 
 import json
+import os
 import tomllib
 from importlib.util import find_spec
 
@@ -80,6 +81,11 @@ BROKEN = {
     "arguments are no JSON": (
         {"messages": calling([called("{")])},
         "turn 2: the arguments of a call: '{' is not JSON",
+    ),
+    "no number": ({"prompt": "x", "answer": float("nan")}, '"answer" is nan, not a text'),
+    "an input that is a list": (
+        {"instruction": "x", "input": ["a"], "output": "y"},
+        "\"input\" is ['a'], not a text",
     ),
     "half a character": ({"text": "ab\ud800"}, '"text" has half a character (a lone surrogate) at place 2'),
     "nobody answers": ({"messages": CHAT[:1]}, "no turn is the assistant's"),
@@ -220,6 +226,24 @@ def test_calls_of_tools_that_the_template_does_not_write_are_refused(rows):
     told = [{"messages": CHAT, "tools": [{"type": "function"}]}]
     assert rows.check_tools(told, Tokenizer(), "with") == ""
     assert "the model is not told of them" in rows.check_tools(told, Tokenizer(), "without")
+
+
+def test_an_input_of_zero_is_an_input(rows):
+    assert rows.formed({"instruction": "Add.", "input": 0, "output": "2"})[0]["prompt"] == "Add.\n\n0"
+
+
+def test_a_chat_that_ends_in_a_call_asks_for_no_answer_of_text(rows):
+    calls = {"role": "assistant", "content": "look", "tool_calls": [called({})]}
+    assert rows.question_of(rows.formed({"messages": [CHAT[0], calls]})[0]) is None
+
+
+def test_files_that_are_none_and_columns_of_one_name_are_refused(rows, tmp_path):
+    os.mkfifo(tmp_path / "x.jsonl")
+    with pytest.raises(SystemExit, match="neither a file nor a folder"):
+        rows.read_rows(str(tmp_path / "x.jsonl"))
+    (tmp_path / "x.csv").write_text("prompt,completion,completion\na,b,c\n")
+    with pytest.raises(SystemExit, match="two columns have the same name"):
+        rows.read_rows(str(tmp_path / "x.csv"))
 
 
 def test_held_out_rows_have_the_form_of_the_others(rows, tmp_path):

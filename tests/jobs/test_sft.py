@@ -105,12 +105,13 @@ def test_the_tokens_of_a_step_are_those_of_its_examples(shared):
 
 
 def test_a_chat_template_writes_the_prompt(shared, tokenizer, demo):
-    """A model with a chat template is asked in its own form, without a second set of marks."""
+    """A model with a chat template is asked in its own form, and learns the mark with which that ends a turn."""
     chatty = demo.tokenizer()
-    chatty.chat_template = "{% for m in messages %}q {{ m.content }} {% endfor %}a "
-    for tokens, asked in ((chatty, "q 1 km a 7"), (tokenizer, "1 km\n7")):
+    chatty.chat_template = "{% for m in messages %}{{ m.role[0] }} {{ m.content }}<unk>{% endfor %}{% if add_generation_prompt %}a {% endif %}"
+    for tokens, asked, learnt in ((chatty, "u 1 km<unk>a ", "7<unk>"), (tokenizer, "1 km\n", "7<eos>")):
         row = shared.encode(tokens, {"prompt": "1 km", "completion": "7"})
-        assert tokens.decode(row["input_ids"]) == f"{asked}<eos>"
+        assert tokens.decode(row["input_ids"]) == asked + learnt
+        assert tokens.decode([label for label in row["labels"] if label >= 0]) == learnt
 
 
 def test_a_row_that_the_template_refuses_ends_the_job_with_its_reason(shared, demo):
@@ -130,10 +131,42 @@ def test_a_template_without_marks_names_what_to_set(shared, demo):
     unmarked = demo.tokenizer()
     unmarked.chat_template = "{% for m in messages %}{{ m.content }} {% endfor %}"
     row = {"messages": [{"role": "user", "content": "1 km"}, {"role": "assistant", "content": "7"}]}
-    with pytest.raises(SystemExit, match=r"settings\.loss_on=all"):
+    with pytest.raises(SystemExit, match="does not mark the assistant's turns"):
         shared.encode_chat(unmarked, row)
+    with pytest.raises(SystemExit, match=r"settings\.loss_on=all"), shared.refused_by_trl():
+        raise ValueError("The template has no {% generation %} marks")
     made = shared.encode_chat(unmarked, row, learns_all=True)
     assert made["labels"] == made["input_ids"]
+
+
+def test_samples_of_evaluations_that_come_again_are_forgotten(scoring, tmp_path):
+    (tmp_path / "checkpoint-4").mkdir()
+    (tmp_path / "checkpoint-4" / "trainer_state.json").write_text('{"global_step": 4}')
+    path = tmp_path / "samples.jsonl"
+    path.write_text("".join(f'{{"step": {step}}}\n' for step in (0, 4, 6)))
+    scoring.forget_samples(tmp_path, str(tmp_path / "checkpoint-4"))
+    assert path.read_text() == '{"step": 0}\n{"step": 4}\n'
+    scoring.forget_samples(tmp_path, None)
+    assert path.read_text() == ""
+
+
+@pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings")
+def test_an_adapter_on_tied_embeddings_is_not_merged():
+    """The merge would change the head too."""
+    from peft import LoraConfig, get_peft_model
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    models = load("models")
+    for is_tied in (True, False):
+        base = LlamaForCausalLM(LlamaConfig(vocab_size=64, tie_word_embeddings=is_tied, **sizes))
+        model = get_peft_model(base, LoraConfig(target_modules=["embed_tokens"]))
+        models.check_adapter(model, "embed_tokens", merge=False)
+        if is_tied:
+            with pytest.raises(SystemExit, match="the embeddings are tied to the head"):
+                models.check_adapter(model, "embed_tokens", merge=True)
+        else:
+            models.check_adapter(model, "embed_tokens", merge=True)
 
 
 def test_an_answer_ends_with_the_mark_with_which_the_turns_end(scoring, tokenizer):

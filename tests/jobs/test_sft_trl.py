@@ -321,7 +321,10 @@ def test_held_out_rows_that_are_too_long_are_counted(python, tmp_path, count, en
     assert said in told
     if ends_with == 0:
         artifacts = tmp_path / "artifacts"
-        assert "| held out | held.jsonl, 2 rows |" in (artifacts / "model" / "README.md").read_text()
+        assert (
+            "| held out | held.jsonl, 3 rows, as 2 examples |"
+            in (artifacts / "model" / "README.md").read_text()
+        )
         samples = [
             json.loads(line)["prompt"] for line in (artifacts / "samples.jsonl").read_text().splitlines()
         ]
@@ -337,16 +340,38 @@ def test_answers_are_refused_where_no_row_asks_for_one(python, tmp_path):
     assert "settings.generate: no held-out row of at most" in told
 
 
-def test_patience_ends_the_training_and_ships_the_best_weights(python, tmp_path):
-    """The rows to train on contradict those held out: the first steps help, by the form of an answer, and later ones harm."""
-    from safetensors.torch import load_file
-
-    (tmp_path / "held.jsonl").write_text(
+def patient(python, folder, **more):
+    """Train on rows that contradict those held out: the first steps help, by the form of an answer, and later ones harm."""
+    folder.mkdir(exist_ok=True)
+    (folder / "held.jsonl").write_text(
         "".join(json.dumps({**row, "completion": row["completion"][::-1]}) + "\n" for row in pairs(20))
     )
-    data = {"train": str(tmp_path / "train.jsonl"), "eval": str(tmp_path / "held.jsonl")}
+    data = {"train": str(folder / "train.jsonl"), "eval": str(folder / "held.jsonl")}
     settings = {"eval_steps": 2, "patience": 2, "learning_rate": 0.03, "lora_rank": 4}
-    sft(python, tmp_path, pairs(4), method="lora", settings=settings, data=data, steps=60, keep_checkpoints=1)
+    more = {"method": "lora", "settings": settings, "data": data, "steps": 60, "keep_checkpoints": 1, **more}
+    sft(python, folder, pairs(4), **more)
+    return folder
+
+
+def test_patience_counts_the_evaluations_before_a_kill(python, tmp_path):
+    """The resumed training ends at the same step, with the same weights."""
+    plain = patient(python, tmp_path / "plain")
+    last = max(losses(plain))
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    (killed / "kill").write_text(f"{last - 1} 0")
+    patient(python, killed, ends_with=-signal.SIGKILL)
+    (killed / "kill").unlink()
+    patient(python, killed, checkpoint=newest(killed))
+    assert 0 < begins(killed)[-1] < last
+    assert losses(killed) == losses(plain)
+    assert weights(killed) == weights(plain)
+
+
+def test_patience_ends_the_training_and_ships_the_best_weights(python, tmp_path):
+    from safetensors.torch import load_file
+
+    patient(python, tmp_path)
     measured = {step: loss for (step, _), loss in figures(tmp_path, "eval_loss").items()}
     best = min(measured, key=measured.get)
     assert 0 < best == max(measured) - 4 < 56
@@ -370,6 +395,17 @@ def test_patience_ends_the_training_and_ships_the_best_weights(python, tmp_path)
         ({}, "{% for m in messages %}{{ m.content }}{% endfor %}", "TRL refuses this training"),
         ({}, None, "the model has no chat template"),
         ({"lora_targets": "none_such"}, TEMPLATE, "TRL refuses this training"),
+        (
+            {"lora_targets": "q_proj,v_porj"},
+            TEMPLATE,
+            "the model has no 'v_porj'; its linear layers: down_proj, gate_proj,",
+        ),
+        (
+            {"answer_tags": True},
+            TEMPLATE,
+            "settings.answer_tags is for prompts with answers, and the rows are messages",
+        ),
+        ({"generate": "tags", "eval_share": 0.2}, TEMPLATE, "no held-out answer has <answer> tags"),
         ({"optim": "adamm"}, TEMPLATE, "TRL refuses this training: adamm is not a valid OptimizerNames"),
     ],
 )
