@@ -116,7 +116,7 @@ def task(
     The job is the words after `--`, or the job `name`: a job's name or the path of its file. Without either, it
     is the project's job, else the built-in `sft`.
 
-    `settings` are KEY=VALUE changes, in TOML's notation. `variables` are the variables of the command line.
+    `settings` are KEY=VALUE changes, in TOML's notation; one of `settings.epochs` leaves out the job's steps. `variables` are the variables of the command line.
     Raises UsageError or BadFileError.
     """
     if name and words:
@@ -130,6 +130,8 @@ def task(
     if is_projects_end:
         data["on_end"] = lookup.project.on_end
     changed = frozenset(change(data, setting) for setting in settings)
+    if "settings.epochs" in changed and "steps" not in changed:
+        data.pop("steps", None)  # the passes count only in a job without steps
     if variables:
         _change_table(data, "variables", variables)
     file = f"{written.title} with --set" if changed else written.title

@@ -192,3 +192,10 @@ def test_rows_are_read_once_until_their_file_changes(check, tmp_path, monkeypatc
     assert (len(reads), found) == (1, [found[0]] * 3)
     (tmp_path / "rows.jsonl").write_text("{}")
     assert "wrong-row" in check("sft", "data.train=./rows.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("changes", "steps"), [((), 200), (("settings.epochs=3",), None), (("settings.epochs=3", "steps=9"), 9)]
+)
+def test_passes_leave_out_the_steps_of_the_job(changes, steps):
+    assert resolve.task("sft", (), changes, None).job.steps == steps
