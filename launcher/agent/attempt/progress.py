@@ -60,9 +60,13 @@ class AttemptProgress:
         stop_grace_s: float = 30.0,
         hang_s: Optional[float] = None,
         imitates_card: bool = False,
+        only_warns: bool = False,
         redact: Callable[[Any], Any] = lambda value: value,
     ) -> None:
-        """Start before the first report. `save_s` is the longest save time of earlier attempts."""
+        """Start before the first report.
+
+        `save_s` is the longest save time of earlier attempts. If it `only_warns`, losses that are not finite end nothing.
+        """
         self.step: Optional[int] = None
         self.loss: Any = None
         self.checkpoint: Optional[int] = None
@@ -85,6 +89,7 @@ class AttemptProgress:
         self.liveness = HangWatch(hang_s)
         self._stop_grace_s = stop_grace_s
         self._redact = redact
+        self._only_warns = only_warns
         self._shares: Dict[str, Any] = {}
         self._lost_losses = 0
         self._has_finite_loss = False
@@ -247,7 +252,7 @@ class AttemptProgress:
             return None
         self._lost_losses += 1
         self._lost_loss = line = "step %s: loss %s" % (step, loss)
-        if self._lost_losses != LOST_LOSSES:
+        if self._lost_losses != LOST_LOSSES or self._only_warns:
             return None
         if values.get("grad_norm") == 0 and not self._has_finite_loss:
             return ProgressChange(failure=AttemptFailure("not-learning", line, _UNLABELLED, since=0))
@@ -257,7 +262,7 @@ class AttemptProgress:
 
     def learn_divergence(self, divergence: Divergence) -> Optional[ProgressChange]:
         """Return the failure of a log whose loss diverged, unless the script's own worker reports losses."""
-        if self.has_worker_metrics:
+        if self.has_worker_metrics or self._only_warns:
             return None
         line, why, since = divergence.line, divergence.why, divergence.since
         return ProgressChange(failure=AttemptFailure("nan-divergence", line, why, since=since))

@@ -99,6 +99,7 @@ class Supervisor:
             stop_grace_s=float(self.plan.get("stop_grace_s", 30.0)),
             hang_s=_seconds(self.plan.get("hang_minutes")),
             imitates_card=imitates_card(self.plan),
+            only_warns=self.plan.get("guard") == "warn",
             redact=redactor.redact,
         )
         runtime = self.history.prepared.get("runtime") or {}

@@ -142,6 +142,18 @@ def test_a_script_that_takes_no_precision_from_us_is_stopped_at_once(toy, told):
     assert not toy.events("remedy")
 
 
+@pytest.mark.parametrize(("guard", "state"), [("end", "failed"), ("warn", "succeeded")])
+def test_a_guard_that_only_warns_lets_a_script_skip_losses_that_are_not_finite(toy, guard, state):
+    """Also one that knows nothing of the worker: its log is judged."""
+    toy.plan(guard=guard)
+    toy.script(
+        "for step in range(1, 20):\n"
+        "    print('step', step, 'loss', 'nan' if 8 < step < 13 else 1 / step, flush=True)\n"
+        "    time.sleep(0.02)\n"
+    )
+    assert toy.ended()["state"] == state
+
+
 def test_a_run_that_does_not_learn_is_stopped(toy):
     """No precision mends that."""
     toy.script(AWARE + 'trip(3, 1, "not-learning")\nsys.exit(1)\n')
