@@ -319,8 +319,8 @@ _WENT_ON = {
 }
 
 
-_ASK = "the script never called worker.resume_from(), so it is not restarted: call it, or set restart = true in the job"
-_ASK_ALONE = "to start it again after a failure, set restart = true in the job"
+_ASK = "the script never called worker.resume_from(), so it is not restarted: call it, or set restart = true in the job, or --set restart=true"
+_ASK_ALONE = "to start it again after a failure, set restart = true in the job, or --set restart=true"
 
 
 def preempted(number: int) -> AttemptFailure:

@@ -131,7 +131,8 @@ def _next(
         what = _RECOVER.get(wanted, _IF_IT_CAN) if can_resume else _IF_IT_CAN
         yield StyledLine(f"  next     launch recover {short}     {what}")
     elif state.reason == Reason.NOT_RESTARTABLE:
-        yield StyledLine(f"  next     launch rerun {short}     from its start: its script cannot continue")
+        why = "" if evidence.own_checkpoint(state.evidence) else ": its script cannot continue"
+        yield StyledLine(f"  next     launch rerun {short}     from its start{why}")
         yield StyledLine(f"  output   launch logs {short}")
     else:
         yield StyledLine(f"  next     launch logs {short}")
