@@ -191,7 +191,8 @@ class Distillation:
                 )
                 accelerator.backward(loss * share)
                 if accelerator.sync_gradients:
-                    norm = accelerator.clip_grad_norm_(self.model.parameters(), self.settings.max_grad_norm)
+                    most = self.settings.max_grad_norm or math.inf  # 0 clips nothing, as in Trainer
+                    norm = accelerator.clip_grad_norm_(self.model.parameters(), most)
                 self.optimizer.step()
                 self.optimizer.zero_grad()
                 self.meter.add(loss, kl, ce)

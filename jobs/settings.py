@@ -59,8 +59,10 @@ class Training:
     max_length: Length = 1024
     logging_steps: Count = 10
 
-    def conflict(self, _job: "Job", _data: Mapping[str, object]) -> str | None:
+    def conflict(self, job: "Job", _data: Mapping[str, object]) -> str | None:
         """Return which settings exclude each other, or the rest of the job; None if none does."""
+        if job.steps is not None and self.warmup_steps >= job.steps > 1:
+            return f"settings.warmup_steps = {self.warmup_steps:g} is not below the job's {job.steps} steps: the rate would never arrive"
         return None
 
 
@@ -96,6 +98,8 @@ class Sft(Training):
 
     def conflict(self, job: "Job", data: Mapping[str, object]) -> str | None:
         """Return which settings exclude each other, or the rest of the job; None if none does."""
+        if (words := super().conflict(job, data)) is not None:
+            return words
         is_held_out = bool(self.eval_share) or "eval" in data or data.get("train", "demo") == "demo"
         needing = [name for name in ("eval_steps", "patience") if getattr(self, name)]
         needing += ["generate"] if self.generate != "no" else []
@@ -132,6 +136,7 @@ class Job(Protocol):
     method: str
     model: str | None
     keep_checkpoints: int | None
+    steps: int | None
 
 
 Settings = TypeVar("Settings", Sft, Distill)

@@ -11,7 +11,7 @@ from testbed.job_programs import ROOT, load
 
 from launcher.config import included_jobs, job_check, resolve
 
-JOB = SimpleNamespace(method="lora", model="org/name", keep_checkpoints=2)
+JOB = SimpleNamespace(steps=200, method="lora", model="org/name", keep_checkpoints=2)
 WRONG = {
     "sft": [
         {"lerning_rate": 1e-4},
@@ -33,6 +33,7 @@ WRONG = {
         {"chat_template": "mine.jinja"},
         {"logging_steps": 0},
         {"patience": 3},
+        {"warmup_steps": 5000},
         {"generate": "text", "eval_share": 0},
         {"eval_steps": 5, "eval_share": 0},
     ],

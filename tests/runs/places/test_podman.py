@@ -60,7 +60,8 @@ def test_after_a_boot_a_run_continues_by_attach(client, box):
     box.machine.ssh("touch", f".launch/runs/{run}/work/code/enough", user="rae")
     assert "succeeded" in client.seen("attach", run)
     row = state(client, run)
-    assert (row["state"], row["attempt"], row["step"]) == ("succeeded", 2, before + 1)
+    assert (row["state"], row["attempt"]) == ("succeeded", 2)
+    assert row["step"] > before
 
 
 def test_a_killed_program_is_started_again_by_podman(client, box):

@@ -404,6 +404,7 @@ def test_a_grandchild_stands_when_its_forebears_are_gone(succeeded):
     expected = [(first, one) for one in range(1, 11)] + [(second, one) for one in range(11, 16)]
     expected += [(third, one) for one in range(16, 23)]
     assert losses(aware, third) == expected
+    until((roots(aware) / third / "control" / "settled").exists, "that its end is settled")
     kept = sums(roots(aware) / third)
     aware.ok("rm", "--here", "--force", first)
     aware.ok("gc")
