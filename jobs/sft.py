@@ -173,9 +173,8 @@ def main() -> None:
             eval_strategy="steps" if evaluates else "no",
             eval_steps=settings.eval_steps or None,
             metric_for_best_model="eval_loss",
-            restore_callback_states_from_checkpoint=bool(
-                settings.patience
-            ),  # the evaluations that it has counted
+            # the evaluations that patience has counted
+            restore_callback_states_from_checkpoint=bool(settings.patience),
             greater_is_better=False,
         )
     # data: the demo is made by one rank while the others wait
@@ -226,9 +225,8 @@ def main() -> None:
     )  # fmt: skip
     parts = train_rows, eval_rows
     of_trl = [[{"messages": CHAT}] * bool(part) if form == "messages" else part for part in parts]
-    with (
-        refused_by_trl()
-    ):  # a template without marks for the assistant's turns, targets that the model lacks, …
+    # a template without marks for the assistant's turns, targets that the model lacks, …
+    with refused_by_trl():
         trainer = Finetune(
             model,
             arguments,
