@@ -110,7 +110,8 @@ class KaggleService:
 
     def calls(self, method: str = "") -> list[dict[str, Any]]:
         """Return the ledger's lines, or those of one method."""
-        lines = [json.loads(line) for line in self.ledger.read_text().splitlines()]
+        whole, _, _ = self.ledger.read_text().rpartition("\n")  # a long last line may be under way
+        lines = [json.loads(line) for line in whole.splitlines()]
         return [line for line in lines if not method or line["method"] == method]
 
     def wait_for(self, ref: str, *statuses: str, timeout_s: float = 30.0) -> Session:
