@@ -28,14 +28,14 @@ _MODULE = re.compile(r"[A-Za-z0-9][\w.+/@:-]{0,127}", re.ASCII)
 _IMAGE = re.compile(r"(?:/|(?:docker|oras|library)://\w)[\w./:@+-]{0,511}", re.ASCII)
 _FLAG = re.compile(r"--([a-z][a-z0-9-]+)(?:=([^\x00-\x1f\x7f]*))?")
 
-_FLAG_KEYS = ("partition", "account", "qos", "time", "nodes", "gres", "constraint", "reservation")
+FLAG_KEYS = ("partition", "account", "qos", "time", "nodes", "gres", "constraint", "reservation")
 """The keys that are flags of sbatch by the same name."""
 _OURS = "launcher sets it for each run"
 _ONE_A_NODE = "launcher starts one process on each node, which starts the ranks"
 _CARDS = "write it as `gres`, which is checked against the plan"
 _OTHER_ANSWER = "sbatch would answer without submitting the job"
 _REFUSED = {
-    **dict.fromkeys(_FLAG_KEYS, "it is a separate key"),
+    **dict.fromkeys(FLAG_KEYS, "it is a separate key"),
     **dict.fromkeys(
         ("job-name", "comment", "output", "error", "input", "open-mode", "export", "export-file", "chdir"), _OURS
     ),
@@ -130,6 +130,12 @@ def _image(written: str) -> str:
     return written
 
 
+def reason_against(option: str) -> str | None:
+    """Return why `extra` may not contain an option of sbatch, without its `--`; None if it may."""
+    # sbatch accepts an abbreviation of a flag.
+    return next((reason for flag, reason in _REFUSED.items() if flag.startswith(option)), None)
+
+
 def _flag(written: str) -> str:
     match = _FLAG.fullmatch(written)
     if not match:
@@ -139,10 +145,8 @@ def _flag(written: str) -> str:
         raise PydanticCustomError(
             "credential", "holds a credential, which everybody on the cluster would see"
         )
-    # sbatch accepts an abbreviation of a flag.
-    reasons = [reason for flag, reason in _REFUSED.items() if flag.startswith(word)]
-    if reasons:
-        raise ValueError(f"--{word}: {reasons[0]}")
+    if reason := reason_against(word):
+        raise ValueError(f"--{word}: {reason}")
     if "help" in value.lower().split(","):
         raise ValueError(f"--{word}={value}: {_OTHER_ANSWER}")
     return written
@@ -195,7 +199,7 @@ class SlurmSettings(StrictModel):
         extra = []
         for flag in flags:
             key, _, value = flag.removeprefix("--").partition("=")
-            if key in _FLAG_KEYS:
+            if key in FLAG_KEYS:
                 values[key] = int(value) if key == "nodes" else value
             else:
                 extra.append(flag)
@@ -216,5 +220,5 @@ class SlurmSettings(StrictModel):
     @property
     def flags(self) -> tuple[str, ...]:
         """The flags of sbatch for these settings, one word each."""
-        values = {key: getattr(self, key) for key in _FLAG_KEYS}
+        values = {key: getattr(self, key) for key in FLAG_KEYS}
         return (*(f"--{key}={value}" for key, value in values.items() if value is not None), *self.extra)

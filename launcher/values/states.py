@@ -106,7 +106,7 @@ class Reason(StrEnum):
     NEVER_STARTED = "never-started"
     """Its code never arrived, or its job or first session could not begin."""
     NO_PROGRESS = "no-progress"
-    """Two sessions in a row left no new checkpoint, or two starts of a job in a row got no further than an earlier start."""
+    """Two sessions in a row left no new checkpoint, or a start of a job got no further than an earlier one; if the script resumes, two in a row."""
     PROCESSES_REMAIN = "processes-remain"
     """Some of its processes could not be ended."""
     ENGINE_SILENT = "engine-silent"

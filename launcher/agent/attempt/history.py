@@ -75,8 +75,18 @@ def read_history(run: Run) -> History:
     return History(records, progress_of(run, is_live=False), run.prepared())
 
 
-def fruitless_starts(states: Iterable[StateRecord]) -> int:
-    """Return how many of the last attempts of a run used up the time of their job without progress.
+class Reached(NamedTuple):
+    """How far a run's starts have got: the furthest step or checkpoint, None if none is known.
+
+    `fruitless` is how many of the last starts used up the time of their job and got no further.
+    """
+
+    furthest: Optional[int] = None
+    fruitless: int = 0
+
+
+def reached(states: Iterable[StateRecord]) -> Reached:
+    """Return how far the attempts of a run have got.
 
     `states` are those of the attempts whose command was started, oldest first. Progress is a later step, or a
     later checkpoint, than in any attempt before. A failure may set a run back, so the count begins again after
@@ -93,7 +103,7 @@ def fruitless_starts(states: Iterable[StateRecord]) -> int:
             furthest, fruitless = max(known), 0
         elif furthest is not None and state.get("reason") == SESSION_LIMIT:
             fruitless += 1
-    return fruitless
+    return Reached(furthest, fruitless)
 
 
 def taken_knobs(consumed: Set[str]) -> Set[str]:

@@ -19,14 +19,29 @@ EVIDENCE = {
 """The evidence of a run whose script cannot continue."""
 
 
-def without_progress(fruitless: int) -> dict[str, str]:
-    """Return the evidence of a run whose last starts got no further than an earlier one."""
+def max_fruitless(*, resumes: bool) -> int:
+    """Return how many starts of a job in a row may get no further; one if the script is not known to resume."""
+    return MAX_FRUITLESS if resumes else 1
+
+
+def without_progress(fruitless: int, node_s: float) -> dict[str, str]:
+    """Return the evidence of a run whose last starts got no further than an earlier one.
+
+    `node_s` are the seconds that it has used, summed over its nodes.
+    """
+    starts = "a start of its job" if fruitless == 1 else "%d starts of its job in a row" % fruitless
     return {
         "class": NO_PROGRESS,
-        "why": "%d starts of its job in a row got no further than an earlier one: another start would end in the same way"
-        % fruitless,
+        "why": "%s got no further than an earlier one, and another would end in the same way; the run has used %s"
+        % (starts, _node_time(node_s)),
         "mend": "a longer time   --set slurm.time=…     or have the script resume, by worker.resume_from() or from its own file",
     }
+
+
+def _node_time(node_s: float) -> str:
+    hours = node_s / 3600
+    minutes = max(1, round(node_s / 60))
+    return "%.1f node hours" % hours if hours >= 1 else "%d node minute%s" % (minutes, "s" * (minutes != 1))
 
 
 def may_begin_again(run: Run) -> bool:

@@ -14,7 +14,7 @@ from ..record.rundir import Run
 from ..serving import serve
 from ..system import process
 from ..verbs import relay
-from .job_script import complete_variables
+from .job_script import complete_variables, take_variables_of_script
 
 MAGIC = b"\nLAUNCH-AGENT 1 have\n"
 """Marks the start of the agent's output, after anything that a login or Slurm's programs print."""
@@ -38,4 +38,5 @@ def _take_variables(run: Run) -> None:
     if inherited:
         os.environ.clear()
         os.environ.update(inherited)
+    take_variables_of_script()
     complete_variables()

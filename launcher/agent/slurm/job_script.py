@@ -25,7 +25,7 @@ from ..liveness.slurm import slurm_jobs, slurm_submission
 from ..liveness.slurm.slurm_programs import SlurmSilentError, ask, node_name
 from ..record import strict_json
 from ..record.files import read_text, write_durably
-from ..record.rundir import Run
+from ..record.rundir import TERMINAL, Run
 from ..serving import contact
 from ..serving.requests import RequestError
 from ..store import worker_folder
@@ -34,7 +34,7 @@ from ..training.keeper import HEALTHY_S, back_off_s, handed_on, pause, size_of, 
 from ..training.supervise import RESTART
 
 if TYPE_CHECKING:
-    from ..record.run_records import PreviousRecord
+    from ..record.run_records import PreviousRecord, StateRecord
 
 MAX_FAILURES = 20
 """The most agents in a row that may die: the node may be broken, and only Slurm can assign another."""
@@ -51,6 +51,15 @@ _OTHER_CARDS = (
 _NO_CARD = (
     "leave out the node   --set 'slurm.extra=[\"--exclude=%s\"]'     or train without a card   --profile cpu"
 )
+OF_SCRIPT = "LAUNCH_SLURM"
+"""The variable that gives the agent Slurm's variables of the job's script, as JSON."""
+_OF_SUBMISSION = ("SLURM_EXPORT_ENV", "SLURM_GET_USER_ENV", "SLURM_OPEN_MODE", "SLURM_TIME_FORMAT")
+"""Variables that the flags of our `sbatch` leave to the job, where they would change the run's own `srun`.
+
+By SLURM_EXPORT_ENV=NIL, it would start its programs without variables, even without PATH.
+"""
+_OF_SLURM = ("SLURM_", "SRUN_", "PMI_", "PMIX_")
+"""Prefixes of the variables that `srun` sets or replaces in a step."""
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -80,7 +89,9 @@ def _say(words: str) -> None:
 
 
 def complete_variables() -> None:
-    """Set the variables that a login would have set: the job inherits none."""
+    """Set the variables that a login would have set: the job inherits none. Remove those of our own `sbatch`."""
+    for name in _OF_SUBMISSION:
+        os.environ.pop(name, None)
     user = pwd.getpwuid(os.getuid())
     given = {
         "HOME": user.pw_dir,
@@ -91,6 +102,33 @@ def complete_variables() -> None:
     }
     for name, value in given.items():
         os.environ.setdefault(name, value)
+
+
+def status_of(state: StateRecord) -> int:
+    """Return the exit status of a job from the recorded state of its run.
+
+    It is the script's own for a run that failed by it, 0 for one that succeeded, and RESTART for one that has
+    not ended, such as one that waits for a client.
+    """
+    if state.get("state") == "succeeded":
+        return 0
+    if state.get("state") not in TERMINAL:
+        return RESTART
+    evidence = state.get("evidence") or {}
+    code, number = evidence.get("exit"), evidence.get("signal")
+    if isinstance(number, int) and 0 < number < 128:
+        return 128 + number
+    return code if isinstance(code, int) and 0 < code < 256 else 1
+
+
+def take_variables_of_script() -> None:
+    """Set Slurm's variables as the job's script has them; those of a step describe a single process."""
+    written = os.environ.pop(OF_SCRIPT, None)
+    if written is None:
+        return
+    for name in [name for name in os.environ if name.startswith(_OF_SLURM)]:
+        del os.environ[name]
+    os.environ.update(strict_json.decode(written))
 
 
 class _Signals:
@@ -151,7 +189,7 @@ class _Keeping:
     def keep(self) -> int:
         """Start the run's agent until none is needed. Return the job's exit status."""
         if not self._has_its_card():
-            return 0
+            return self._status()
         # If all keepers of the run were killed at once, Slurm may start the job again on the node where the
         # training still runs.
         ended = contact.end_leftovers(self._run, 0.0)
@@ -161,9 +199,24 @@ class _Keeping:
         code = self._keep_agents()
         if code == RESTART and self._signals.is_over:
             self._note_end()
-        return code
+        return code or self._status()
+
+    def _status(self) -> int:
+        """Return the exit status of a job whose run needs no other agent: what Slurm reports to its user.
+
+        The job of a stopped run is cancelled, because any exit status would show as COMPLETED or FAILED.
+        """
+        last = self._run.last()
+        state = last.read_state() if last is not None else {}
+        is_stopped = state.get("state") == "stopped"
+        if is_stopped or (state.get("state") not in TERMINAL and self._run.read_wish() != "run"):
+            refused = slurm_submission.cancel(self._job)
+            if refused:
+                _say("the job of a stopped run is not cancelled: %s" % refused)
+        return status_of(state)
 
     def _keep_agents(self) -> int:
+        """Start agents until the run needs none, and return 0; if the job ends first, return its exit status."""
         seen: Optional[PreviousRecord] = None
         is_first = True
         failures = 0
@@ -227,6 +280,8 @@ class _Keeping:
         # Like a keeper's variables, these prove that the agent belongs to the launcher, whatever its
         # ancestors are.
         own = {token_processes.OF_RUN: read_text(self._run.token) or "", token_processes.OF_KEEPER: "1"}
+        of_script = {name: value for name, value in os.environ.items() if name.startswith(_OF_SLURM)}
+        own[OF_SCRIPT] = strict_json.encode(of_script)
         variables = {**os.environ, **own, **handed_on(seen)}
         if (cpus := os.environ.get("SLURM_CPUS_PER_TASK")) is not None:
             variables["SRUN_CPUS_PER_TASK"] = cpus  # since 22.05 srun ignores the job's value

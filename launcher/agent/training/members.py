@@ -51,7 +51,6 @@ LOST = "host-lost"
 KILL_S = 10.0
 """The delay between the order KILL and the kill of `srun`, which would wait for nodes that do not answer."""
 _OF_JOB = ("SLURM_JOB_", "SLURM_CONF", "SLURM_CLUSTER_NAME", "SLURM_SUBMIT_")
-_CPUS = "SRUN_CPUS_PER_TASK"
 _MAX_BYTES = 1 << 20
 _MAX_WORDS = 64 * 1024
 _LOST = re.compile(r"^.*(?:Node failure on \S+|DUE TO NODE FAILURE).*$", re.MULTILINE)
@@ -65,14 +64,15 @@ _OUT_OF_MEMORY = re.compile(r"Out Of Memory|oom[-_]kill", re.IGNORECASE)
 def start_of(run: Run, folder: RecordFolder, nodes: int, grace_s: float) -> CommandStart:
     """Return the command that starts a member of an attempt on each node of this job.
 
-    The agent itself runs in a step on one node. Slurm's variables for the agent's step are removed, because
-    they are wrong for the members' step.
+    Slurm's variables of a job's script are removed, because some are options of `srun`.
     """
     variables = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("SLURM_", "SRUN_")) or name.startswith(_OF_JOB) or name == _CPUS
+        if not name.startswith(("SLURM_", "SRUN_")) or name.startswith(_OF_JOB)
     }
+    if (cpus := os.environ.get("SLURM_CPUS_PER_TASK")) is not None:
+        variables["SRUN_CPUS_PER_TASK"] = cpus  # since 22.05 srun ignores the job's value
     first = node_name()
     member = ["member", run.path, str(folder.number), first, "%.1f" % grace_s]
     words = [

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from ..attempt.attempt_record import Basis, compose
 from ..attempt.attempt_writer import TAIL_BYTES, AttemptWriter
 from ..attempt.fence import Fence
-from ..attempt.history import describe_previous, fruitless_starts, read_history, taken_knobs
+from ..attempt.history import describe_previous, reached, read_history, taken_knobs
 from ..attempt.hook_parts import hook_parts, imitates_card
 from ..attempt.judging import RENT_WORDS, CommandResult, judge, not_resumed, suspect
 from ..attempt.progress import AttemptProgress
@@ -321,7 +321,7 @@ class Supervisor:
                 return self._end("failed", NOT_STARTED, why)
             begun = {"state": "running", "command": start.words, "pid": command.pid, "from": self.chosen.step}
             account.record("state", {**begun, **self._trial_begun()})
-            stopping = Stopping(self.run, self.terminations, self._may_begin_again)
+            stopping = Stopping(self.run, self.terminations, self._gains_by_another_start)
             host_watch = make_watch(self.run, self.plan, runtime.get("gpus") or (), account)
             running = RunningCommand(
                 account, self.progress, self.fence, stopping, self.run_time, self.proofs, host_watch
@@ -413,13 +413,27 @@ class Supervisor:
         """Return why another start of the job would not help; {} if it may help."""
         if not self._may_begin_again():
             return restartable.EVIDENCE
-        reached: StateRecord = {
+        state: StateRecord = {
             "reason": SESSION_LIMIT,
             "step": self.progress.step,
             "checkpoint": self.progress.checkpoint,
         }
-        fruitless = fruitless_starts([*self.history.begun_states, reached])
-        return restartable.without_progress(fruitless) if fruitless >= restartable.MAX_FRUITLESS else {}
+        fruitless = reached([*self.history.begun_states, state]).fruitless
+        consumed = self.progress.consumed | self.history.consumed
+        resumes = "resume" in taken_knobs(consumed) or self.progress.has_own_resume
+        if fruitless < restartable.max_fruitless(resumes=resumes):
+            return {}
+        return restartable.without_progress(fruitless, self.run_time.took_s * max(1, self._nodes))
+
+    def _gains_by_another_start(self) -> bool:
+        """Whether to ask the command to save before the time of its job is up, so that another start continues.
+
+        A start that has got no further than an earlier one uses all of its time: it may be the last.
+        """
+        if not self._may_begin_again():
+            return False
+        before = reached(self.history.begun_states).furthest
+        return before is None or (self.progress.step or 0) > before
 
     def _may_begin_again(self) -> bool:
         return self.mending.may_begin_again(self.progress.consumed | self.history.consumed)

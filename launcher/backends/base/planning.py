@@ -37,6 +37,13 @@ class Planning:
     kept: ClassVar[Mapping[str, str]] = {}
     """Keys of this kind's job table that a resumed run keeps from its parent, described for the user."""
 
+    def read_command(self, task: Task, host: Host) -> Task:
+        """Return a task with the settings that its command's script has for this kind of host.
+
+        Raises BadFileError for a script that has wrong ones.
+        """
+        return task
+
     def check_task(self, task: Task, host: Host) -> None:
         """Raise UsageError for a job that uses the table of another kind of host."""
         for kind in OF_ONE_KIND:

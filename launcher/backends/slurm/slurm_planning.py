@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from launcher.backends.base.planning import Planning, cannot_go_on
 from launcher.backends.slurm.apptainer import host_paths
+from launcher.backends.slurm.batch_script import batch_script_findings, read_batch_script, with_batch_script
 from launcher.backends.slurm.slurm_gate import limit_findings, short_time, slurm_findings
 from launcher.backends.slurm.slurm_job import (
     possible_profiles,
@@ -45,6 +46,14 @@ class SlurmPlanning(Planning):
         "slurm.image": "its parent's image",
     }
 
+    def read_command(self, task: Task, host: Host) -> Task:
+        """Return a task with the keys of its script's `#SBATCH` lines.
+
+        As for sbatch they replace the host's keys, and the job's own replace them. Raises BadFileError.
+        """
+        script = read_batch_script(task.job.command, task.code)
+        return task if script is None else task._replace(job=with_batch_script(task.job, script, host))
+
     def check_task(self, task: Task, host: Host) -> None:
         """Raise UsageError for a job whose only image is for Docker."""
         image, settings = task.job.image, settings_of(host, task.job)
@@ -58,8 +67,10 @@ class SlurmPlanning(Planning):
     def task_findings(self, task: Task, host: Host) -> Iterator[Finding]:
         """Yield a note about a job that may need a second start.
 
-        The note says that the job cannot continue then, or that it has little time to save.
+        The note says that the job cannot continue then, or that it has little time to save. Another one says
+        what the `#SBATCH` lines of its script ask for.
         """
+        yield from batch_script_findings(task.job.command, task.code)
         settings, job, limit = settings_of(host, task.job), task.job, task.job.time_limit_minutes
         if settings is None or settings.time_s is None:
             return

@@ -45,6 +45,7 @@ def understand(request: Request, lookup: Lookup | None = None) -> Resolved:
             "--rehearse tries a card's plan on a CPU: name the card   --profile titan_rtx --rehearse"
         )
     backend = backend_of(host)
+    task = backend.planning.read_command(task, host)
     backend.planning.check_task(task, host)
     rehearsed_on = lookup.profile("cpu") if request.rehearses else None
     requested_gpus(request.gpus, 1)

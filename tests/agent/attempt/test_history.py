@@ -2,7 +2,7 @@
 
 import pytest
 
-from launcher.agent.attempt.history import fruitless_starts
+from launcher.agent.attempt.history import reached
 
 
 def starts(*steps, **more):
@@ -25,4 +25,4 @@ def starts(*steps, **more):
 )  # fmt: skip
 def test_a_start_makes_progress_if_it_reaches_a_later_step_or_checkpoint(states, fruitless):
     """A start without steps is not judged. A preemption does not use a job's whole time, and a failure sets a run back."""
-    assert fruitless_starts(states) == fruitless
+    assert reached(states).fruitless == fruitless

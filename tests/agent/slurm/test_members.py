@@ -144,13 +144,13 @@ def test_a_lost_node_is_known_by_slurms_own_words(begun, folder):
     assert (failure.name, failure.line) == ("host-lost", "srun: error: Node failure on n2")
 
 
-def test_the_step_has_a_member_on_each_node_and_none_of_the_agents_own_variables(run, folder, monkeypatch):
-    """What Slurm says of the agent's step would change the other one."""
+def test_the_step_has_a_member_on_each_node_and_no_options_by_variables(run, folder, monkeypatch):
+    """`srun` would read those of the job's script as its options."""
     for name, value in {
         "SLURM_JOB_ID": "7",
         "SLURM_NTASKS": "1",
         "SLURM_STEP_ID": "0",
-        "SRUN_CPUS_PER_TASK": "1",
+        "SLURM_CPUS_PER_TASK": "1",
     }.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
@@ -158,7 +158,7 @@ def test_the_step_has_a_member_on_each_node_and_none_of_the_agents_own_variables
     assert start.words[-5:] == ["member", run.path, "1", "n1", "30.0"]
     assert {"--nodes=3", "--ntasks=3"} <= set(start.words)
     assert start.variables["SLURM_JOB_ID"] == "7"
-    assert not {"SLURM_NTASKS", "SLURM_STEP_ID"} & set(start.variables)
+    assert not {"SLURM_NTASKS", "SLURM_STEP_ID", "SLURM_CPUS_PER_TASK"} & set(start.variables)
     assert start.variables["SRUN_CPUS_PER_TASK"] == "1"  # the job's, of which srun takes no notice
 
 

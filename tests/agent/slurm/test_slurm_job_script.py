@@ -20,6 +20,8 @@ from launcher.agent.system import token_processes
 from launcher.transport.agent_file import agent_file
 
 LEFT = "echo '7.1|launch-members'"
+NOT_ENDED = 75
+"""The exit status of a job whose agents have recorded no end, as the stand-ins here."""
 SILENT = "echo 'squeue: error: this node may not ask' >&2; exit 1"
 
 
@@ -90,7 +92,7 @@ def test_an_agent_starts_once_the_members_of_the_one_before_have_ended(script):
     assert "--signal=KILL 7.1" in script.asked("scancel")
     script.put("srun", "exit 0")
     script.put("squeue", "echo '7.batch|batch'")
-    assert script.process.wait(timeout=180) == 0
+    assert script.process.wait(timeout=180) == NOT_ENDED
     assert len(script.asked("srun")) == 2
 
 
@@ -99,7 +101,7 @@ def test_nothing_is_asked_before_the_first_agent(script):
     script.put("squeue", SILENT)
     script.put("srun", "exit 0")
     script.start()
-    assert script.process.wait(timeout=180) == 0
+    assert script.process.wait(timeout=180) == NOT_ENDED
     assert (len(script.asked("srun")), script.asked("squeue")) == (1, [])
 
 
@@ -110,7 +112,8 @@ def test_a_wish_to_stop_ends_the_wait_for_members(script, answer):
     script.until_it_waits()
     script.run.write_wish("stop")
     script.process.send_signal(signal.SIGUSR1)
-    assert script.process.wait(timeout=180) == 0
+    assert script.process.wait(timeout=180) == NOT_ENDED
+    assert script.asked("scancel")[-1] == "7"
     assert len(script.asked("srun")) == 1
 
 
@@ -132,11 +135,34 @@ def test_what_the_last_agent_said_is_no_argument_of_the_next_one(script):
     dies_once = f"test -e {script.folder}/died && exec printenv LAUNCH_SEEN; touch {script.folder}/died"
     script.put("srun", f"{dies_once}; echo hunter2 >&2; exit 9")
     script.start()
-    assert script.process.wait(timeout=180) == 0
+    assert script.process.wait(timeout=180) == NOT_ENDED
     first, second = script.asked("srun")
     assert first == second
     seen = json.loads(script.said().splitlines()[-1])
     assert (seen["keeper"]["exit"], seen["keeper"]["said"]) == (9, "hunter2")
+
+
+@pytest.mark.parametrize(
+    ("state", "evidence", "status"),
+    [
+        ("succeeded", {"exit": 0, "signal": None}, 0),
+        ("succeeded", {"exit": 1, "signal": None}, 0),  # the worker had reported the end of its training
+        ("failed", {"exit": 3, "signal": None}, 3),
+        ("failed", {"exit": None, "signal": 9}, 137),
+        ("failed", {"exit": 0, "signal": None}, 1),  # by the guard
+        ("failed", {"exit": 256, "signal": "9"}, 1),
+        ("failed", {}, 1),
+        ("waiting", {"exit": 0}, NOT_ENDED),
+        ("stopped", {"exit": 0, "signal": None}, 1),
+    ],
+)
+def test_slurm_reports_the_status_of_the_script(script, state, evidence, status):
+    """Of a run that was stopped its job is cancelled: the status does not count then."""
+    script.run.new_folder().write_state(state, evidence=evidence)
+    script.put("srun", "exit 0")
+    script.start()
+    assert script.process.wait(timeout=180) == status
+    assert script.asked("scancel") == (["7"] if state == "stopped" else [])
 
 
 def test_a_job_that_starts_again_has_not_ended(script):
@@ -144,7 +170,7 @@ def test_a_job_that_starts_again_has_not_ended(script):
     Path(script.run.slurm_end).write_text('{"version":1,"job":"7","state":"CANCELLED"}')
     script.put("srun", "exit 0")
     script.start()
-    assert script.process.wait(timeout=180) == 0
+    assert script.process.wait(timeout=180) == NOT_ENDED
     assert not Path(script.run.slurm_end).exists()
 
 
@@ -153,7 +179,7 @@ def ended_on_wrong_cards(script):
     cards = {"names": ["NVIDIA A100"], "memory_mib": None, "count": 1, "title": "A100"}
     Path(script.run.plan).write_text(json.dumps({"nodes": ["node1"], "slurm": {"cards": [cards]}}))
     script.start()
-    assert script.process.wait(timeout=180) == 0
+    assert script.process.wait(timeout=180) == 1
     assert script.asked("srun") == []
     evidence = script.run.last().read_state()["evidence"]
     assert evidence["class"] == "wrong-card"
@@ -195,7 +221,7 @@ def test_what_an_earlier_start_of_the_job_has_left_on_its_node_is_ended_first(sc
         script.put("srun", f"grep -q sleep /proc/{ours}/cmdline && exit 9; exit 0")
         script.start()
         until(lambda: is_gone(ours), "the end of the orphan")
-        assert script.process.wait(timeout=180) == 0
+        assert script.process.wait(timeout=180) == NOT_ENDED
         assert not is_gone(other)
         assert f"of an earlier start of the job on this node: pid {ours}\n" in script.said()
     finally:
