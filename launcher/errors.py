@@ -9,6 +9,7 @@ LaunchError                    exit 1
 ├── RefusedError               exit 3   the gate: this plan cannot work on the host
 │   ├── UnequalSharesError              its cards cannot have equal shares of the batch
 │   └── CardBusyError                   others hold its cards now: wait for them
+│       └── SubmitLimitError            its scheduler takes no more jobs now: wait
 ├── HostError                  exit 4   the host, or the connection to it
 │   ├── UnreachableError                no answer
 │   │   ├── ConnectionLostError         it answered, then fell silent
@@ -110,6 +111,13 @@ class CardBusyError(RefusedError):
     def __init__(self, message: str, holders: str) -> None:
         super().__init__(message)
         self.holders = holders
+
+
+class SubmitLimitError(CardBusyError):
+    """Raised when a host's scheduler accepts no more jobs of the user at present. Its words are the holders."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, message)
 
 
 class HostError(LaunchError):

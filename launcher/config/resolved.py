@@ -22,6 +22,7 @@ class Resolved(NamedTuple):
     facts about the job's model that are known here. `rehearsed_on` is the CPU on which a card's plan is rehearsed.
     `values` are the secrets of the job that come from --env-file. `machine` is the requested machine, for a
     backend that lets the client choose one. `commit` is the git commit of the code, known once its upload is.
+    `after` are the runs that must end before this one starts, as `RUN:ok` or `RUN:any`.
     """
 
     host: Host
@@ -35,6 +36,7 @@ class Resolved(NamedTuple):
     teacher: Model | None = None
     machine: MachineChoice | None = None
     commit: Commit | None = None
+    after: tuple[str, ...] = ()
 
     @property
     def job(self) -> Job:

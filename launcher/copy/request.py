@@ -15,7 +15,7 @@ from launcher.errors import UsageError
 from launcher.values.precision import PrecisionRequest
 
 NAME = "request.json"
-_NOT_AGAIN = {"wait_s": 0.0, "is_sure": False, "most_cents": None}
+_NOT_AGAIN = {"wait_s": 0.0, "is_sure": False, "most_cents": None, "after": ()}
 """The options that apply to one launch only."""
 
 
@@ -45,6 +45,7 @@ class Request(NamedTuple):
     verifies: bool = False
     allows_substitute: bool = False
     most_cents: int | None = None
+    after: Sequence[str] = ()
 
 
 def remember(local_copy: LocalCopy, request: Request) -> None:

@@ -112,7 +112,8 @@ class Submission(StrictModel):
     `flags` are the flags of sbatch, except those that launcher sets for each run. `time_s` is the limit of
     one start, which is also among the flags. `build`: the environment is made on the login node, or in the
     job. `modules` are loaded in the job before the agent. `container` is the beginning of the command if it
-    runs in an image; plans without an image do not have this key.
+    runs in an image. `after` are the runs that must end before it starts: `RUN:ok` or `RUN:any`. Plans without an
+    image or such runs do not have these keys.
     """
 
     flags: tuple[str, ...]
@@ -122,6 +123,7 @@ class Submission(StrictModel):
     modules: tuple[str, ...] = ()
     cards: tuple[SegmentCards, ...] = ()
     container: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
+    after: Annotated[tuple[str, ...], Field(exclude_if=lambda value: not value)] = ()
 
 
 class TorchWheel(StrictModel):

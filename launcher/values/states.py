@@ -24,6 +24,8 @@ class State(StrEnum):
     """The training runs."""
     STOPPING = "stopping"
     """It was asked to end, and saves."""
+    SUSPENDED = "suspended"
+    """Slurm has stopped its job's processes, and continues them later."""
     WAITING = "waiting"
     """It needs you: `launch recover` continues it."""
     RESUMING = "resuming"

@@ -127,16 +127,14 @@ class Client:
 
     def start(self, *words: str, **more: object) -> subprocess.Popen[str]:
         """Start `launch …` and return the process; it has no terminal unless `more` gives it one."""
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
         process = subprocess.Popen(
             [*self.program, *words],
             cwd=self.project,
             env=self.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            **more,  # type: ignore[call-overload]
+            **streams,  # type: ignore[call-overload]
         )
         self._started.append(process)
         return process

@@ -478,8 +478,8 @@ def _listens(machine: Machine, port: int) -> bool:
 
 
 def job_name(run: str) -> str:
-    """What the jobs of a run are called; of 8 letters, as many as `squeue` shows, 6 are of this run."""
-    return f"{run[-6:]}-launch-{run}"
+    """What the jobs of a run are called."""
+    return run.partition("-")[2]
 
 
 @contextlib.contextmanager

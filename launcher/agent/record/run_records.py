@@ -112,10 +112,11 @@ class RankUseRecord(TypedDict, total=False):
 class SlurmRecord(TypedDict, total=False):
     """The request to Slurm: flags of `sbatch`, modules, and each node's possible cards.
 
-    `container` is the command that starts the image.
+    `container` is the command that starts the image. `after` are the runs to wait for, as `RUN:ok` or `RUN:any`.
     """
 
     flags: List[str]
+    after: List[str]
     time_s: Optional[float]
     modules: List[str]
     container: Optional[List[str]]

@@ -34,6 +34,9 @@ class Planning:
     needs_probe: ClassVar[bool] = False
     """Whether a plan for a named card also needs a probe."""
 
+    has_dependencies: ClassVar[bool] = False
+    """Whether a run may start after the end of another one on the same host."""
+
     kept: ClassVar[Mapping[str, str]] = {}
     """Keys of this kind's job table that a resumed run keeps from its parent, described for the user."""
 
@@ -122,6 +125,10 @@ class Planning:
     def rows(self, plan: Plan) -> Sequence[tuple[str, str]]:
         """Return more rows for the plan's table: label and text."""
         return ()
+
+    def job_script(self, plan: Plan, facts: Facts) -> str:
+        """Return the script that the host's scheduler gets for a run; empty for a host without one."""
+        return ""
 
     def environment(self, plan: Plan) -> str:
         """Return a description of the job's Python, or of the image that has it."""

@@ -196,6 +196,10 @@ class Runtime(ABC):
         """Return the command to type if the host's scheduler refused the run; None for another error of `start`."""
         return None
 
+    def is_limit(self, error: AgentError) -> bool:
+        """Whether an error of `start` is a limit of the host's scheduler that passes as other jobs end."""
+        return False
+
     # a recorded run
 
     def resume(self, run: str, needs: ResumeInputs) -> ResumedRun:

@@ -12,9 +12,9 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 
+from launcher.agent.liveness.slurm.slurm_submission import MAX_TOLD, told_s
 from launcher.backends.slurm.slurm_host import SlurmHost
 from launcher.backends.slurm.slurm_job import gpus_of, gres_titles, is_of_type, parse_gres
-from launcher.backends.slurm.slurm_times import MAX_TOLD, told_s
 from launcher.values.facts import Facts
 from launcher.values.host import Host
 from launcher.values.parsing import nearest

@@ -40,7 +40,10 @@ def settings_of(host: Host, job: Job) -> SlurmSettings | None:
 
 def resubmission(parent: Submission | None, changes: SlurmSettings | None) -> Submission | None:
     """Return the request of a resumed run: its parent's, with some keys changed."""
-    if parent is None or changes is None:
+    if parent is None:
+        return None
+    parent = parent.model_copy(update={"after": ()})  # they had ended before its first start
+    if changes is None:
         return parent
     settings = SlurmSettings.from_flags(parent.flags).changed_by(changes)
     modules = settings.modules if "modules" in changes.model_fields_set else parent.modules

@@ -18,6 +18,7 @@ from launcher.backends.slurm.slurm_job import (
     with_expected_cards,
     with_others,
 )
+from launcher.backends.slurm.slurm_script import job_script
 from launcher.config.lookup import Lookup
 from launcher.config.script_reading import seems_to_resume
 from launcher.errors import UsageError
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 class SlurmPlanning(Planning):
     """The planning for a cluster. Its login node is probed, but the job runs on another node."""
 
+    has_dependencies = True
     needs_probe = True  # because the plan needs the cluster's name of the card
     kept: ClassVar = {
         "slurm.nodes": "the nodes that its batch is divided among",
@@ -103,7 +105,7 @@ class SlurmPlanning(Planning):
             is_rehearsed=request.rehearsed_on is not None,
             paths=host_paths(request.job),
         )
-        return resources_of(asked)
+        return resources_of(asked.model_copy(update={"after": request.after}))
 
     def limits(self, host: str, wanted: Resources, facts: Facts) -> Sequence[Finding]:
         """Return the findings about requested resources that the cluster's limits exclude."""
@@ -140,7 +142,11 @@ class SlurmPlanning(Planning):
         if asked is None:
             return ()
         image = [("in image", f"{shlex.join(asked.container)} …")] if asked.container else []
-        return [("slurm", _command(asked)), *image]
+        return [("slurm", _command(asked)), *image, *(("after", _after_words(one)) for one in asked.after)]
+
+    def job_script(self, plan: Plan, facts: Facts) -> str:
+        """Return the whole script of the run's job."""
+        return job_script(plan, facts)
 
     def environment(self, plan: Plan) -> str:
         """Return a description of the job's Python."""
@@ -175,6 +181,11 @@ def _command(asked: Submission) -> str:
     """Return the request to Slurm, and the modules that the job loads, as commands."""
     words = shlex.join(["sbatch", *asked.flags])
     return words if not asked.modules else f"{words}     in the job   module load {' '.join(asked.modules)}"
+
+
+def _after_words(written: str) -> str:
+    run, _, condition = written.partition(":")
+    return f"{run}, {'once it has ended' if condition == 'any' else 'if it succeeds'}"
 
 
 def _possible(profile: Profile, request: Resolved, facts: Facts | None) -> tuple[Profile, ...]:

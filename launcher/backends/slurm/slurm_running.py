@@ -16,6 +16,8 @@ from launcher.values.slurm_settings import SlurmSettings
 if TYPE_CHECKING:
     from launcher.copy.local_copy import LocalCopy
 
+UNMET = "the job that it waited for"
+"""The agent's words for a job that Slurm cancelled because the one before it did not end as asked."""
 _TIMEOUT = re.compile(r"\bTIMEOUT\b")
 """Slurm's word for a job whose time limit was reached."""
 
@@ -39,6 +41,8 @@ class SlurmRunning(Running):
             return Diagnosis(Reason.ENDED_BY_SLURM, None, None, why, mend)
         if state.state == State.STOPPED and state.reason == Reason.CANCELLED_IN_SLURM:
             why = f"its job was cancelled in Slurm, as by scancel{f': {said}' if said else ''}"
+            if said is not None and UNMET in said:
+                why = f"Slurm has ended it before its start: {said}"
             again = f"launch rerun {short}     starts it again"
             if state.checkpoint is not None:
                 again = f"launch resume {short}     continues from step {state.checkpoint}"

@@ -26,6 +26,8 @@ from launcher.values.record import RuntimeRecord, Summary, is_terminal
 IN_JOB = "job"
 NOT_SUBMITTED = "not-submitted"
 """The agent's error code for a job that Slurm refused."""
+LIMIT_REACHED = "limit-reached"
+"""The agent's error code for a job that Slurm refuses at present."""
 _OF_OPTION = re.compile(r"\boption ['`]|\bInvalid --")
 """sbatch's messages for an unknown flag, or a flag with an invalid value."""
 LOOK_S = 0.2
@@ -119,6 +121,10 @@ class SlurmRuntime(Native):
     def start_words(self, job_id: str | None) -> str:
         """Return the words for a job in Slurm's queue."""
         return f"its job {job_id} is in Slurm's queue"
+
+    def is_limit(self, error: AgentError) -> bool:
+        """Whether Slurm takes no more jobs of the user at present."""
+        return error.code == LIMIT_REACHED
 
     def after_refusal(self, error: AgentError) -> str | None:
         """Return the command that shows the cluster's resources, or sbatch's options, for a job that Slurm refused."""

@@ -106,7 +106,7 @@ class RentalShown(Part):
 
 
 class PreviewShown(Shape):
-    """`launch --dry-run`. `session` and `rental` are null for a host without them."""
+    """`launch --dry-run`. `session` and `rental` are null for a host without them, `job_script` for one without a scheduler."""
 
     kind: Literal["preview"] = "preview"
     plan: Plan
@@ -115,6 +115,7 @@ class PreviewShown(Shape):
     cargo: UploadWithPaths
     session: SessionShown | None
     rental: RentalShown | None
+    job_script: str | None
 
 
 class Proposed(Shape):

@@ -34,8 +34,10 @@ def _is_refused(found: Preview) -> bool:
 
 
 def _print(found: Preview) -> None:
-    host, plan, findings, selection, session, rental = found
+    host, plan, findings, selection, session, rental, job_script = found
     show_plan(plan, host, findings)
+    if job_script:
+        say("  job script", *(f"    {line}" for line in job_script.splitlines()))
     show_selection(selection)
     if session is not None:
         show_session(session)
@@ -58,9 +60,13 @@ def _print(found: Preview) -> None:
 def _print_json(found: Preview) -> None:
     from launcher.cli.json_output.preview_shapes import PreviewShown, UploadWithPaths
 
-    _, plan, findings, selection, session, rental = found
+    _, plan, findings, selection, session, rental, job_script = found
     shown = UploadWithPaths(**selection.shown(), paths=sorted(selection.paths))
-    places = {"session": session_shape(session), "rental": rental_shape(rental)}
+    places = {
+        "session": session_shape(session),
+        "rental": rental_shape(rental),
+        "job_script": job_script or None,
+    }
     values = plain(PreviewShown(plan=plan, digest=plan.digest, findings=findings, cargo=shown, **places))
     ordered = json.loads(json.dumps(values, sort_keys=True))  # noqa: TID251 - our own
     first = {name: ordered.pop(name) for name in ("version", "kind")}

@@ -105,7 +105,9 @@ def log_of_job(evidence: object) -> str:
 
 def why_waiting(run: Summary | RunState) -> str | None:
     """Return why the start of a run waits in a queue; `None` for any other run."""
-    return of_service(run.evidence) if run.state in (State.RESERVED, State.RESUMING) else None
+    return (
+        of_service(run.evidence) if run.state in (State.RESERVED, State.RESUMING, State.SUSPENDED) else None
+    )
 
 
 def with_stop(said: str, short: str) -> str:

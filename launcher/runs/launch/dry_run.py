@@ -38,7 +38,10 @@ if TYPE_CHECKING:
 
 
 class Preview(NamedTuple):
-    """A host, its plan, the gate's findings and the upload; a preview of the first session, or of the rental."""
+    """A host, its plan, the gate's findings and the upload; a preview of the first session, or of the rental.
+
+    `job_script` is what the host's scheduler gets, empty if it has none.
+    """
 
     host: Host
     plan: Plan
@@ -46,6 +49,7 @@ class Preview(NamedTuple):
     selection: UploadSelection
     session: SessionPreview | None = None
     rental: RentalChoice | None = None
+    job_script: str = ""
 
 
 def preview(
@@ -135,7 +139,8 @@ def preview(
     findings = (*against, *unreached, *asked, *found)
     place = facts.host_id if facts is not None else host.name
     session = planning.preview(plan, host, place, loaded.tree)
-    return Preview(host, plan, findings, loaded.selection, session, rental)
+    script = planning.job_script(plan, facts) if facts is not None else ""
+    return Preview(host, plan, findings, loaded.selection, session, rental, script)
 
 
 def _not_reached(error: HostError) -> Finding:

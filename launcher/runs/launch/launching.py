@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from launcher.errors import (
     HostError,
     RefusedError,
     ServiceError,
+    SubmitLimitError,
     UsageError,
 )
 from launcher.runs.follow.view import Stage, View
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
     from launcher.upload.frozen_code import FrozenCode
 
 ID_TRIES = 5
+SUBMIT_AGAIN_S = (5.0, 10.0, 20.0, 40.0, 60.0)
+"""How long to wait before a run is submitted again to a scheduler that accepts no more jobs, in seconds."""
 UNSETTLED = "unsettled"
 """The agent's error code for a run whose submission to the host's scheduler is unconfirmed."""
 
@@ -297,18 +301,44 @@ def begin(
     with view.stage("start") as stage:
         if secrets:
             runtime.entrust(local_copy.run, secrets)
-        # On a failure from here on, a rental ends only if its run provably never began.
-        interrupts = hold()
-        try:
-            local_copy.bind(contact.host, runtime.client.root_id, plan, contact.batch)
-            job_id = _start(runtime, local_copy)
-        except BaseException:
-            interrupts.release()
-            raise
+        interrupts, job_id = _start_when_accepted(contact, runtime, plan, local_copy, hold, stage)
         where = [look().title(gpus)] if gpus else []
         batch = [plan.split.title] if plan.hands_out("split") else []
         stage.text = ", ".join([f"run {local_copy.run}", runtime.start_words(job_id), *where, *batch])
     return Started(contact.host, local_copy, runtime.client, interrupts, job_id=job_id)
+
+
+def _start_when_accepted(
+    contact: ConnectedHost,
+    runtime: Runtime,
+    plan: Plan,
+    local_copy: LocalCopy,
+    hold: Callable[[], Interrupts],
+    stage: Stage,
+) -> tuple[Interrupts, str | None]:
+    """Start a run, and try again while the host's scheduler accepts no more jobs of the user.
+
+    Return the held interrupts and the id of the run's job on a cluster. A batch does not wait here: raises
+    SubmitLimitError.
+    """
+    for wait_s in itertools.chain(SUBMIT_AGAIN_S, itertools.repeat(SUBMIT_AGAIN_S[-1])):
+        # On a failure from here on, a rental ends only if its run provably never began.
+        interrupts = hold()
+        try:
+            local_copy.bind(contact.host, runtime.client.root_id, plan, contact.batch)
+            return interrupts, _start(runtime, local_copy)
+        except SubmitLimitError as error:
+            interrupts.release()
+            if contact.batch is not None:
+                raise
+            if wait_s == SUBMIT_AGAIN_S[0]:
+                contact.view.note(f"{error}\n  it is submitted again until Slurm takes it; Ctrl-C gives up")
+            stage.progress(f"it is submitted again in {wait_s:.0f} s")
+            time.sleep(wait_s)
+        except BaseException:
+            interrupts.release()
+            raise
+    raise AssertionError("unreachable")
 
 
 def build_image(request: Request, view: View) -> None:
@@ -375,6 +405,8 @@ def _start(runtime: Runtime, local_copy: LocalCopy) -> str | None:
         if is_taken:
             with contextlib.suppress(OSError):
                 local_copy.remove()
+            if isinstance(error, AgentError) and runtime.is_limit(error):
+                raise SubmitLimitError(str(error)) from error
             if isinstance(error, AgentError) and (look := runtime.after_refusal(error)) is not None:
                 raise RefusedError(f"{error}\n  {look}") from error
             raise

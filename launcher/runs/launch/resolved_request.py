@@ -16,6 +16,7 @@ from launcher.copy.request import Request
 from launcher.errors import UsageError
 from launcher.planning.placement import requested_gpus
 from launcher.runs.launch import package_sources
+from launcher.runs.launch.dependencies import runs_before
 from launcher.runs.rented.api_key_guard import check_key_is_not_sent
 from launcher.values.facts import Facts
 from launcher.values.job import Job
@@ -54,7 +55,17 @@ def understand(request: Request, lookup: Lookup | None = None) -> Resolved:
     profiles = machine.profiles if machine is not None else profiles
     model, teacher = local_model.read_here(task), local_model.read_teacher(task)
     return Resolved(
-        host, profiles, task, request.precision, model, rehearsed_on, request.gpus, values, teacher, machine
+        host,
+        profiles,
+        task,
+        request.precision,
+        model,
+        rehearsed_on,
+        request.gpus,
+        values,
+        teacher,
+        machine,
+        after=runs_before(request.after, host),
     )
 
 

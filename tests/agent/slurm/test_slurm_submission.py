@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.agent.liveness.liveness import StartError
 from launcher.agent.liveness.slurm import slurm_submission
 from launcher.agent.liveness.slurm.slurm_jobs import asked_s, name_of
 from launcher.agent.record.rundir import Run
@@ -32,12 +33,75 @@ def told_s(tmp_path, monkeypatch, programs):
     return told
 
 
-def test_the_first_letters_of_a_name_tell_runs_apart():
-    """`squeue` shows eight of them; the run's id is in it whole."""
-    runs = ["261126-train-aaaaaa", "261126-train-aaaaab", "1126-train-yk8d"]
-    names = [name_of(run) for run in runs]
-    assert [name[:6] for name in names] == ["aaaaaa", "aaaaab", "yk8d-l"]
-    assert all(run in name for run, name in zip(runs, names, strict=True))
+def test_the_name_of_a_job_begins_with_the_runs():
+    """`squeue` shows eight letters of it."""
+    runs = ["261126-train-aaaaaa", "261126-long-name-aaaaab", "1126-train-yk8d"]
+    assert [name_of(run) for run in runs] == ["train-aaaaaa", "long-name-aaaaab", "train-yk8d"]
+
+
+LIMITS = """echo 'sbatch: error: {word}' >&2
+echo 'sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user'"'"'s size and/or time limits)' >&2
+exit 1"""
+"""As Slurm 22.05.8 with accounting says it."""
+
+
+@pytest.mark.parametrize(
+    ("word", "code"),
+    [
+        ("QOSMaxSubmitJobPerUserLimit", "limit-reached"),
+        ("AssocMaxSubmitJobLimit", "limit-reached"),
+        ("AssocGrpSubmitJobsLimit", "limit-reached"),
+        ("QOSMaxWallDurationPerJobLimit", "not-submitted"),
+        ("AssocMaxCpuPerJobLimit", "not-submitted"),
+    ],
+)
+def test_a_limit_that_passes_is_told_from_one_that_never_does(tmp_path, programs, word, code):
+    """By the first word of sbatch: the rest is the same for both. The next try submits the run."""
+    run = Run(str(tmp_path / "root" / "runs" / "261126-cluster-aaaaaa"))
+    run.make()
+    Path(run.plan).write_text("{}")
+    programs.put("sbatch", LIMITS.format(word=word))
+    programs.put("squeue", "")
+    programs.put("scontrol", PARTITIONS)
+    with pytest.raises(StartError) as raised:
+        slurm_submission.submit(run)
+    assert (raised.value.code, word in str(raised.value)) == (code, True)
+    programs.put("sbatch", "echo 7")
+    assert slurm_submission.submit(run) == "7"
+
+
+@pytest.mark.parametrize(
+    ("before", "written", "asked"),
+    [
+        (("running", ["5"]), "ok", ["--dependency=afterok:5", "--kill-on-invalid-dep=yes"]),
+        (("reserved", ["4", "5"]), "any", ["--dependency=afterany:5", "--kill-on-invalid-dep=yes"]),
+        (("succeeded", ["5"]), "ok", []),
+        (("failed", ["5"]), "any", []),
+        (("failed", ["5"]), "ok", None),
+        (("preparing", []), "ok", None),
+        (None, "ok", None),
+    ],
+)
+def test_a_run_after_another_waits_for_its_job(tmp_path, programs, before, written, asked):
+    """Unless that has ended; a run that would never start is refused, and no job is submitted."""
+    root = tmp_path / "root" / "runs"
+    run, other = Run(str(root / "261126-second-aaaaaa")), Run(str(root / "261126-first-bbbbbb"))
+    run.make()
+    if before is not None:
+        other.make()
+        other.new_folder().write_state(before[0])
+        Path(other.slurm).write_text(json.dumps({"version": 1, "jobs": before[1], "asked": None}))
+    Path(run.plan).write_text(json.dumps({"slurm": {"after": [f"{other.id}:{written}"]}}))
+    for program, answer in (("sbatch", "echo 7"), ("squeue", ""), ("scontrol", PARTITIONS)):
+        programs.put(program, answer)
+    if asked is None:
+        with pytest.raises(StartError):
+            slurm_submission.submit(run)
+        assert programs.asked("sbatch") == []
+        return
+    assert slurm_submission.submit(run) == "7"
+    (words,) = programs.asked("sbatch")
+    assert [word for word in words.split() if "dep" in word] == asked
 
 
 def test_a_login_may_say_for_how_long_its_jobs_run(told_s):

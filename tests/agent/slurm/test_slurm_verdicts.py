@@ -86,7 +86,7 @@ def test_accounting_is_asked_for_jobs_of_either_name(cluster, tmp_path):
     run = made(tmp_path)
     SlurmLiveness().judge([run])
     (asked,) = cluster.asked("sacct")
-    assert asked.split()[-1] == f"--name={job_name(RUN)},launch-{RUN}"
+    assert asked.split()[-1] == f"--name={job_name(RUN)},{RUN[-6:]}-launch-{RUN},launch-{RUN}"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
+import signal
+
 import pytest
 from runs.slurm.test_slurm_verbs import Hive
 from testbed.client import until
@@ -88,3 +92,98 @@ def test_the_lines_of_a_job_script_reach_slurm(hive):
     said = hive.cluster.job(hive.job(run))
     assert (said["TimeLimit"], said["MinMemoryNode"], said["JobState"]) == ("00:07:00", "700M", "COMPLETED")
     assert hive.cluster.ssh("cat", "asked") == "began\n"
+
+
+def test_a_run_starts_after_another(hive):
+    """If that succeeds, or whatever its end; one that would never start is ended by Slurm, and says why."""
+    cluster = hive.cluster
+    first = hive.start()
+    second = hive.start("--after", first)
+    hive.trains(first)
+    assert cluster.job(hive.job(second))["Reason"] == "Dependency"
+    refused = hive.client.run("--host", "local", "--after", first, "--", "true")
+    assert (refused.returncode, "only a Slurm cluster" in refused.stderr) == (2, True)
+    cluster.ssh("touch", "enough")
+    until(lambda: hive.row(second)["state"] == "succeeded", "the second run")
+    assert end_of(hive, second) == ("COMPLETED", "0:0")
+    cluster.ssh("sh", "-c", "rm enough; echo 'sleep 15; exit 3' >fails.sh")
+    fails = hive.client.detached("--host", "hive", "--profile", "cpu", "--", "sh", "-c", "sh ~/fails.sh")
+    never, ever = hive.start("--after", fails), hive.start("--after", f"{fails}:any")
+    hive.trains(ever)
+    until(lambda: hive.row(never)["state"] == "stopped", "the end of a run that cannot start")
+    row = hive.row(never)
+    assert "the job that it waited for has not ended as asked" in row["evidence"]["service"]
+    assert hive.ledger(never) == []
+    late = hive.client.run("--host", "hive", "--profile", "cpu", "--after", fails, "--", "true")
+    assert (late.returncode, f"{fails} is failed: a run after it would never start" in late.stderr) == (
+        3,
+        True,
+    ), late.stderr
+
+
+FULL = """if [ -e ~/full ]; then
+    echo "sbatch: error: AssocMaxSubmitJobLimit" >&2
+    echo "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)" >&2
+    exit 1
+fi
+exec /usr/bin/sbatch "$@\""""
+
+
+def test_a_limit_that_passes_is_waited_for(hive, tmp_path):
+    """What Slurm says of it is shown, and Ctrl-C leaves nothing."""
+    cluster = hive.cluster
+    with cluster.logins[0].wrapped("sbatch", FULL):
+        cluster.ssh("touch", "full", "enough")
+        said = tmp_path / "said"
+        for ending in ("Ctrl-C", "passes"):
+            with said.open("w") as file:
+                started = hive.client.start(*hive.words(), stderr=file)
+            until(lambda: "AssocMaxSubmitJobLimit" in said.read_text(), "the limit")
+            if ending == "Ctrl-C":
+                started.send_signal(signal.SIGINT)
+                assert started.wait(timeout=60) == 130, said.read_text()
+                assert cluster.ssh("ls", ".launch/runs", check=False).split() == []
+                assert [*hive.client.runs.glob("[0-9]*")] == []
+        cluster.ssh("rm", "full")
+        assert started.wait(timeout=180) == 0, said.read_text()
+
+
+def test_a_suspended_job_is_shown_as_such(hive):
+    """It neither hangs nor is gone, and it trains on at the step that it had."""
+    run = hive.start()
+    hive.trains(run, 5)
+    job = hive.job(run)
+    hive.cluster.controller.enter("scontrol", "suspend", job)
+    until(lambda: hive.row(run)["state"] == "suspended", "the state")
+    assert f"its job {job} is SUSPENDED on node" in hive.row(run)["evidence"]["service"]
+    assert "SUSPENDED" in hive.client.ok("ps", "--host", "hive")
+    before = len(hive.ledger(run))
+    hive.cluster.controller.enter("scontrol", "resume", job)
+    hive.trains(run, before + 5)
+    assert hive.row(run)["state"] == "running"
+    starts = [line for line in hive.ledger(run) if line.startswith("from")]
+    assert len(starts) == 1
+
+
+def test_a_dry_run_shows_the_script_that_slurm_gets(hive):
+    """Each flag of sbatch and each line, but for the end of the run's id, its Python and the agent's file."""
+    words = hive.words("--set", "slurm.time=7", "--set", 'slurm.extra=["--hold"]')
+    shown = json.loads(hive.client.ok("--dry-run", "--json", *words))["job_script"]
+    assert shown.splitlines()[1] in hive.client.ok("--dry-run", *words)
+    with hive.cluster.logins[0].wrapped("sbatch", 'printf "%s\\n" "$@" >~/asked; exec /usr/bin/sbatch "$@"'):
+        run = hive.client.detached(*words)
+    name = re.compile(rf"{re.escape(run)}|YYMMDD-train-xxxxxx")
+    short = re.compile(r"train-[a-z0-9]{6}")
+    asked = [
+        short.sub("train", name.sub("RUN", flag)) for flag in hive.cluster.ssh("cat", "asked").splitlines()
+    ]
+    flags = [line.removeprefix("#SBATCH ") for line in shown.splitlines() if line.startswith("#SBATCH ")]
+    assert [short.sub("train", name.sub("RUN", flag)) for flag in flags] == [
+        one for one in asked if one != "--parsable"
+    ]
+    sent = hive.cluster.ssh("scontrol", "write", "batch_script", hive.job(run), "-")
+    where = re.compile(r"python=\S+;|\S+\.pyz")
+    lines = [line for line in shown.splitlines() if not line.startswith("#SBATCH ")]
+    assert [where.sub("", name.sub("RUN", line)) for line in lines] == [
+        where.sub("", name.sub("RUN", line)) for line in sent.strip().splitlines()
+    ]

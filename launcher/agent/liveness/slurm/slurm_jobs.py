@@ -35,6 +35,8 @@ HISTORY = (
 """Asks for each start of the jobs whose ids follow, separated by commas."""
 CANCELLED = "cancelled-in-slurm"
 """The reason of a run whose job was cancelled by a person."""
+NEVER = "DependencyNeverSatisfied"
+"""The reason of a job that was cancelled because the job before it did not end as asked."""
 MEMBERS = "launch-members"
 """The name of the job step that runs one member of the attempt on each node."""
 COMMENT = "launch:"
@@ -43,6 +45,7 @@ COMMENT = "launch:"
 WAITS, COMPLETES = "PENDING", "COMPLETING"
 IN_NODES = frozenset(("RUNNING", "SUSPENDED", "STOPPED"))
 """The states of a job that has its nodes and accepts another step."""
+_HALTED = frozenset(("SUSPENDED", "STOPPED"))
 _TO_COME = frozenset(("REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"))
 _TAKEN = frozenset(("NODE_FAIL", "PREEMPTED", "TIMEOUT", "BOOT_FAIL"))
 _ENDED = frozenset(("COMPLETED", "FAILED", "CANCELLED", "OUT_OF_MEMORY", "DEADLINE", "REVOKED")) | _TAKEN
@@ -139,16 +142,13 @@ class ActiveJob(NamedTuple):
 
 
 def name_of(run: str) -> str:
-    """Return the name of the jobs of a run.
-
-    `squeue` shows 8 letters of it, so the part that differs comes first.
-    """
-    return "%s-launch-%s" % (run.rpartition("-")[2], run)
+    """Return the name of the jobs of a run, such as `train-c9alrh`: `squeue` shows its first 8 letters."""
+    return run.partition("-")[2]
 
 
-def names_of(run: str) -> Tuple[str, str]:
-    """Return the names that a job of a run may have: the current one, and the one used until 2026-11-26."""
-    return name_of(run), "launch-%s" % run
+def names_of(run: str) -> Tuple[str, ...]:
+    """Return the names that a job of a run may have: the current one, and those used until 2026-11."""
+    return name_of(run), "%s-launch-%s" % (run.rpartition("-")[2], run), "launch-%s" % run
 
 
 def parse_started(text: str) -> List[ActiveJob]:
@@ -296,6 +296,9 @@ def judge(job: SlurmJob, *, has_begun: bool, before: Optional[int] = None) -> Ru
     if job.state in _ENDED:
         return _ended(job)
     where = " on %s" % job.where if job.where else ""
+    if job.state in _HALTED:
+        words = "its job %s is %s%s: it trains on once Slurm resumes it" % (job.id, job.state, where)
+        return RunLiveness(ALIVE, {"service": words}, words, "suspended" if has_begun else "reserved")
     return RunLiveness(ALIVE, words="its job %s is %s%s" % (job.id, job.state, where))
 
 
@@ -306,6 +309,8 @@ def _ended(job: SlurmJob) -> RunLiveness:
     have not ended: those are pending.
     """
     said = [job.reason, "exit code %s" % job.exit if job.exit else ""] if job.state == "FAILED" else []
+    if job.reason == NEVER:
+        said = ["the job that it waited for has not ended as asked"]
     why = ", ".join(filter(None, said))
     words = "its job %s is %s%s" % (job.id, job.state, " (%s)" % why if why else "")
     if job.state == "CANCELLED":

@@ -48,7 +48,15 @@ _NAME = re.compile(r"^\s*ClusterName\s*=\s*([\w.-]+)", re.IGNORECASE | re.MULTIL
 
 
 class SlurmSilentError(Exception):
-    """Raised when a program is missing or did not answer in time; the message names it and the cause."""
+    """Raised when a program is missing or did not answer in time; the message names it and the cause.
+
+    `said` is its standard error up to then.
+    """
+
+    def __init__(self, message: str, said: str = "") -> None:
+        """Store the output with the message."""
+        super().__init__(message)
+        self.said = said
 
 
 class ProgramResult(NamedTuple):
@@ -75,8 +83,9 @@ def ask(words: Sequence[str], timeout_s: float = ANSWER_S, given: str = "") -> P
             timeout=timeout_s,
             check=False,
         )
-    except subprocess.TimeoutExpired:
-        raise SlurmSilentError(_late(words, timeout_s)) from None
+    except subprocess.TimeoutExpired as error:
+        said = (error.stderr or b"")[-MAX_BYTES:].decode("utf-8", "replace")
+        raise SlurmSilentError(_late(words, timeout_s), said) from None
     except OSError as error:
         raise SlurmSilentError("%s: %s" % (words[0], error.strerror)) from None
     texts = (stream[:MAX_BYTES].decode("utf-8", "replace") for stream in (ended.stdout, ended.stderr))

@@ -15,12 +15,12 @@ import re
 import shlex
 import sys
 import time
-from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence, Tuple
 
 from ...record import strict_json
 from ...record.files import write_durably
 from ...record.record_shape import Shape, read_record
-from ...record.rundir import VERSION, Run
+from ...record.rundir import RUN_ID, TERMINAL, VERSION, Run
 from ...record.safe_open import UnreadableError, unlink
 from ..liveness import StartError
 from . import slurm_jobs, slurm_lookup
@@ -42,6 +42,10 @@ MAX_TOLD = 0.5
 """The largest part of a job's time that may be left when it is warned."""
 REFUSED = (1, 255)
 """The exit statuses of an `sbatch` that refused, or does not know the outcome; 255 is for wrong flags."""
+LIMIT_REACHED = "limit-reached"
+"""The code of a submission that Slurm refuses at present: it takes no more jobs of this user, or of anybody."""
+_PASSES = re.compile(r"\b(?:QOS|Assoc)\w*Submit\w*Limit\b|temporarily unable to accept job")
+"""The words of sbatch 22.05 for a limit that passes as jobs end. For a job that is too large it has other ones."""
 _UNCERTAIN = ("timed out", "Zero Bytes", "Unexpected message", "Transport endpoint", "Communication")
 """Error words of an `sbatch` that may have submitted its job although it failed."""
 _ID = re.compile(r"[0-9]{1,10}(?:_[0-9]{1,10})?")
@@ -108,7 +112,8 @@ def write(run: Run, submission: SubmittedJobs) -> None:
 def submit(run: Run) -> str:
     """Submit the job of a run, or find the job of a submission without an answer; return its id.
 
-    Raises StartError: `not-submitted` with Slurm's own words, or `unsettled` if the outcome is unknown.
+    Raises StartError with Slurm's own words: `not-submitted`, `limit-reached` for a limit that passes, or
+    `unsettled` if the outcome is unknown.
     """
     before = read(run)
     if before.asked is not None:
@@ -116,13 +121,13 @@ def submit(run: Run) -> str:
         if found is not None:
             write(run, SubmittedJobs((*before.jobs, found)))
             return found
-    words = ["sbatch", *flags(run)]
+    words = ["sbatch", *flags(run), *_dependencies(run)]
     intent = SubmittedJobs(before.jobs, time.time())
     write(run, intent)
     try:
         answer = ask(words, SUBMIT_S, script(run))
     except SlurmSilentError as error:
-        answer = ProgramResult(1, "", "%s: timed out" % error)
+        answer = ProgramResult(1, "", "%s\n%s: timed out" % (error.said.strip(), error))
     plain = _PARSABLE.fullmatch(answer.text.strip())
     job = plain[1] if plain is not None and answer.code == 0 else _settle(run, intent, answer)
     write(run, SubmittedJobs((*before.jobs, job)))
@@ -143,10 +148,12 @@ def _settle(run: Run, intent: SubmittedJobs, answer: ProgramResult) -> str:
         found = read(run).job or _named(run, answer.text) or _find(run, intent)
         if found is not None:
             return found
-        if is_refused:
+        is_over = time.monotonic() >= deadline
+        passes = _PASSES.search(words) is not None
+        if is_refused or (is_over and passes):
             write(run, intent._replace(asked=None))
-            raise StartError("not-submitted", words)
-        if time.monotonic() >= deadline:
+            raise StartError(LIMIT_REACHED if passes else "not-submitted", words)
+        if is_over:
             raise StartError("unsettled", "%s; whether the job was submitted is not known" % words)
         time.sleep(1.0)
 
@@ -228,8 +235,13 @@ def flags(run: Run) -> List[str]:
         or slurm_jobs.asked_s(variables().get("SBATCH_TIMELIMIT", ""))
         or _partition_limit_s(settings)
     )
+    return flags_of(run, [str(flag) for flag in settings.get("flags") or ()], told_s(grace_s, time_s))
+
+
+def flags_of(run: Run, asked: Sequence[str], early_s: int) -> List[str]:
+    """Return the flags of `sbatch` for a run: the `asked` ones, and ours. It is warned `early_s` before its end."""
     return [
-        *(str(flag) for flag in settings.get("flags") or ()),
+        *asked,
         "--parsable",
         "--job-name=%s" % slurm_jobs.name_of(run.id),
         "--comment=%s%s" % (slurm_jobs.COMMENT, run.id),
@@ -240,8 +252,34 @@ def flags(run: Run) -> List[str]:
         "--export=NIL",
         "--propagate=NONE",  # the limits of a login node are not meant for jobs
         "--ntasks-per-node=1",
-        "--signal=B:USR1@%d" % told_s(grace_s, time_s),
+        "--signal=B:USR1@%d" % early_s,
     ]
+
+
+def _dependencies(run: Run) -> List[str]:
+    """Return the flags for the runs that must end before a run starts: `RUN:ok`, or `RUN:any`, in its plan.
+
+    A run that has ended as asked needs none. Raises StartError for a run that can no longer end as asked, that
+    is not below this root, or that has no job.
+    """
+    found = []
+    for written in settings_of(run).get("after") or ():
+        name, _, condition = str(written).partition(":")
+        other = Run(os.path.join(run.root, "runs", name))
+        is_there = RUN_ID.fullmatch(name) is not None and os.path.isdir(other.record)
+        last = other.last() if is_there else None
+        if last is None:
+            raise StartError("not-submitted", "%s is not below %s on this cluster" % (name, run.root))
+        state = last.read_state().get("state")
+        if state == "succeeded" or (condition == "any" and state in TERMINAL):
+            continue
+        if state in TERMINAL:
+            raise StartError("not-submitted", "%s is %s: a run after it would never start" % (name, state))
+        job = read(other).job
+        if job is None:
+            raise StartError("not-submitted", "%s has no job in Slurm that another could wait for" % name)
+        found.append("%s:%s" % ("afterany" if condition == "any" else "afterok", job))
+    return ["--dependency=" + ",".join(found), "--kill-on-invalid-dep=yes"] if found else []
 
 
 def told_s(grace_s: float, time_s: Optional[float]) -> int:
@@ -271,6 +309,11 @@ def _partition_limit_s(settings: SlurmRecord) -> Optional[int]:
 def script(run: Run) -> str:
     """Return the job's script, which becomes the agent."""
     modules = [str(name) for name in settings_of(run).get("modules") or ()]
+    return script_of(modules, start_of_agent("job", run))
+
+
+def script_of(modules: Sequence[str], start: Sequence[str]) -> str:
+    """Return the script of a job that loads some modules before the lines that start its agent."""
     loading = [
         ". /etc/profile >/dev/null 2>&1",
         *("module load %s || exit 1" % shlex.quote(name) for name in modules),
@@ -279,14 +322,19 @@ def script(run: Run) -> str:
         "#!/bin/bash" if modules else "#!/bin/sh",
         "trap '' USR1",  # until the agent handles USR1: before that, USR1 would end the script, and the job would fail
         *(loading if modules else ()),
-        *start_of_agent("job", run),
+        *start,
     ]
     return "\n".join(lines) + "\n"
 
 
 def start_of_agent(verb: str, run: Run) -> List[str]:
     """Return the shell lines that turn a compute node's process into the agent; its arguments follow."""
-    python, agent, path = map(shlex.quote, (sys.executable, os.path.abspath(sys.argv[0]), run.path))
+    return lines_of_agent(verb, run, sys.executable, os.path.abspath(sys.argv[0]))
+
+
+def lines_of_agent(verb: str, run: Run, interpreter: str, archive: str) -> List[str]:
+    """Return these lines for an interpreter and the file of the agent."""
+    python, agent, path = map(shlex.quote, (interpreter, archive, run.path))
     return [
         'python=%s; [ -x "$python" ] || python=python3' % python,
         'exec "$python" -I %s %s %s "$@"' % (agent, verb, path),

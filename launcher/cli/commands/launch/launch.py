@@ -100,6 +100,14 @@ def launch(
         ),
     ] = None,
     gpus: GpusOption = None,
+    after: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RUN[:any]",
+            help="On a Slurm cluster: start if this run succeeds; with :any, after its end.",
+            rich_help_panel=WHERE,
+        ),
+    ] = None,
     wait: WaitOption = None,
     name: NameOption = None,
     detach: DetachFlag = False,
@@ -164,6 +172,7 @@ def launch(
         outputs or (),
         sure,
         allows_substitute=allow_substitute,
+        after=after or (),
     )
     if dry_run:
         from launcher.cli.text.preview_text import show_preview
