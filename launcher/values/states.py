@@ -125,6 +125,8 @@ class Reason(StrEnum):
     PORT_IN_USE = "port-in-use"
     GPU_BUSY_EXCLUSIVE = "gpu-busy-exclusive"
     NO_KERNEL_IMAGE = "no-kernel-image"
+    WRONG_PYTHON = "wrong-python"
+    """Its environment was made by another version of Python than its node has; nothing was trained."""
     WRONG_CARD = "wrong-card"
     """It got other cards than those of the plan; nothing was trained."""
     DRIVER_TOO_OLD = "driver-too-old"

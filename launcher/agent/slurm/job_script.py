@@ -32,6 +32,7 @@ from ..store import worker_folder
 from ..system import process, token_processes
 from ..training.keeper import HEALTHY_S, back_off_s, handed_on, pause, size_of, tail_of
 from ..training.supervise import RESTART
+from .node_python import check_python
 
 if TYPE_CHECKING:
     from ..record.run_records import PreviousRecord, StateRecord
@@ -188,7 +189,7 @@ class _Keeping:
 
     def keep(self) -> int:
         """Start the run's agent until none is needed. Return the job's exit status."""
-        if not self._has_its_card():
+        if not self._fits_node():
             return self._status()
         # If all keepers of the run were killed at once, Slurm may start the job again on the node where the
         # training still runs.
@@ -256,12 +257,13 @@ class _Keeping:
             if slurm_jobs.restarts(text) <= int(os.environ.get("SLURM_RESTART_COUNT") or 0):
                 slurm_submission.note_end(self._run, self._job, slurm_jobs.reason_of_end(text))
 
-    def _has_its_card(self) -> bool:
-        """Whether the cards of this node match the plan. If they do not, the run has failed."""
+    def _fits_node(self) -> bool:
+        """Whether the Python and the cards of this node match the plan. If they do not, the run has failed."""
         run = self._run
         try:
             allowed = [read_cards(one) for one in self._settings.get("cards") or ()]
             node = node_name()
+            check_python(run, node)
             came = choose_cards(run.root, allowed, "node %s" % node, _OTHER_CARDS, _NO_CARD % node)
         except UnfitError as error:
             _say("%s: %s" % (error.reason, error))

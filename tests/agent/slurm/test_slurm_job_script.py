@@ -205,6 +205,34 @@ def test_a_node_without_a_card_is_left_out_or_the_run_trains_without_one(script)
     assert "--profile cpu" in evidence["mend"]
 
 
+@pytest.mark.parametrize(("says", "own"), [("3.9", False), ("3.9", True), ("", False), ("3.11", False)])
+def test_an_environment_of_another_python_is_named_before_the_script_starts(script, says, own):
+    """Its packages would be missing one by one, each as if nobody had asked for it."""
+    folder = script.folder / "env"
+    (folder / "bin").mkdir(parents=True)
+    (folder / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.2\n")
+    python = folder / "bin" / "python"
+    python.write_text(f"#!/bin/sh\n{f'echo {says}' if says else 'exit 1'}\n")
+    python.chmod(0o755)
+    plan = {"nodes": ["node1"], **({"host_environment": str(folder)} if own else {})}
+    Path(script.run.plan).write_text(json.dumps(plan))
+    first = script.run.new_folder()
+    Path(first.attempt).write_text(
+        json.dumps({"kind": "prepare", "runtime": {"kind": "slurm", "interpreter": str(python)}})
+    )
+    first.write_state("reserved")
+    script.put("srun", "exit 0")
+    script.start()
+    fits = says == "3.11"
+    assert script.process.wait(timeout=180) == (NOT_ENDED if fits else 1), script.said()
+    assert len(script.asked("srun")) == fits
+    if not fits:
+        evidence = script.run.last().read_state()["evidence"]
+        assert evidence["class"] == "wrong-python"
+        assert evidence["line"].endswith("is Python 3.9" if says else "is no program that starts")
+        assert ("slurm.build=job" in evidence["mend"]) == (not own)
+
+
 def orphan(token):
     """Start a process with a token whose parent ends at once; return its pid."""
     env = {**os.environ, token_processes.OF_RUN: token}
