@@ -49,6 +49,7 @@ _REFUSED = {
     "wait": "sbatch would wait for the end of the job",
     "clusters": "define another cluster as a separate host",
     "cluster": "define another cluster as a separate host",
+    **dict.fromkeys(("hetjob", "packjob"), "launcher starts no heterogeneous jobs: all nodes of a run are alike"),
     "uid": "a run belongs to the user who logs in",
     "gid": "a run belongs to the user who logs in",
 }  # fmt: skip

@@ -62,12 +62,13 @@ def test_other_commands_have_no_lines(tmp_path, command):
 
 
 def test_what_launcher_sets_itself_is_named(tmp_path):
-    script = read(tmp_path, "#SBATCH --array=1-4 --ntasks-per-node=4 --requeue\n")
+    script = read(tmp_path, "#SBATCH --array=1-4 --ntasks-per-node=4 --requeue\n#SBATCH hetjob\n")
     assert script.taken == ()
     assert [option.partition(" ")[0] for option in script.left_out] == [
         "--array=1-4",
         "--ntasks-per-node=4",
         "--requeue",
+        "--hetjob",
     ]
     assert "launch batch --help" in script.words
 

@@ -85,3 +85,32 @@ def test_a_failed_upload_offers_the_upload_alone(own, steps, command):
     progress.step = 60
     lines = ending(RUN, state, Result(None, {}, None, {}, None, 1.0), progress, [])
     assert [line.text.strip().removeprefix("resume   ") for line in lines][-1].startswith(command)
+
+
+def test_records_that_wandb_wrote_offline_can_be_uploaded(tmp_path):
+    """By the command for the first folder of them; other files need none."""
+    folder = tmp_path / "wandb" / "offline-run-20261130_080000-abc"
+    home = {folder / "run-abc.wandb": 100, folder / "files" / "config.yaml": 10, tmp_path / "out.txt": 1}
+    result = Result(None, {}, None, {}, None, 1.0)._replace(home=home)
+    lines = [line.text for line in ending(RUN, RunState(state="succeeded"), result, Progress(RUN, 60), [])]
+    assert [line for line in lines if "wandb sync" in line] == [f"  wandb    wandb sync {folder}"]
+    without = result._replace(home={tmp_path / "out.txt": 1})
+    lines = [line.text for line in ending(RUN, RunState(state="succeeded"), without, Progress(RUN, 60), [])]
+    assert not [line for line in lines if "wandb" in line]
+
+
+def test_the_use_of_a_slurm_job_is_shown_at_its_end():
+    """Only figures that are numbers: a job can write what it likes."""
+    use = {"cpu_percent": 12.3, "cpus": 4, "process_gib": 1.5, "memory_gib": 8.0}
+    for used, shown in (
+        (use, "12 % of 4 CPUs; its largest process 1.5 of 8 GiB"),
+        ({**use, "cpus": "4"}, ""),
+    ):
+        state = RunState(state="succeeded", evidence={"used": used})
+        lines = [
+            line.text
+            for line in ending(RUN, state, Result(None, {}, None, {}, None, 1.0), Progress(RUN, 60), [])
+        ]
+        assert [line.removeprefix("    used   ") for line in lines if line.startswith("    used")] == (
+            [shown] if shown else []
+        )

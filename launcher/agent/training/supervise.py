@@ -575,7 +575,12 @@ class Supervisor:
         if not self.account.has_begun:  # nothing was trained: the last step is that of an earlier attempt
             self.progress.step, self.progress.loss, _ = self.history.progress
         if state in TERMINAL:
-            evidence = {**evidence, **self._own_checkpoint(), **self._send_notice(state, reason)}
+            evidence = {
+                **evidence,
+                **self._own_checkpoint(),
+                **self._job_use(),
+                **self._send_notice(state, reason),
+            }
         self.account.record("state", {"state": state, "reason": reason, "evidence": evidence})
         with self.run_time.paused():  # the run has ended, though its disk may be full
             while not (self.account.flush() and self._is_recorded(state, reason, evidence, **more)):
@@ -621,6 +626,15 @@ class Supervisor:
                 "mend": "check the disk of this host",
             }
         return {}
+
+    def _job_use(self) -> JsonObject:
+        """Return the use of the resources of a Slurm job as evidence; on several nodes, this one's are not all."""
+        if "SLURM_JOB_ID" not in os.environ or self._nodes > 1 or not self.account.has_begun:
+            return {}
+        from ..system.job_use import job_use  # most runs are in no job
+
+        use = job_use(self.run_time.took_s - self.history.progress.took_s)
+        return {"used": use} if use else {}
 
     def _own_checkpoint(self) -> JsonObject:
         """Return the script's own checkpoint as evidence; after a whole training, else the last file that it wrote."""

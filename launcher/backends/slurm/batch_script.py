@@ -161,7 +161,7 @@ def _options(text: str, path: str) -> Iterator[tuple[int, str, str | None]]:
         while words:
             word = words.pop(0)
             name, sign, value = word.partition("=")
-            if not word.startswith("--"):
+            if word.startswith("-") and not word.startswith("--"):
                 name, sign, value = _LONG.get(word[1:2], word), word[2:], word[2:].removeprefix("=")
             if not sign and words and not words[0].startswith("-"):
                 sign, value = "=", words.pop(0)

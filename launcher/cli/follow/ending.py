@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -78,6 +79,8 @@ def ending(
             yield from (StyledLine(f"    | {line[:LINE_CELLS]}", "dim") for line in not_shown)
     if lingered := evidence.lingered(state.evidence):
         yield StyledLine(f"    note   {lingered[:LINE_CELLS]}")
+    if used := evidence.used(state.evidence):
+        yield StyledLine(f"    used   {used}")
     if problem := evidence.not_sent(state.evidence):
         yield StyledLine(f"    ! on_end: {problem[:LINE_CELLS]}")
     yield from _at_home(run, result)
@@ -94,6 +97,7 @@ def _at_home(run: str, result: Result) -> Iterator[StyledLine]:
         if path is not None:
             yield StyledLine(f"  {label:<8} {shown_path(path)}{note}")
     yield from map(StyledLine, home_lines(run, result.home))
+    yield from map(StyledLine, _offline_records(result.home))
     if result.rent is not None:
         yield StyledLine(f"  rent     {result.rent.words}{'; a process here ends it' * result.rent.is_held}")
     if result.metrics:
@@ -203,6 +207,14 @@ def home_lines(run: str, files: Mapping[Path, int]) -> Iterator[str]:
     left = len(files) - LARGEST
     if left > 0:
         yield f"  {'':<8} and {left} more   launch ls {run.rpartition('-')[2]}"
+
+
+def _offline_records(files: Mapping[Path, int]) -> Iterator[str]:
+    """Yield the command that uploads the records that wandb wrote offline, for the first downloaded folder of them."""
+    folders = {parent for path in files for parent in path.parents if parent.name.startswith("offline-run-")}
+    if folders:
+        more = f"   and {len(folders) - 1} more" if len(folders) > 1 else ""
+        yield f"  {'wandb':<8} wandb sync {shlex.quote(shown_path(min(folders)))}{more}"
 
 
 def shown_path(path: Path) -> str:

@@ -25,7 +25,18 @@ def words(evidence: object) -> list[str]:
     other = {
         key: value
         for key, value in evidence.items()
-        if key not in ("class", "doubt", "lingered", "on_end", "silent", "log", "own_checkpoint", *_DIAGNOSIS)
+        if key
+        not in (
+            "class",
+            "doubt",
+            "lingered",
+            "on_end",
+            "silent",
+            "log",
+            "own_checkpoint",
+            "used",
+            *_DIAGNOSIS,
+        )
     }
     if evidence.get("class") in _GIVEN_UP and other.get("signal") == SIGKILL:
         other = {**other, "signal": None, "launcher": "ended it (signal 9)"}
@@ -83,6 +94,21 @@ def own_checkpoint(evidence: object) -> OwnCheckpoint | None:
     if not isinstance(own, dict) or not isinstance(path := own.get("path"), str):
         return None
     return OwnCheckpoint(path[:MAX_CHARS], own.get("is_trainers") is True)
+
+
+def used(evidence: object) -> str | None:
+    """Return how much of its Slurm job's resources a run has used; `None` if that is not recorded."""
+    recorded = evidence.get("used") if isinstance(evidence, dict) else None
+    figures = {
+        name: value
+        for name, value in (recorded.items() if isinstance(recorded, dict) else ())
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    if not {"cpu_percent", "cpus", "process_gib"} <= figures.keys():
+        return None
+    asked = f" of {figures['memory_gib']:.3g} GiB" if "memory_gib" in figures else ""
+    cpus = f"{figures['cpus']:.0f} CPU{'s' * (figures['cpus'] != 1)}"
+    return f"{figures['cpu_percent']:.0f} % of {cpus}; its largest process {figures['process_gib']:.3g}{asked or ' GiB'}"
 
 
 def of_service(evidence: object) -> str | None:

@@ -91,6 +91,9 @@ def test_the_lines_of_a_job_script_reach_slurm(hive):
     assert "its #SBATCH lines ask for --time=0:07:00 --mem=700M; left out: --array=1-2" in done.stderr
     said = hive.cluster.job(hive.job(run))
     assert (said["TimeLimit"], said["MinMemoryNode"], said["JobState"]) == ("00:07:00", "700M", "COMPLETED")
+    assert re.search(
+        r"used   \d+ % of 1 CPU; its largest process 0\.\d+ of 0.68 GiB", done.stdout + done.stderr
+    )
     assert hive.cluster.ssh("cat", "asked") == "began\n"
 
 
