@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pydantic import TypeAdapter
 
 from launcher.backends.registry import backend_of
+from launcher.base import untrusted_json
 from launcher.base.delayed_interrupts import NoInterrupts
 from launcher.batch.batch_budget import Budget
 from launcher.batch.batch_queue import BatchQueue
@@ -107,6 +108,18 @@ def request_of(item: Item) -> Request:
     return TypeAdapter(Request).validate_json(item.request)
 
 
+def items_before(item: Item) -> list[tuple[str, str]]:
+    """Return the names of the items that must end before an item, each with `ok` or `any`."""
+    written = untrusted_json.decode(item.request).get("after") or ()
+    return [(name, condition) for name, _, condition in (one.partition(":") for one in written)]
+
+
+def _runs_before(queue: BatchQueue, item: Item) -> list[str]:
+    before = items_before(item)
+    runs = {one.name: run_of(one) for one in queue.items() if one.run is not None} if before else {}
+    return [f"{runs[name]}:{condition}" for name, condition in before if name in runs]
+
+
 def begin(context: ItemContext, item: Item, host: str, view: ItemView) -> Attempt:
     """Launch a queued item on a host. The run's id is on disk before anything is sent."""
     item = context.queue.step(item, ItemState.RESERVED, run=new_run_id(item.name), host=host)
@@ -115,7 +128,9 @@ def begin(context: ItemContext, item: Item, host: str, view: ItemView) -> Attemp
 
 def submit(context: ItemContext, item: Item, view: ItemView) -> Attempt:
     """Launch an item that has its run's id and its host."""
-    request = request_of(item)._replace(host=item.host, name=item.name)
+    request = request_of(item)._replace(
+        host=item.host, name=item.name, after=_runs_before(context.queue, item)
+    )
     try:
         with context.budget.promise(
             item.number, request, _view_with_notes_shown(context, item, view)

@@ -24,6 +24,7 @@ from launcher.batch.batch_item import (
     ItemContext,
     begin,
     follow_item,
+    items_before,
     run_of,
     settle,
     why_ended,
@@ -155,6 +156,9 @@ class BatchWorker:
         """Work on this queue. This process must hold its lock."""
         self._queue, self._view, self._rules = queue, view, queue.rules
         self._items = {item.number: item for item in queue.items()}
+        self._before = {
+            number: before for number, item in self._items.items() if (before := items_before(item))
+        }
         self._hosts: dict[str, _Host] = {}
         for item in self._items.values():
             for host in (*item.hosts, *([item.host] if item.host else [])):
@@ -240,11 +244,37 @@ class BatchWorker:
             name: host.place(going.get(name, 0), unbegun.get(name), is_beginning=name in begun_at)
             for name, host in self._hosts.items()
         }
+        held = self._held(waiting)
+        waiting = [
+            item
+            for item in waiting
+            if item.number not in held and self._items[item.number].state == ItemState.QUEUED
+        ]
         decision = decide(waiting, places, going=len(self._live), most=self._rules.max_parallel)
+        decision = decision._replace(waits={**decision.waits, **held})
         for number, why in decision.waits.items():
             if self._items[number].why != why:
                 self._items[number] = self._items[number]._replace(why=why)
         return decision
+
+    def _held(self, waiting: list[Item]) -> dict[int, str]:
+        """Return why items cannot be submitted yet, because others must be first: Slurm knows these by their jobs.
+
+        An item after one that never began is dropped.
+        """
+        by_name = {item.name: item for item in self._items.values()}
+        held: dict[int, str] = {}
+        for item in waiting:
+            for name, _ in self._before.get(item.number, ()):
+                before = by_name[name]
+                if before.state == ItemState.ENDED and before.run is None:
+                    why = f"not begun: {name} never began"
+                    self._changed(self._queue.step(item, ItemState.ENDED, outcome=DROPPED, why=why))
+                    break
+                if before.state in (ItemState.QUEUED, ItemState.RESERVED):
+                    held[item.number] = f"waits until {name} is submitted"
+                    break
+        return held
 
     def _queue_again(self) -> None:
         """Queue the failed items again, if another command has requested that."""

@@ -70,7 +70,7 @@ class _Checker:
 
     def check(self, draft: Draft) -> None:
         """Add the mistakes of an item. A host's refusals count only if all of the item's hosts refuse it."""
-        request = draft.request._replace(name=draft.name)
+        request = draft.request._replace(name=draft.name, after=())
         if not self._knows(draft, "profile", request.profile or AUTO):
             request = request._replace(profile=None)
         hosts = [host for host in draft.hosts if self._knows(draft, "host", host)]

@@ -34,6 +34,13 @@ def _checked_best(best: str) -> str:
     return best
 
 
+def _checked_after(after: str) -> str:
+    name, _, condition = after.partition(":")
+    if not re.fullmatch(NAME, name) or condition not in ("", "ok", "any"):
+        raise ValueError("expected the name of a run of this file, or NAME:any")
+    return after
+
+
 Name = Annotated[str, AfterValidator(_checked_name)]
 HostNames = Annotated[tuple[str, ...], BeforeValidator(_as_list)]
 
@@ -63,6 +70,12 @@ class BatchRun(StrictModel):
     """As `--secret`."""
     packages: tuple[str, ...] = ()
     """As `--with`."""
+    after: Annotated[
+        tuple[Annotated[str, AfterValidator(_checked_after)], ...], BeforeValidator(_as_list)
+    ] = ()
+    """On a Slurm cluster: names of runs before this one in the file. It starts if all their items succeed; with
+    `NAME:any`, after their end.
+    """
 
 
 class Rules(StrictModel):

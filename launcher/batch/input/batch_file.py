@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+from launcher.backends.registry import backend_of
 from launcher.base.toml import inline, read_toml
 from launcher.batch.input.batch_check import Tell, check, tell_nobody
 from launcher.batch.input.batch_definition import MAX_ITEMS, BatchFile, BatchRun, Rules
@@ -20,7 +21,7 @@ from launcher.batch.input.batch_mistakes import Mistakes
 from launcher.config import resolve, trust
 from launcher.config.lookup import Lookup
 from launcher.copy.request import Request
-from launcher.errors import BadFileError
+from launcher.errors import BadFileError, UnknownNameError
 from launcher.values.job import Job
 from launcher.values.parsing import build, nearest
 from launcher.values.precision import PrecisionChoice
@@ -99,6 +100,12 @@ def _batch(written: BatchFile, name: str, mistakes: Mistakes, lookup: Lookup, te
         maker = _Maker(written, run, place, matrix, mistakes)
         drafts += [maker.draft(point, lookup.project.host) for point in matrix.points]
     drafts = _with_names(drafts, lookup.project.job, mistakes)
+    drafts = _in_order(
+        drafts,
+        {run.name: place for place, run in zip(places, runs, strict=True) if run.name},
+        lookup,
+        mistakes,
+    )
     large = check(drafts, lookup, mistakes, tell)
     mistakes.tell()
     rules = Rules(**{key: getattr(written, key) for key in Rules.model_fields})
@@ -112,6 +119,8 @@ def _check_keys(run: BatchRun, place: str, mistakes: Mistakes) -> None:
         mistakes.add(f"{start}command", "there is a job too: give one of them")
     if "command" in given and not run.command:
         mistakes.add(f"{start}command", "is empty: nothing would be run")
+    if run.after and not place:
+        mistakes.add("after", "it is a key of a [[run]], which comes after another one")
     if "host" in given and not run.host:
         mistakes.add(f"{start}host", "is empty: it would run nowhere")
 
@@ -196,6 +205,7 @@ class _Maker:
             variables=[f"{key}={value}" for key, value in {**batch.variables, **run.variables}.items()],
             gpus=own.get("gpus") or run.gpus or batch.gpus,
             is_sure=True,
+            after=run.after,
         )
         places = {key: self._key(key) for key in (*OWN_KEYS, "job", "command", "secrets")}
         places |= {key: f"settings.{key}" for key, _ in flat(batch.settings)}
@@ -248,6 +258,40 @@ def _with_names(drafts: Sequence[Draft], project_job: str | None, mistakes: Mist
             taken.add(name)
         named.append(draft._replace(name=name))
     return named
+
+
+def _in_order(
+    drafts: Sequence[Draft], places: Mapping[str, str], lookup: Lookup, mistakes: Mistakes
+) -> list[Draft]:
+    """Replace the names of runs in each item's `after` by the names of their items.
+
+    `places` are the keys of the named runs. Adds a mistake for a run that is not before the item's own, and for
+    items that do not go to one cluster.
+    """
+    ordered: list[Draft] = []
+    for draft in drafts:
+        after: list[str] = []
+        for written in draft.request.after:
+            name, _, condition = written.partition(":")
+            before = [one for one in ordered if one.run == places.get(name) != draft.run]
+            if not before:
+                mistakes.add(f"{draft.run}.after", f'"{name}": no run before this one has this name')
+                break
+            hosts = {host for one in (draft, *before) for host in one.hosts}
+            if len(hosts) > 1 or not _starts_after(next(iter(hosts)), lookup):
+                words = f'"{name}": only a Slurm cluster starts a run after another, and all items must name it alone'
+                mistakes.add(f"{draft.run}.after", words)
+                break
+            after += [f"{one.name}:{condition or 'ok'}" for one in before]
+        ordered.append(draft._replace(request=draft.request._replace(after=after)))
+    return ordered
+
+
+def _starts_after(host: str, lookup: Lookup) -> bool:
+    try:
+        return backend_of(lookup.host(host)).planning.has_dependencies
+    except UnknownNameError:  # a mistake of its own
+        return True
 
 
 def _job_name(request: Request, project_job: str | None) -> str:

@@ -45,7 +45,7 @@ def previews(batch: Batch) -> Iterator[ItemPreview]:
         for draft in batch.drafts:
             if host not in draft.hosts:
                 continue
-            request, facts = draft.request._replace(host=host, name=draft.name), None
+            request, facts = draft.request._replace(host=host, name=draft.name, after=()), None
             try:
                 try:
                     facts = None if silence is not None else _facts(request, probed, lookup)

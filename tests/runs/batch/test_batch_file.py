@@ -51,6 +51,37 @@ def test_a_matrix_is_multiplied_out_without_what_is_excluded():
     ]
 
 
+def ordered(*runs, host="hive"):
+    """A file whose runs, named a, b and so on, have these keys; `hive` is a cluster."""
+    Path("launch.toml").write_text('[hosts.hive]\nkind = "slurm"\naddress = "h"\n')
+    tables = (f'[[run]]\nname = "{name}"\n{keys}\n' for name, keys in zip("abc", runs, strict=False))
+    return f'host = "{host}"\nprofile = "cpu"\njob = "sft"\n' + "".join(tables)
+
+
+def test_a_run_may_start_after_all_items_of_another_one():
+    """In the queue they have the names of items."""
+    batch = read(ordered("", 'after = "a"', 'after = ["b:any", "a"]') + "[matrix]\nseeds = 2\n")
+    after = {draft.name: [*draft.request.after] for draft in batch.drafts}
+    assert after["a-1"] == after["a-2"] == []
+    assert after["b-1"] == after["b-2"] == ["a-1:ok", "a-2:ok"]
+    assert after["c-2"] == ["b-1:any", "b-2:any", "a-1:ok", "a-2:ok"]
+
+
+@pytest.mark.parametrize(
+    ("runs", "host", "said"),
+    [
+        (('after = "b"', ""), "hive", 'run.1.after: "b": no run before this one has this name'),
+        (("", 'after = "b"'), "hive", 'run.2.after: "b": no run before'),
+        (("", 'after = "nobody"'), "hive", 'run.2.after: "nobody": no run before'),
+        (("", 'after = "a"'), "local", 'run.2.after: "a": only a Slurm cluster starts a run after another'),
+        (("", 'after = "a"\nhost = "local"'), "hive", 'run.2.after: "a": only a Slurm cluster'),
+        (("", 'after = "a:soon"'), "hive", "run.2.after"),
+    ],
+)
+def test_an_order_that_slurm_cannot_keep_is_a_mistake(runs, host, said):
+    assert any(said in line for line in mistakes(ordered(*runs, host=host)))
+
+
 def test_each_run_has_its_own_over_those_of_the_file():
     """Its host, its settings, its job; a command of its own replaces the job."""
     batch = read(

@@ -190,3 +190,30 @@ def test_a_dry_run_shows_the_script_that_slurm_gets(hive):
     assert [where.sub("", name.sub("RUN", line)) for line in lines] == [
         where.sub("", name.sub("RUN", line)) for line in sent.strip().splitlines()
     ]
+
+
+BATCH = """
+host = "hive"
+profile = "cpu"
+[[run]]
+name = "first"
+command = ["sh", "-c", "sleep 3; echo first >>~/asked; exit 3"]
+[[run]]
+name = "second"
+after = "first"
+command = ["sh", "-c", "echo second >>~/asked"]
+[[run]]
+name = "last"
+after = ["first:any"]
+command = ["sh", "-c", "echo last >>~/asked"]
+"""
+
+
+def test_an_item_of_a_batch_starts_after_others(hive):
+    """By Slurm's own dependencies. The first one fails, so that the second never starts."""
+    hive.client.script(BATCH, "ordered.toml")
+    done = hive.client.run("batch", "ordered.toml", "--json")
+    items = [one for one in map(json.loads, done.stdout.splitlines()) if one["kind"] == "item"]
+    ended = {one["name"]: one["state"] for one in items}  # the last of each
+    assert ended == {"first": "failed", "second": "stopped", "last": "succeeded"}, done.stdout + done.stderr
+    assert hive.cluster.ssh("cat", "asked").split() == ["first", "last"]
