@@ -90,6 +90,7 @@ def test_a_trainer_goes_on_from_its_own_checkpoint_to_the_same_weights(client):
     )
 
 
+@pytest.mark.long
 def test_a_job_that_may_start_again_lets_its_trainer_go_on(client):
     """In the same run: `restart` is for a script that resumes from its own file, and the hook makes a Trainer one."""
     client.script(TRAINER)
