@@ -1,5 +1,7 @@
 """The `#SBATCH` lines of a job script, as keys of `slurm`; what sbatch itself makes of them is in runs/slurm/test_slurm_truth.py."""
 
+import re
+
 import pytest
 
 from launcher.backends.slurm.batch_script import batch_script_findings, read_batch_script, with_batch_script
@@ -22,6 +24,10 @@ SCRIPT = """#!/bin/bash
 python train.py
 #SBATCH --qos=late
 """
+
+
+JOB = {"name": "j", "command": ["bash", "job.sbatch"]}
+HIVE = SlurmHost(name="hive", address="hive", slurm=SlurmSettings())
 
 
 def read(folder, text, *command):
@@ -62,23 +68,53 @@ def test_other_commands_have_no_lines(tmp_path, command):
 
 
 def test_what_launcher_sets_itself_is_named(tmp_path):
-    script = read(tmp_path, "#SBATCH --array=1-4 --ntasks-per-node=4 --requeue\n#SBATCH hetjob\n")
+    """Without its value, which may be a secret."""
+    script = read(
+        tmp_path,
+        "#SBATCH --array=1-4 --ntasks-per-node=4 --requeue\n#SBATCH hetjob\n#SBATCH -k -J x -v --comment=hunter2\n",
+    )
     assert script.taken == ()
-    assert [option.partition(" ")[0] for option in script.left_out] == [
-        "--array=1-4",
-        "--ntasks-per-node=4",
+    named = [option.partition(" ")[0] for option in script.left_out]
+    assert named == [
+        "--array",
+        "--ntasks-per-node",
         "--requeue",
         "--hetjob",
+        "--no-kill",
+        "--verbose",
+        "--comment",
     ]
     assert "launch batch --help" in script.words
+    assert "hunter2" not in script.words
 
 
-def test_a_number_of_cards_for_all_nodes_is_left_out(tmp_path):
-    """It would be taken for the number on each node."""
-    script = read(tmp_path, "#SBATCH --gpus=4\n#SBATCH --nodes=2\n")
-    assert (script.settings.gres, script.settings.nodes) == (None, 2)
-    assert script.left_out == ("--gpus=4 (launcher plans the cards of each node: --gpus-per-node)",)
-    assert read(tmp_path, "#SBATCH --gpus=4\n").settings.gres == "gpu:4"
+@pytest.mark.parametrize(
+    ("lines", "nodes", "gres", "left_out"),
+    [
+        ("--gpus=4", 1, "gpu:4", ()),
+        ("--gpus=4 -N 2", 2, "gpu:2", ()),
+        ("-N 2 -G a100:4", 2, "gpu:a100:2", ()),
+        ("--gpus-per-node=2 --gpus=4 -N 2", 2, "gpu:2", ("--gpus",)),
+        ("--gpus=2 --gres=gpu:4", 1, "gpu:2", ("--gres",)),
+        ("--gres=gpu:2 --gpus-per-node=4", 1, "gpu:2", ("--gpus-per-node",)),
+    ],
+)
+def test_cards_are_those_of_each_node(tmp_path, lines, nodes, gres, left_out):
+    """Of several options the first one counts, and the others are named."""
+    script = read(tmp_path, f"#SBATCH {lines}\n")
+    asked = with_batch_script(Job.model_validate(JOB), script, HIVE).slurm
+    assert (asked.nodes, asked.gres) == (nodes, gres)
+    assert tuple(option.partition(" ")[0] for option in script.left_out) == left_out
+
+
+def test_cards_on_all_nodes_are_divided_among_those_of_set(tmp_path):
+    """Also where another one than the script says how many nodes there are."""
+    script = read(tmp_path, "#SBATCH --gpus=4\n")
+    two = Job.model_validate({**JOB, "slurm": {"nodes": 2}})
+    assert with_batch_script(two, script, HIVE).slurm.gres == "gpu:2"
+    three = Job.model_validate({**JOB, "slurm": {"nodes": 3}})
+    with pytest.raises(BadFileError, match="the same number on each"):
+        with_batch_script(three, script, HIVE)
 
 
 @pytest.mark.parametrize(
@@ -87,16 +123,28 @@ def test_a_number_of_cards_for_all_nodes_is_left_out(tmp_path):
         ("--time=soon", ':1: time = "soon": expected a minute or more'),
         ("--partition='gpu", ":1: #SBATCH: no closing quotation"),
         ("--nodes=1-2", ":1: nodes"),
-        ("--comment=hf_abcdefghijklmnopqrstuvwxyzabcdefgh", "launcher sets it"),
+        ("--part=short", ":1: #SBATCH --part: write it in full   --partition"),
         ("--wckey=hf_abcdefghijklmnopqrstuvwxyzabcdefgh", "credential"),
     ],
 )
 def test_a_line_that_cannot_be_passed_on_is_refused_by_its_number(tmp_path, line, said):
-    try:
-        told = read(tmp_path, f"#SBATCH {line}\n").words
-    except BadFileError as error:
-        told = str(error)
-    assert said in told
+    with pytest.raises(BadFileError, match=re.escape(said)):
+        read(tmp_path, f"#SBATCH {line}\n")
+
+
+def test_a_line_whose_key_is_set_does_not_count(tmp_path):
+    """Then its value need not be one that launcher has a key for."""
+    (tmp_path / "job.sbatch").write_text("#SBATCH -N 1-2 --time=UNLIMITED\n")
+    script = read_batch_script(("bash", "job.sbatch"), tmp_path, {"nodes"})
+    assert script.settings == SlurmSettings()
+    assert script.left_out == ("--time (without a limit; the partition's counts)",)
+
+
+def test_a_script_with_lines_as_on_dos_is_refused(tmp_path):
+    """By bash too, whose commands would end with a carriage return."""
+    (tmp_path / "job.sbatch").write_bytes(b"#!/bin/bash\r\n#SBATCH -N 1\r\n")
+    with pytest.raises(BadFileError, match="as on DOS"):
+        read_batch_script(("bash", "job.sbatch"), tmp_path)
 
 
 def test_lines_replace_the_hosts_keys_and_the_jobs_own_keys_replace_them(tmp_path):

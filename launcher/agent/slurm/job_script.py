@@ -189,7 +189,7 @@ class _Keeping:
 
     def keep(self) -> int:
         """Start the run's agent until none is needed. Return the job's exit status."""
-        if not self._fits_node():
+        if self._has_ended_before() or not self._fits_node():
             return self._status()
         # If all keepers of the run were killed at once, Slurm may start the job again on the node where the
         # training still runs.
@@ -201,6 +201,18 @@ class _Keeping:
         if code == RESTART and self._signals.is_over:
             self._note_end()
         return code or self._status()
+
+    def _has_ended_before(self) -> bool:
+        """Whether Slurm has started the job of an ended run again, as a cluster's `RequeueExit` makes it do.
+
+        The job is cancelled then: it would be started again after each end.
+        """
+        last = self._run.last()
+        if last is None or last.read_state().get("state") not in TERMINAL:
+            return False
+        if int(os.environ.get("SLURM_RESTART_COUNT") or 0):
+            slurm_submission.cancel(self._job)
+        return True
 
     def _status(self) -> int:
         """Return the exit status of a job whose run needs no other agent: what Slurm reports to its user.

@@ -215,7 +215,12 @@ def _restart(session: ClientSession, run: Run, judged: StateRecord, by: Optional
         is_new = gpus != before or waited_for in ("image", "client")
         place = container_place(session, run)
         return VerbReply({"state": "resuming", "place": place, "gpus": gpus, "is_new": is_new})
-    _start(run, folder)
+    try:
+        _start(run, folder)
+    except RequestError as error:
+        if waited_for is not None and error.code != UNSETTLED:  # it waits as before
+            folder.write_state("waiting", waited_for, evidence={"service": str(error)})
+        raise
     session.release_cards(run.id)
     folder.release()
     return VerbReply({"state": run_state.state_of(run)["state"]})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,39 +26,62 @@ SHELLS = ("bash", "sh", "dash", "zsh", "ksh")
 MARK = "#SBATCH"
 MAX_BYTES = 1_000_000
 _LONG = {
-    "A": "account", "C": "constraint", "D": "chdir", "G": "gpus", "J": "job-name", "L": "licenses", "M": "clusters", "N": "nodes",
-    "a": "array", "b": "begin", "c": "cpus-per-task", "d": "dependency", "e": "error", "i": "input", "k": "no-kill",
-    "m": "distribution", "n": "ntasks", "o": "output", "p": "partition", "q": "qos", "t": "time", "w": "nodelist", "x": "exclude",
+    "A": "account", "B": "extra-node-info", "C": "constraint", "D": "chdir", "F": "nodefile", "G": "gpus", "H": "hold",
+    "I": "immediate", "J": "job-name", "L": "licenses", "M": "clusters", "N": "nodes", "O": "overcommit", "Q": "quiet",
+    "S": "core-spec", "W": "wait", "a": "array", "b": "begin", "c": "cpus-per-task", "d": "dependency", "e": "error",
+    "i": "input", "k": "no-kill", "m": "distribution", "n": "ntasks", "o": "output", "p": "partition", "q": "qos",
+    "s": "oversubscribe", "t": "time", "v": "verbose", "w": "nodelist", "x": "exclude",
 }  # fmt: skip
 """The short options of sbatch, and their names."""
-_CARDS = ("gpus", "gpus-per-node")
+_ALONE = (
+    "exclusive",
+    "hold",
+    "overcommit",
+    "oversubscribe",
+    "quiet",
+    "verbose",
+    "wait",
+    "no-kill",
+    "requeue",
+    "no-requeue",
+)
+"""Options whose next word is another option, and not their value."""
+_CARDS = ("gpus", "gpus-per-node", "gres")
+_OTHER_CARDS = "another option names the cards"
 _ONE = ("ntasks", "ntasks-per-node", "tasks-per-node")
 _NAMES = ("job-name", "output", "error", "open-mode", "chdir", "export")
 """Options that need no word if they are left out: launcher names a job, keeps its log, and starts it in the run's folder."""
+_NO_LIMIT = ("UNLIMITED", "INFINITE")
+MAX_SHOWN = 300
 
 
 class BatchScript(NamedTuple):
     """A script with `#SBATCH` lines: its path as in the command, and what its lines ask for.
 
-    `taken` are the options that became settings. `left_out` are the others, each with the reason.
+    `taken` are the options that became settings. `left_out` are the names of the others, each with the reason:
+    a value may be a secret. `total_cards` is the number of cards on all nodes together, as in `--gpus=4`.
     """
 
     path: str
     settings: SlurmSettings
     taken: tuple[str, ...]
     left_out: tuple[str, ...]
+    total_cards: str | None = None
 
     @property
     def words(self) -> str:
         """What was taken and left out, in one sentence."""
         left = f"; left out: {'; '.join(self.left_out)}" if self.left_out else ""
-        return f"{self.path}: its {MARK} lines ask for {shlex.join(self.taken) or 'nothing'}{left}"
+        taken = shlex.join(self.taken) or "nothing"
+        taken = taken if len(taken) <= MAX_SHOWN else f"{taken[:MAX_SHOWN]}…"
+        return f"{self.path}: its {MARK} lines ask for {taken}{left}"
 
 
-def read_batch_script(command: Sequence[str], folder: Path) -> BatchScript | None:
+def read_batch_script(command: Sequence[str], folder: Path, named: Container[str] = ()) -> BatchScript | None:
     """Return what the `#SBATCH` lines of a command's script ask for; None for a command without such lines.
 
-    `folder` is the code folder. Raises BadFileError for a line that sbatch would refuse.
+    `folder` is the code folder, `named` are the keys that the job itself has, so that their lines do not count.
+    Raises BadFileError for a line that sbatch would refuse, or whose value has no key.
     """
     path = _script_of(command)
     try:
@@ -67,40 +90,52 @@ def read_batch_script(command: Sequence[str], folder: Path) -> BatchScript | Non
         return None
     if path is None or MARK not in text:
         return None
+    if "\r\n" in text:
+        raise BadFileError(
+            f"{path}: its lines end as on DOS, and sbatch refuses such a script\n  next   sed -i 's/\\r$//' {shlex.quote(path)}"
+        )
     values: dict[str, Any] = {}
     extra: list[str] = []
     taken: list[str] = []
     left_out: list[str] = []
+    total: str | None = None
     for number, name, value in _options(text, path):
         option = f"--{name}" if value is None else f"--{name}={value}"
         if name in _NAMES or (name in _ONE and value == "1"):
             continue
-        if name in _CARDS and value is not None:
+        if name in _CARDS and value is not None and ("gres" in values or total is not None):
+            left_out.append(f"--{name} ({_OTHER_CARDS})")
+            continue
+        if name == "time" and (value or "").upper() in _NO_LIMIT:
+            left_out.append("--time (without a limit; the partition's counts)")
+            continue
+        if name == "gpus" and value is not None:
+            total = value
+        elif name == "gpus-per-node" and value is not None:
             values["gres"] = f"gpu:{value}"
         elif name in FLAG_KEYS and value is not None:
+            if name in named:
+                continue
             values[name] = int(value) if name == "nodes" and value.isdecimal() else value
+        elif full := next((one for one in FLAG_KEYS if len(name) > 2 and one.startswith(name)), None):
+            raise BadFileError(f"{path}:{number}: {MARK} --{name}: write it in full   --{full}")
         elif reason := reason_against(name):
-            left_out.append(f"{option} ({reason})")
+            left_out.append(f"--{name} ({reason})")
             continue
         else:
             extra.append(option)
         taken.append(option)
         build(SlurmSettings, {**values, "extra": extra}, file=f"{path}:{number}")
-    total = next((option for option in taken if option.startswith("--gpus=")), None)
-    if total is not None and values.get("nodes", 1) > 1:
-        del values["gres"]
-        taken.remove(total)
-        left_out.append(f"{total} (launcher plans the cards of each node: --gpus-per-node)")
     more = {"extra": extra} if extra else {}
-    return BatchScript(
-        path, build(SlurmSettings, {**values, **more}, file=path), tuple(taken), tuple(left_out)
-    )
+    settings = build(SlurmSettings, {**values, **more}, file=path)
+    return BatchScript(path, settings, tuple(taken), tuple(left_out), total)
 
 
 def with_batch_script(job: Job, script: BatchScript, host: Host) -> Job:
     """Return a job with the settings of its script's lines, except those that the job itself has.
 
-    Options in the host's `extra` stay, unless the script has the same ones.
+    Options in the host's `extra` stay, unless the script has the same ones. Raises BadFileError for a total number
+    of cards that the nodes cannot have equal shares of.
     """
     asked = script.settings
     given = {key: getattr(asked, key) for key in asked.model_fields_set}
@@ -109,12 +144,28 @@ def with_batch_script(job: Job, script: BatchScript, host: Host) -> Job:
         given["extra"] = (*(flag for flag in host.slurm.extra if _name(flag) not in named), *asked.extra)
     if job.slurm is not None:
         given |= {key: getattr(job.slurm, key) for key in job.slurm.model_fields_set}
-    return job.model_copy(update={"slurm": SlurmSettings(**given)})
+    if script.total_cards is not None and "gres" not in given:
+        nodes = given.get("nodes", host.slurm.nodes if isinstance(host, SlurmHost) else 1)
+        given["gres"] = _gres_of_each(script, nodes)
+    return job.model_copy(update={"slurm": build(SlurmSettings, given, file=script.path)})
 
 
-def batch_script_findings(command: Sequence[str], folder: Path) -> Iterator[Finding]:
+def _gres_of_each(script: BatchScript, nodes: int) -> str:
+    """Return the gres of each node for the cards on all nodes together, such as `4` or `a100:4`."""
+    kind, _, count = str(script.total_cards).rpartition(":")
+    if not count.isdecimal() or int(count) % nodes:
+        raise BadFileError(
+            f"{script.path}: {MARK} --gpus={script.total_cards} on {nodes} node{'s' * (nodes != 1)}: launcher plans the same number on each\n"
+            "  next   --gpus-per-node=… in its place"
+        )
+    return ":".join(filter(None, ("gpu", kind, str(int(count) // nodes))))
+
+
+def batch_script_findings(
+    command: Sequence[str], folder: Path, named: Container[str] = ()
+) -> Iterator[Finding]:
     """Yield a note about the lines of a command's script, or about a command that submits a job itself."""
-    script = read_batch_script(command, folder)
+    script = read_batch_script(command, folder, named)
     if script is not None:
         yield Finding(level="note", code="batch-script", message=script.words)
     words = [word for word in command if not word.startswith("-")]
@@ -133,15 +184,17 @@ def _name(flag: str) -> str:
 
 def _script_of(command: Sequence[str]) -> str | None:
     """Return the path of the shell script that a command starts; None if it starts another program."""
-    if not command:
-        return None
-    if os.path.basename(command[0]) in SHELLS:
-        return (
-            next((word for word in command[1:] if not word.startswith("-")), None)
-            if "-c" not in command
-            else None
-        )
-    return command[0] if os.sep in command[0] else None
+    if not command or os.path.basename(command[0]) not in SHELLS:
+        return command[0] if command and os.sep in command[0] else None
+    words = iter(command[1:])
+    for word in words:
+        if word == "-c" or (word[:1] == "-" and word[:2] != "--" and "c" in word):
+            return None
+        if word[:1] not in ("-", "+"):
+            return word
+        if word in ("--rcfile", "--init-file") or (word[:2] != "--" and word[-1] in "oO"):
+            next(words, None)  # its value
+    return None
 
 
 def _options(text: str, path: str) -> Iterator[tuple[int, str, str | None]]:
@@ -155,14 +208,15 @@ def _options(text: str, path: str) -> Iterator[tuple[int, str, str | None]]:
         if not line.startswith((MARK + " ", MARK + "\t")):
             continue
         try:
-            words = shlex.split(line[len(MARK) :], comments=True)
+            words = shlex.split(line[len(MARK) :].rstrip("\\"), comments=True)
         except ValueError as error:
             raise BadFileError(f"{path}:{number}: {MARK}: {str(error).lower()}") from error
         while words:
             word = words.pop(0)
             name, sign, value = word.partition("=")
             if word.startswith("-") and not word.startswith("--"):
-                name, sign, value = _LONG.get(word[1:2], word), word[2:], word[2:].removeprefix("=")
-            if not sign and words and not words[0].startswith("-"):
+                name, sign, value = _LONG.get(word[1:2], word[1:]), word[2:], word[2:].removeprefix("=")
+            takes_value = name.removeprefix("--") not in _ALONE
+            if not sign and takes_value and words and not words[0].startswith("-"):
                 sign, value = "=", words.pop(0)
             yield number, name.removeprefix("--"), value if sign else None

@@ -53,7 +53,7 @@ class SlurmPlanning(Planning):
 
         As for sbatch they replace the host's keys, and the job's own replace them. Raises BadFileError.
         """
-        script = read_batch_script(task.job.command, task.code)
+        script = read_batch_script(task.job.command, task.code, _keys_of_set(task))
         return task if script is None else task._replace(job=with_batch_script(task.job, script, host))
 
     def check_task(self, task: Task, host: Host) -> None:
@@ -72,7 +72,7 @@ class SlurmPlanning(Planning):
         The note says that the job cannot continue then, or that it has little time to save. Another one says
         what the `#SBATCH` lines of its script ask for.
         """
-        yield from batch_script_findings(task.job.command, task.code)
+        yield from batch_script_findings(task.job.command, task.code, _keys_of_set(task))
         settings, job, limit = settings_of(host, task.job), task.job, task.job.time_limit_minutes
         if settings is None or settings.time_s is None:
             return
@@ -181,6 +181,11 @@ def _command(asked: Submission) -> str:
     """Return the request to Slurm, and the modules that the job loads, as commands."""
     words = shlex.join(["sbatch", *asked.flags])
     return words if not asked.modules else f"{words}     in the job   module load {' '.join(asked.modules)}"
+
+
+def _keys_of_set(task: Task) -> frozenset[str]:
+    """Return the keys of `slurm` that --set gives, without the table's name."""
+    return frozenset(key.removeprefix("slurm.") for key in task.changed if key.startswith("slurm."))
 
 
 def _after_words(written: str) -> str:

@@ -165,6 +165,15 @@ def test_slurm_reports_the_status_of_the_script(script, state, evidence, status)
     assert script.asked("scancel") == (["7"] if state == "stopped" else [])
 
 
+def test_the_job_of_an_ended_run_that_slurm_starts_again_is_cancelled(script, monkeypatch):
+    """As by a cluster's RequeueExit: it would begin and fail for ever, though nothing trains."""
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    script.run.new_folder().write_state("failed", evidence={"exit": 3})
+    script.start()
+    assert script.process.wait(timeout=180) == 3
+    assert (script.asked("srun"), script.asked("scancel")) == ([], ["7"])
+
+
 def test_a_job_that_starts_again_has_not_ended(script):
     """As one that was requeued after its end: what is on record of that does not count any more."""
     Path(script.run.slurm_end).write_text('{"version":1,"job":"7","state":"CANCELLED"}')

@@ -8,6 +8,7 @@ import pytest
 from launcher.agent.liveness.liveness import StartError
 from launcher.agent.liveness.slurm import slurm_submission
 from launcher.agent.liveness.slurm.slurm_jobs import asked_s, name_of
+from launcher.agent.liveness.slurm.slurm_liveness import SlurmLiveness
 from launcher.agent.record.rundir import Run
 
 PARTITIONS = """echo 'PartitionName=batch Default=YES DefaultTime=NONE MaxTime=7-00:00:00'
@@ -77,31 +78,52 @@ def test_a_limit_that_passes_is_told_from_one_that_never_does(tmp_path, programs
         (("reserved", ["4", "5"]), "any", ["--dependency=afterany:5", "--kill-on-invalid-dep=yes"]),
         (("succeeded", ["5"]), "ok", []),
         (("failed", ["5"]), "any", []),
-        (("failed", ["5"]), "ok", None),
-        (("preparing", []), "ok", None),
-        (None, "ok", None),
+        (("failed", ["5"]), "ok", "is failed: a run after it would never start"),
+        (("waiting", ["6"]), "any", "let it go on first   launch recover bbbbbb"),
+        (("running", ["6"]), "ok", "is interrupted; let it go on first"),  # Slurm has forgotten its job
+        (("running", []), "ok", "is interrupted"),
+        (None, "ok", "is not below"),
     ],
 )
 def test_a_run_after_another_waits_for_its_job(tmp_path, programs, before, written, asked):
-    """Unless that has ended; a run that would never start is refused, and no job is submitted."""
+    """Unless that has ended; a run that would never start, or start too early, is refused, and no job is submitted."""
     root = tmp_path / "root" / "runs"
     run, other = Run(str(root / "261126-second-aaaaaa")), Run(str(root / "261126-first-bbbbbb"))
     run.make()
     if before is not None:
         other.make()
+        other.new_folder().write_state("reserved")
         other.new_folder().write_state(before[0])
         Path(other.slurm).write_text(json.dumps({"version": 1, "jobs": before[1], "asked": None}))
     Path(run.plan).write_text(json.dumps({"slurm": {"after": [f"{other.id}:{written}"]}}))
-    for program, answer in (("sbatch", "echo 7"), ("squeue", ""), ("scontrol", PARTITIONS)):
+    shown = f"echo '5|RUNNING|None|N/A|N/A|1|node1|launch:{other.id}'"
+    gone = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+    for program, answer in (("sbatch", "echo 7"), ("squeue", shown), ("scontrol", gone), ("sacct", "exit 1")):
         programs.put(program, answer)
-    if asked is None:
-        with pytest.raises(StartError):
-            slurm_submission.submit(run)
+    run.new_folder().write_state("preparing")
+    if isinstance(asked, str):
+        with pytest.raises(StartError, match=asked):
+            SlurmLiveness().start(run, 1)
         assert programs.asked("sbatch") == []
         return
-    assert slurm_submission.submit(run) == "7"
+    SlurmLiveness().start(run, 1)
     (words,) = programs.asked("sbatch")
     assert [word for word in words.split() if "dep" in word] == asked
+
+
+def test_a_dependency_of_the_users_own_stays_beside_the_runs(tmp_path, programs):
+    """`sbatch` would take the last flag alone."""
+    run = Run(str(tmp_path / "root" / "runs" / "261126-cluster-aaaaaa"))
+    run.make()
+    Path(run.plan).write_text(json.dumps({"slurm": {"flags": ["--dependency=afterok:26", "--nodes=1"]}}))
+    programs.put("sbatch", "echo 7")
+    programs.put("scontrol", PARTITIONS)
+    assert slurm_submission.submit(run, ["afterok:27"]) == "7"
+    (words,) = programs.asked("sbatch")
+    assert [word for word in words.split() if word.startswith(("--dep", "--kill-on"))] == [
+        "--dependency=afterok:26,afterok:27",
+        "--kill-on-invalid-dep=yes",
+    ]
 
 
 def test_a_login_may_say_for_how_long_its_jobs_run(told_s):

@@ -18,7 +18,7 @@ from ...record.rundir import LIVE, RUN_ID, TERMINAL, Run
 from ...record.safe_open import read_tail
 from ...record.strict_json import JsonObject
 from ...system.client_program import CommandError
-from ..liveness import GONE, SILENT, EndError, LivenessProbe, Orphan, RunLiveness
+from ..liveness import GONE, SILENT, EndError, LivenessProbe, Orphan, RunLiveness, StartError
 from . import slurm_jobs, slurm_submission
 from .queue_position import QueuePosition
 from .slurm_jobs import SlurmJob
@@ -143,11 +143,47 @@ class SlurmLiveness(LivenessProbe):
 
     def start(self, run: Run, after: int) -> None:
         """Submit the run's job. It may wait for long before it begins."""
-        slurm_submission.submit(run)
+        slurm_submission.submit(run, () if _has_begun(run) else self._jobs_before(run))
         folder = run.folder(after)
         if folder.read_state().get("state") == "preparing":
             folder.write_state("reserved")  # for readers that have only a copy of the record
         self._queue.forget()
+
+    def _jobs_before(self, run: Run) -> List[str]:
+        """Return the jobs that must end before the first start of a run, each with its condition, such as `afterok:7`.
+
+        Its plan names their runs, as `RUN:ok` or `RUN:any`. A run that has ended as asked needs none. Raises
+        StartError for a run that is not below this root, that can no longer end as asked, or that goes on only
+        if its user recovers it: Slurm would take its job for ended.
+        """
+        found = []
+        for written in slurm_submission.settings_of(run).get("after") or ():
+            name, _, condition = str(written).partition(":")
+            other = Run(os.path.join(run.root, "runs", name))
+            is_there = RUN_ID.fullmatch(name) is not None and os.path.isdir(other.record)
+            last = other.last() if is_there else None
+            if last is None:
+                raise StartError("not-submitted", "%s is not below %s on this cluster" % (name, run.root))
+            state = str(last.read_state().get("state"))
+            if state not in TERMINAL:
+                verdict = self.judge([other])[name]
+                if verdict.liveness == GONE:
+                    state = verdict.state or "interrupted"
+            if state == "succeeded" or (condition == "any" and state in TERMINAL):
+                continue
+            if state in TERMINAL:
+                raise StartError(
+                    "not-submitted", "%s is %s: a run after it would never start" % (name, state)
+                )
+            if state in ("waiting", "interrupted"):
+                short = name.rpartition("-")[2]
+                words = "%s is %s; let it go on first   launch recover %s"
+                raise StartError("not-submitted", words % (name, state, short))
+            job = slurm_submission.read(other).job
+            if job is None:
+                raise StartError("not-submitted", "%s has no job in Slurm that another could wait for" % name)
+            found.append("%s:%s" % ("afterany" if condition == "any" else "afterok", job))
+        return found
 
     def wake(self, run: Run) -> None:
         """Cancel the run's job if it waits or must end now; otherwise signal its script.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Sequence, Tup
 from ...record import strict_json
 from ...record.files import write_durably
 from ...record.record_shape import Shape, read_record
-from ...record.rundir import RUN_ID, TERMINAL, VERSION, Run
+from ...record.rundir import VERSION, Run
 from ...record.safe_open import UnreadableError, unlink
 from ..liveness import StartError
 from . import slurm_jobs, slurm_lookup
@@ -40,6 +40,7 @@ EARLY_S = 30
 """Added to the grace when a run is warned of its end: Slurm checks its clock only every half minute."""
 MAX_TOLD = 0.5
 """The largest part of a job's time that may be left when it is warned."""
+_DEPENDENCY = "--dependency="
 REFUSED = (1, 255)
 """The exit statuses of an `sbatch` that refused, or does not know the outcome; 255 is for wrong flags."""
 LIMIT_REACHED = "limit-reached"
@@ -109,9 +110,10 @@ def write(run: Run, submission: SubmittedJobs) -> None:
     write_durably(run.slurm, strict_json.encode(record) + "\n")
 
 
-def submit(run: Run) -> str:
+def submit(run: Run, after: Sequence[str] = ()) -> str:
     """Submit the job of a run, or find the job of a submission without an answer; return its id.
 
+    `after` are the jobs that it waits for, each with its condition, such as `afterok:7`.
     Raises StartError with Slurm's own words: `not-submitted`, `limit-reached` for a limit that passes, or
     `unsettled` if the outcome is unknown.
     """
@@ -121,7 +123,7 @@ def submit(run: Run) -> str:
         if found is not None:
             write(run, SubmittedJobs((*before.jobs, found)))
             return found
-    words = ["sbatch", *flags(run), *_dependencies(run)]
+    words = ["sbatch", *_with_dependencies(flags(run), after)]
     intent = SubmittedJobs(before.jobs, time.time())
     write(run, intent)
     try:
@@ -256,30 +258,20 @@ def flags_of(run: Run, asked: Sequence[str], early_s: int) -> List[str]:
     ]
 
 
-def _dependencies(run: Run) -> List[str]:
-    """Return the flags for the runs that must end before a run starts: `RUN:ok`, or `RUN:any`, in its plan.
+def _with_dependencies(flags_given: Sequence[str], jobs: Sequence[str]) -> List[str]:
+    """Return flags of `sbatch` with these dependencies, such as `afterok:7`, and those that the user has given.
 
-    A run that has ended as asked needs none. Raises StartError for a run that can no longer end as asked, that
-    is not below this root, or that has no job.
+    `sbatch` takes the last of several flags. Raises StartError for an `or` (`?`) of the user's, which cannot be joined.
     """
-    found = []
-    for written in settings_of(run).get("after") or ():
-        name, _, condition = str(written).partition(":")
-        other = Run(os.path.join(run.root, "runs", name))
-        is_there = RUN_ID.fullmatch(name) is not None and os.path.isdir(other.record)
-        last = other.last() if is_there else None
-        if last is None:
-            raise StartError("not-submitted", "%s is not below %s on this cluster" % (name, run.root))
-        state = last.read_state().get("state")
-        if state == "succeeded" or (condition == "any" and state in TERMINAL):
-            continue
-        if state in TERMINAL:
-            raise StartError("not-submitted", "%s is %s: a run after it would never start" % (name, state))
-        job = read(other).job
-        if job is None:
-            raise StartError("not-submitted", "%s has no job in Slurm that another could wait for" % name)
-        found.append("%s:%s" % ("afterany" if condition == "any" else "afterok", job))
-    return ["--dependency=" + ",".join(found), "--kill-on-invalid-dep=yes"] if found else []
+    if not jobs:
+        return [*flags_given]
+    others = [flag for flag in flags_given if not flag.startswith(_DEPENDENCY)]
+    own = [flag[len(_DEPENDENCY) :] for flag in flags_given if flag.startswith(_DEPENDENCY)][-1:]
+    if own and "?" in own[0]:
+        raise StartError(
+            "not-submitted", "%s%s: its `?` cannot be joined with other runs" % (_DEPENDENCY, own[0])
+        )
+    return [*others, _DEPENDENCY + ",".join([*own, *jobs]), "--kill-on-invalid-dep=yes"]
 
 
 def told_s(grace_s: float, time_s: Optional[float]) -> int:
