@@ -123,6 +123,8 @@ def test_cards_on_all_nodes_are_divided_among_those_of_set(tmp_path):
         ("--time=soon", ':1: time = "soon": expected a minute or more'),
         ("--partition='gpu", ":1: #SBATCH: no closing quotation"),
         ("--nodes=1-2", ":1: nodes"),
+        ("--partition", ":1: #SBATCH --partition: its value is missing"),
+        ("--time=30 more words", ":1: #SBATCH: 'more' is no option of sbatch"),
         ("--part=short", ":1: #SBATCH --part: write it in full   --partition"),
         ("--wckey=hf_abcdefghijklmnopqrstuvwxyzabcdefgh", "credential"),
     ],
@@ -162,7 +164,25 @@ def test_lines_replace_the_hosts_keys_and_the_jobs_own_keys_replace_them(tmp_pat
 
 
 def test_a_command_that_submits_a_job_itself_is_noted(tmp_path):
-    (finding,) = batch_script_findings(("sbatch", "--parsable", "job.sbatch"), tmp_path)
+    (finding,) = batch_script_findings(("sbatch", "--parsable", "job.sbatch"), tmp_path, 1)
     assert "this run only submits it" in finding.message
     assert finding.mend.endswith("launch … -- bash job.sbatch")
-    assert [*batch_script_findings(("python", "train.py"), tmp_path)] == []
+    assert [*batch_script_findings(("python", "train.py"), tmp_path, 1)] == []
+
+
+def test_a_script_that_starts_processes_on_all_nodes_is_refused_on_several(tmp_path):
+    """launcher starts it once on each."""
+    (tmp_path / "job.sbatch").write_text(
+        "#!/bin/bash\n#SBATCH-N 2\n # indented\n#SBATCH -t 5\nsrun python train.py\n"
+    )
+    command = ("bash", "job.sbatch")
+    assert read_batch_script(command, tmp_path).settings.nodes == 2
+    codes = [[one.code for one in batch_script_findings(command, tmp_path, nodes)] for nodes in (1, 2)]
+    assert codes == [["batch-script"], ["batch-script", "starts-on-all-nodes"]]
+
+
+def test_options_that_set_replaces_are_named(tmp_path):
+    (tmp_path / "job.sbatch").write_text(SCRIPT)
+    script = read_batch_script(("bash", "job.sbatch"), tmp_path, {"time", "extra"})
+    assert not {"time", "extra"} & script.settings.model_fields_set
+    assert [option.partition(" ")[0] for option in script.left_out] == ["--mem", "--mail-type", "--exclusive"]

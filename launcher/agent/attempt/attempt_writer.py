@@ -107,6 +107,7 @@ class AttemptWriter:
             "attempt": self.attempt,
             "began": self.has_begun,
             "step": progress.step,
+            "begins_at": progress.begins_at,
             "loss": progress.loss,
             "consumed": sorted(progress.consumed),
             "uses_worker": progress.uses_worker,

@@ -78,11 +78,17 @@ def read_history(run: Run) -> History:
 class Reached(NamedTuple):
     """How far a run's starts have got: the furthest step or checkpoint, None if none is known.
 
-    `fruitless` is how many of the last starts used up the time of their job and got no further.
+    `fruitless` is how many of the last starts used up the time of their job and got no further, or began anew.
+    `origin` is the step at which the first of them began.
     """
 
     furthest: Optional[int] = None
     fruitless: int = 0
+    origin: Optional[int] = None
+
+    def began_anew(self, begins_at: Optional[int]) -> bool:
+        """Whether a later start began where the first one did: its time helps the next one nothing."""
+        return self.origin is not None and begins_at is not None and begins_at <= self.origin
 
 
 def reached(states: Iterable[StateRecord]) -> Reached:
@@ -90,20 +96,28 @@ def reached(states: Iterable[StateRecord]) -> Reached:
 
     `states` are those of the attempts whose command was started, oldest first. Progress is a later step, or a
     later checkpoint, than in any attempt before. A failure may set a run back, so the count begins again after
-    a failure. An attempt counts only if a step or a checkpoint is known from an attempt before it.
+    a failure. An attempt counts only if a step or a checkpoint is known from an attempt before it. One that begins
+    where the first did makes no progress: it may get a step further because its node was a little faster.
     """
-    furthest: Optional[int] = None
-    fruitless = 0
+    found = Reached()
     for state in states:
         if state.get("failure"):
-            furthest, fruitless = None, 0
+            found = Reached()
             continue
         known = [step for step in (state.get("step"), state.get("checkpoint")) if step is not None]
-        if known and (furthest is None or max(known) > furthest):
-            furthest, fruitless = max(known), 0
-        elif furthest is not None and state.get("reason") == SESSION_LIMIT:
-            fruitless += 1
-    return Reached(furthest, fruitless)
+        is_further = bool(known) and (found.furthest is None or max(known) > found.furthest)
+        is_anew = found.furthest is not None and found.began_anew(state.get("begins_at"))
+        if is_further:
+            found = found._replace(furthest=max(known), fruitless=found.fruitless if is_anew else 0)
+        if found.origin is None:
+            found = found._replace(origin=state.get("begins_at"))
+        if (
+            found.furthest is not None
+            and (is_anew or not is_further)
+            and state.get("reason") == SESSION_LIMIT
+        ):
+            found = found._replace(fruitless=found.fruitless + 1)
+    return found
 
 
 def taken_knobs(consumed: Set[str]) -> Set[str]:

@@ -68,6 +68,8 @@ class AttemptProgress:
         `save_s` is the longest save time of earlier attempts. If it `only_warns`, losses that are not finite end nothing.
         """
         self.step: Optional[int] = None
+        self.begins_at: Optional[int] = None
+        """The first step that this attempt has reported."""
         self.loss: Any = None
         self.checkpoint: Optional[int] = None
         self.save_s = save_s
@@ -211,6 +213,7 @@ class AttemptProgress:
     def _note_step(self, step: Any) -> None:
         if isinstance(step, int):
             self.step = step
+            self.begins_at = step if self.begins_at is None else self.begins_at
             self.has_trained = self.has_trained or step > 0
             self.liveness.note_step(step)
 

@@ -32,7 +32,7 @@ def without_progress(fruitless: int, node_s: float) -> dict[str, str]:
     starts = "a start of its job" if fruitless == 1 else "%d starts of its job in a row" % fruitless
     return {
         "class": NO_PROGRESS,
-        "why": "%s got no further than an earlier one, and another would end in the same way; the run has used %s"
+        "why": "%s got no further than an earlier one, or began anew, and another would end in the same way; the run has used %s"
         % (starts, _node_time(node_s)),
         "mend": "a longer time   --set slurm.time=…     or have the script resume, by worker.resume_from() or from its own file",
     }

@@ -162,6 +162,7 @@ STATE: Shape = {
     "reason": _text,
     "attempt": _whole,
     "step": _whole,
+    "begins_at": _whole,
     "loss": is_figure,
     "checkpoint": _whole,
     "time": _number,

@@ -374,7 +374,8 @@ Loss = Union[float, str]
 class StateRecord(TypedDict, total=False):
     """The state of a run by its folder, as in `state.json`.
 
-    `took_s` is the running time of the run over all attempts so far, in seconds. `trial` holds a trial's
+    `begins_at` is the first step that its attempt has reported. `took_s` is the running time of the run over all
+    attempts so far, in seconds. `trial` holds a trial's
     measurements, `sizes` the sizes of the growing files by name. `exit`, `signal` and `oom_kills` describe a
     node's process. `fate` is set only if the state was derived from a liveness verdict, `elsewhere` if another
     place has the run.
@@ -387,6 +388,7 @@ class StateRecord(TypedDict, total=False):
     attempt: Optional[int]
     began: bool
     step: Optional[int]
+    begins_at: Optional[int]
     loss: Optional[Loss]
     consumed: List[str]
     uses_worker: bool

@@ -295,6 +295,7 @@ class _Keeping:
         # ancestors are.
         own = {token_processes.OF_RUN: read_text(self._run.token) or "", token_processes.OF_KEEPER: "1"}
         of_script = {name: value for name, value in os.environ.items() if name.startswith(_OF_SLURM)}
+        of_script["SLURM_SUBMIT_DIR"] = str(self._run.code)  # where a job script looks for its files
         own[OF_SCRIPT] = strict_json.encode(of_script)
         variables = {**os.environ, **own, **handed_on(seen)}
         if (cpus := os.environ.get("SLURM_CPUS_PER_TASK")) is not None:

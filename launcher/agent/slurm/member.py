@@ -51,6 +51,7 @@ def main(arguments: List[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, _frame: terminations.append(number))
     for ignored in (signal.SIGINT, signal.SIGUSR1):  # meant for the run's agent
         signal.signal(ignored, signal.SIG_IGN)
+    os.environ["SLURM_SUBMIT_DIR"] = str(run.code)
     worker_folder.unpack(sys.argv[0])
     folder = run.folder(int(number))
     # Steps made after this process's death are not recorded.

@@ -416,6 +416,7 @@ class Supervisor:
         state: StateRecord = {
             "reason": SESSION_LIMIT,
             "step": self.progress.step,
+            "begins_at": self.progress.begins_at,
             "checkpoint": self.progress.checkpoint,
         }
         fruitless = reached([*self.history.begun_states, state]).fruitless
@@ -428,12 +429,15 @@ class Supervisor:
     def _gains_by_another_start(self) -> bool:
         """Whether to ask the command to save before the time of its job is up, so that another start continues.
 
-        A start that has got no further than an earlier one uses all of its time: it may be the last.
+        A start that began anew, or has got no further than an earlier one, uses all of its time: it may be the
+        last.
         """
         if not self._may_begin_again():
             return False
-        before = reached(self.history.begun_states).furthest
-        return before is None or (self.progress.step or 0) > before
+        before = reached(self.history.begun_states)
+        if before.furthest is None:
+            return True
+        return (self.progress.step or 0) > before.furthest and not before.began_anew(self.progress.begins_at)
 
     def _may_begin_again(self) -> bool:
         return self.mending.may_begin_again(self.progress.consumed | self.history.consumed)

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
@@ -51,6 +52,9 @@ _OTHER_CARDS = "another option names the cards"
 _ONE = ("ntasks", "ntasks-per-node", "tasks-per-node")
 _NAMES = ("job-name", "output", "error", "open-mode", "chdir", "export")
 """Options that need no word if they are left out: launcher names a job, keeps its log, and starts it in the run's folder."""
+_HETEROGENEOUS = ("hetjob", "packjob")
+_STEPS = re.compile(r"^\s*(?:exec\s+|time\s+)?(srun|mpirun|mpiexec)\b", re.MULTILINE)
+"""Commands that start processes on all nodes of a job."""
 _NO_LIMIT = ("UNLIMITED", "INFINITE")
 MAX_SHOWN = 300
 
@@ -67,6 +71,8 @@ class BatchScript(NamedTuple):
     taken: tuple[str, ...]
     left_out: tuple[str, ...]
     total_cards: str | None = None
+    starts_steps: bool = False
+    """Whether it starts processes on all nodes itself, as by `srun`."""
 
     @property
     def words(self) -> str:
@@ -113,7 +119,9 @@ def read_batch_script(command: Sequence[str], folder: Path, named: Container[str
             total = value
         elif name == "gpus-per-node" and value is not None:
             values["gres"] = f"gpu:{value}"
-        elif name in FLAG_KEYS and value is not None:
+        elif name in FLAG_KEYS:
+            if value is None:
+                raise BadFileError(f"{path}:{number}: {MARK} --{name}: its value is missing")
             if name in named:
                 continue
             values[name] = int(value) if name == "nodes" and value.isdecimal() else value
@@ -122,13 +130,16 @@ def read_batch_script(command: Sequence[str], folder: Path, named: Container[str
         elif reason := reason_against(name):
             left_out.append(f"--{name} ({reason})")
             continue
+        elif "extra" in named:
+            left_out.append(f"--{name} (--set slurm.extra replaces it)")
+            continue
         else:
             extra.append(option)
         taken.append(option)
         build(SlurmSettings, {**values, "extra": extra}, file=f"{path}:{number}")
     more = {"extra": extra} if extra else {}
     settings = build(SlurmSettings, {**values, **more}, file=path)
-    return BatchScript(path, settings, tuple(taken), tuple(left_out), total)
+    return BatchScript(path, settings, tuple(taken), tuple(left_out), total, bool(_STEPS.search(text)))
 
 
 def with_batch_script(job: Job, script: BatchScript, host: Host) -> Job:
@@ -162,18 +173,23 @@ def _gres_of_each(script: BatchScript, nodes: int) -> str:
 
 
 def batch_script_findings(
-    command: Sequence[str], folder: Path, named: Container[str] = ()
+    command: Sequence[str], folder: Path, nodes: int, named: Container[str] = ()
 ) -> Iterator[Finding]:
-    """Yield a note about the lines of a command's script, or about a command that submits a job itself."""
+    """Yield a note about the lines of a command's script, or about a command that submits a job itself.
+
+    Refuse a script on several `nodes` that starts processes on all of them: launcher starts it on each.
+    """
     script = read_batch_script(command, folder, named)
     if script is not None:
         yield Finding(level="note", code="batch-script", message=script.words)
+    if script is not None and script.starts_steps and nodes > 1:
+        message = f"{script.path}: launcher starts it on each of {nodes} nodes, and its srun would start everything {nodes} times"
+        mend = "one node   --set slurm.nodes=1     or the ranks by launcher   launch … --set slurm.nodes=N -- python train.py"
+        yield Finding(level="refuse", code="starts-on-all-nodes", message=message, mend=mend)
     words = [word for word in command if not word.startswith("-")]
     if words[:1] != ["sbatch"]:
         return
-    message = (
-        "sbatch submits another job: this run only submits it, and has succeeded once Slurm has taken it"
-    )
+    message = "sbatch submits another job: this run only submits it, and has succeeded once Slurm has taken it. That job works in this run's folder, which launch rm deletes"
     mend = f"as this run's job   launch … -- bash {shlex.join(words[1:])}" if words[1:] else ""
     yield Finding(level="note", code="submits-a-job", message=message, mend=mend)
 
@@ -203,9 +219,9 @@ def _options(text: str, path: str) -> Iterator[tuple[int, str, str | None]]:
     As for sbatch, lines after the first command do not count. Raises BadFileError for a quote without its end.
     """
     for number, line in enumerate(text.splitlines(), 1):
-        if line.strip() and not line.startswith("#"):
+        if line.strip() and not line.lstrip().startswith("#"):
             return
-        if not line.startswith((MARK + " ", MARK + "\t")):
+        if not line.startswith(MARK) or line[len(MARK) : len(MARK) + 1].isalnum():
             continue
         try:
             words = shlex.split(line[len(MARK) :].rstrip("\\"), comments=True)
@@ -213,6 +229,8 @@ def _options(text: str, path: str) -> Iterator[tuple[int, str, str | None]]:
             raise BadFileError(f"{path}:{number}: {MARK}: {str(error).lower()}") from error
         while words:
             word = words.pop(0)
+            if not word.startswith("-") and word not in _HETEROGENEOUS:
+                raise BadFileError(f"{path}:{number}: {MARK}: {word!r} is no option of sbatch")
             name, sign, value = word.partition("=")
             if word.startswith("-") and not word.startswith("--"):
                 name, sign, value = _LONG.get(word[1:2], word[1:]), word[2:], word[2:].removeprefix("=")

@@ -26,15 +26,17 @@ def runs_before(written: Iterable[str], host: Host) -> tuple[str, ...]:
                 f"--after {word}: only a Slurm cluster starts runs after others, and {host.name} is none"
             )
         name, _, condition = word.rpartition(":")
-        if condition not in CONDITIONS or not name:
+        if not name:
             name, condition = word, "ok"
+        if condition not in CONDITIONS:
+            raise UsageError(f"--after {word}: expected a run, or RUN:any for any end of it")
         local_copy = local_copy_here(name)
         there = local_copy.host()
         if there.name != host.name:
-            raise UsageError(
-                f"--after {word}: {local_copy.run} is on {there.name}, and Slurm knows the jobs of one cluster\n"
-                f"  next   launch --host {there.name} --after {word} …"
-            )
+            is_cluster = backend_of(there).planning.has_dependencies
+            mend = f"\n  next   launch --host {there.name} --after {word} …" if is_cluster else ""
+            words = f"--after {word}: {local_copy.run} is on {there.name}, and Slurm knows the jobs of one cluster"
+            raise UsageError(words + mend)
         state = local_copy.state()
         if state is not None and is_terminal(state.state):
             if state.state != State.SUCCEEDED and condition == "ok":

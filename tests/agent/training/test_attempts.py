@@ -664,6 +664,14 @@ time.sleep(1000)
     [
         pytest.param("", [24, 24, 25], 2, "a start of its job", id="begins anew"),
         pytest.param(
+            'tell("metric", step=1, loss=1.0)\n',
+            [24, 25, 26],
+            2,
+            "a start of its job",
+            id="begins anew, on a faster node",
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
             AWARE,
             [24, 48, 40, 72, 70, 71],
             6,

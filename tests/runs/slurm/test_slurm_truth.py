@@ -14,7 +14,7 @@ pytestmark = pytest.mark.testbed
 
 ASKS = """
 env | grep '^SLURM_' | sort >~/own-variables
-srun hostname >>~/asked
+cd "$SLURM_SUBMIT_DIR" && test -e train.py && srun hostname >>~/asked
 srun --ntasks=1 sh -c 'echo "$HOME"' >>~/asked
 sbatch --parsable --output=/dev/null --wrap='echo inner >>~/asked' >>~/asked-jobs
 """
@@ -137,6 +137,7 @@ def test_a_limit_that_passes_is_waited_for(hive, tmp_path):
     cluster = hive.cluster
     with cluster.logins[0].wrapped("sbatch", FULL):
         cluster.ssh("touch", "full", "enough")
+        there = cluster.ssh("ls", ".launch/runs", check=False)
         said = tmp_path / "said"
         for ending in ("Ctrl-C", "passes"):
             with said.open("w") as file:
@@ -145,7 +146,7 @@ def test_a_limit_that_passes_is_waited_for(hive, tmp_path):
             if ending == "Ctrl-C":
                 started.send_signal(signal.SIGINT)
                 assert started.wait(timeout=60) == 130, said.read_text()
-                assert cluster.ssh("ls", ".launch/runs", check=False).split() == []
+                assert cluster.ssh("ls", ".launch/runs", check=False) == there
                 assert [*hive.client.runs.glob("[0-9]*")] == []
         cluster.ssh("rm", "full")
         assert started.wait(timeout=180) == 0, said.read_text()

@@ -123,7 +123,7 @@ def submit(run: Run, after: Sequence[str] = ()) -> str:
         if found is not None:
             write(run, SubmittedJobs((*before.jobs, found)))
             return found
-    words = ["sbatch", *_with_dependencies(flags(run), after)]
+    words = ["sbatch", *with_dependencies(flags(run), after)]
     intent = SubmittedJobs(before.jobs, time.time())
     write(run, intent)
     try:
@@ -258,7 +258,7 @@ def flags_of(run: Run, asked: Sequence[str], early_s: int) -> List[str]:
     ]
 
 
-def _with_dependencies(flags_given: Sequence[str], jobs: Sequence[str]) -> List[str]:
+def with_dependencies(flags_given: Sequence[str], jobs: Sequence[str]) -> List[str]:
     """Return flags of `sbatch` with these dependencies, such as `afterok:7`, and those that the user has given.
 
     `sbatch` takes the last of several flags. Raises StartError for an `or` (`?`) of the user's, which cannot be joined.
