@@ -96,8 +96,10 @@ def test_a_job_that_has_processes_is_alive(name):
     """Also one that is ending: whether it comes back is asked once it has ended."""
     job = queued(name)
     verdict = judge(job, has_begun=True)
-    assert (verdict.liveness, verdict.state) == (ALIVE, "")
-    assert verdict.words == f"its job {job.id} is {ALIVE_STATES[name]} on node1"
+    is_halted = name == "suspended"
+    assert (verdict.liveness, verdict.state) == (ALIVE, "suspended" if is_halted else "")
+    more = ": it trains on once Slurm resumes it" if is_halted else ""
+    assert verdict.words == f"its job {job.id} is {ALIVE_STATES[name]} on node1{more}"
     assert judge(parse_shown(of_job(name)[1]), has_begun=True) == verdict
 
 

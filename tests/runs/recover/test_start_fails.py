@@ -32,6 +32,10 @@ class Failing:
     def after_refusal(self, _error):
         """Return None, as where no scheduler refuses."""
 
+    def is_limit(self, _error):
+        """Return False, as where no scheduler has limits."""
+        return False
+
     def call(self, _verb, _payload=b"", **_args):
         """Tell what becomes of the run."""
         return AgentReply({"taken": self._is_taken}, b"")
