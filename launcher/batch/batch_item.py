@@ -115,9 +115,16 @@ def items_before(item: Item) -> list[tuple[str, str]]:
 
 
 def _runs_before(queue: BatchQueue, item: Item) -> list[str]:
-    before = items_before(item)
-    runs = {one.name: run_of(one) for one in queue.items() if one.run is not None} if before else {}
-    return [f"{runs[name]}:{condition}" for name, condition in before if name in runs]
+    """Return the runs that an item has to wait for, without those that have ended as asked."""
+    if not (before := items_before(item)):
+        return []
+    by_name = {one.name: one for one in queue.items()}
+    asked = [(by_name[name], condition) for name, condition in before]
+    return [
+        f"{run_of(one)}:{condition}"
+        for one, condition in asked
+        if not (one.state == ItemState.ENDED and (condition == "any" or one.outcome == State.SUCCEEDED))
+    ]
 
 
 def begin(context: ItemContext, item: Item, host: str, view: ItemView) -> Attempt:

@@ -265,9 +265,9 @@ class BatchWorker:
         by_name = {item.name: item for item in self._items.values()}
         held: dict[int, str] = {}
         for item in waiting:
-            for name, _ in self._before.get(item.number, ()):
+            for name, condition in self._before.get(item.number, ()):
                 before = by_name[name]
-                if before.state == ItemState.ENDED and before.run is None:
+                if before.state == ItemState.ENDED and before.run is None and condition == "ok":
                     why = f"not begun: {name} never began"
                     self._changed(self._queue.step(item, ItemState.ENDED, outcome=DROPPED, why=why))
                     break

@@ -134,6 +134,12 @@ def test_a_line_that_cannot_be_passed_on_is_refused_by_its_number(tmp_path, line
         read(tmp_path, f"#SBATCH {line}\n")
 
 
+def test_short_options_may_stand_together(tmp_path):
+    script = read(tmp_path, "#SBATCH -Hvp spare\n#SBATCH -t 0\n")
+    assert (script.settings.partition, script.settings.extra) == ("spare", ("--hold",))
+    assert [option.partition(" ")[0] for option in script.left_out] == ["--verbose", "--time"]
+
+
 def test_a_line_whose_key_is_set_does_not_count(tmp_path):
     """Then its value need not be one that launcher has a key for."""
     (tmp_path / "job.sbatch").write_text("#SBATCH -N 1-2 --time=UNLIMITED\n")

@@ -79,7 +79,7 @@ class Reached(NamedTuple):
     """How far a run's starts have got: the furthest step or checkpoint, None if none is known.
 
     `fruitless` is how many of the last starts used up the time of their job and got no further, or began anew.
-    `origin` is the step at which the first of them began.
+    `origin` is the step at which the first start began that used up the time of its job.
     """
 
     furthest: Optional[int] = None
@@ -109,7 +109,7 @@ def reached(states: Iterable[StateRecord]) -> Reached:
         is_anew = found.furthest is not None and found.began_anew(state.get("begins_at"))
         if is_further:
             found = found._replace(furthest=max(known), fruitless=found.fruitless if is_anew else 0)
-        if found.origin is None:
+        if found.origin is None and state.get("reason") == SESSION_LIMIT:
             found = found._replace(origin=state.get("begins_at"))
         if (
             found.furthest is not None

@@ -323,10 +323,13 @@ _ASK = "the script never called worker.resume_from(), so it is not restarted: ca
 _ASK_ALONE = "to start it again after a failure, set restart = true in the job, or --set restart=true"
 
 
+PREEMPTED = "preempted"
+
+
 def preempted(number: int) -> AttemptFailure:
     """Return the failure of a command that was ended with a signal from outside the run."""
     return AttemptFailure(
-        "preempted",
+        PREEMPTED,
         why="it was ended from outside by signal %d, and the kernel killed no process for lack of memory"
         % number,
         mend="find out what ends processes on this host: a scheduler, another user or a person",

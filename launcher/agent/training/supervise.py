@@ -398,7 +398,11 @@ class Supervisor:
             self.mending.set_aside(failure)
             wish = self.run.read_wish()  # a new wish forbids another attempt
         state, reason, evidence = judge(outcome, failure, doubt, wish, self.plan.get("steps"))
-        if state == "resuming" and signal.SIGUSR1 in self.terminations:
+        # Slurm's own signal at the limit may end the script before its agent asks it to save.
+        is_ended = state == "resuming" or (
+            state == "failed" and failure is not None and failure.name == remedy.PREEMPTED
+        )
+        if is_ended and signal.SIGUSR1 in self.terminations:
             hopeless = self._why_not_again()
             if hopeless:
                 return self._end("failed", hopeless["class"], {**evidence, **hopeless, "line": TIME_UP})

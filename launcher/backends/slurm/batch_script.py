@@ -55,7 +55,7 @@ _NAMES = ("job-name", "output", "error", "open-mode", "chdir", "export")
 _HETEROGENEOUS = ("hetjob", "packjob")
 _STEPS = re.compile(r"^\s*(?:exec\s+|time\s+)?(srun|mpirun|mpiexec)\b", re.MULTILINE)
 """Commands that start processes on all nodes of a job."""
-_NO_LIMIT = ("UNLIMITED", "INFINITE")
+_NO_LIMIT = ("0", "UNLIMITED", "INFINITE")
 MAX_SHOWN = 300
 
 
@@ -231,6 +231,9 @@ def _options(text: str, path: str) -> Iterator[tuple[int, str, str | None]]:
             word = words.pop(0)
             if not word.startswith("-") and word not in _HETEROGENEOUS:
                 raise BadFileError(f"{path}:{number}: {MARK}: {word!r} is no option of sbatch")
+            while len(word) > 2 and word[0] == "-" and _LONG.get(word[1]) in _ALONE:  # as in -vp gpu
+                yield number, _LONG[word[1]], None
+                word = f"-{word[2:]}"
             name, sign, value = word.partition("=")
             if word.startswith("-") and not word.startswith("--"):
                 name, sign, value = _LONG.get(word[1:2], word[1:]), word[2:], word[2:].removeprefix("=")

@@ -23,6 +23,7 @@ def starts(*steps, **more):
         ([*starts(23, begins_at=1), *starts(28, begins_at=1)], 1),
         ([*starts(23, begins_at=1), *starts(28, begins_at=21)], 0),
         ([*starts(23, begins_at=0), *starts(28, 29, begins_at=0)], 2),
+        ([{"reason": "ended-by-slurm", "step": 4, "begins_at": 0}, *starts(35, begins_at=0)], 0),
         ([*starts(23, begins_at=1), {"reason": "ended-by-slurm", "step": 30, "begins_at": 1}], 0),
         ([*starts(5000), {"reason": "nan-divergence", "failure": {"class": "nan-divergence"}}, *starts(3000, 3400)], 0),
     ],

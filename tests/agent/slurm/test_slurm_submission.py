@@ -115,7 +115,7 @@ def test_a_dependency_of_the_users_own_stays_beside_the_runs(tmp_path, programs)
     """`sbatch` would take the last flag alone."""
     run = Run(str(tmp_path / "root" / "runs" / "261126-cluster-aaaaaa"))
     run.make()
-    Path(run.plan).write_text(json.dumps({"slurm": {"flags": ["--dependency=afterok:26", "--nodes=1"]}}))
+    Path(run.plan).write_text(json.dumps({"slurm": {"flags": ["--depend=afterok:26", "--nodes=1"]}}))
     programs.put("sbatch", "echo 7")
     programs.put("scontrol", PARTITIONS)
     assert slurm_submission.submit(run, ["afterok:27"]) == "7"

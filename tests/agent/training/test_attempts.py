@@ -690,3 +690,12 @@ def test_a_run_that_begins_anew_at_the_end_of_each_job_is_given_up(toy, begins, 
     assert ended["evidence"]["why"].startswith(f"{starts} got no further than an earlier one")
     assert ended["evidence"]["why"].endswith("the run has used 1 node minute")
     assert "slurm.time" in ended["evidence"]["mend"]
+
+
+def test_a_run_that_begins_anew_is_given_up_also_if_slurm_ends_its_script_first(toy):
+    """At the limit of its time Slurm signals all processes of a job: the script may die before its agent asks it."""
+    toy.plan(restart=True)
+    itself = STARTS.replace("os.kill(os.getppid(), signal.SIGTERM)", "os.kill(os.getpid(), signal.SIGTERM)")
+    toy.script(itself % [24, 24, 25])
+    ended = toy.ended()
+    assert (ended["state"], ended["reason"], len(toy.ledger())) == ("failed", "no-progress", 2)

@@ -41,6 +41,8 @@ EARLY_S = 30
 MAX_TOLD = 0.5
 """The largest part of a job's time that may be left when it is warned."""
 _DEPENDENCY = "--dependency="
+_ABBREVIATED = "--dep"
+"""The shortest form of that flag that `sbatch` takes for no other one."""
 REFUSED = (1, 255)
 """The exit statuses of an `sbatch` that refused, or does not know the outcome; 255 is for wrong flags."""
 LIMIT_REACHED = "limit-reached"
@@ -265,8 +267,8 @@ def with_dependencies(flags_given: Sequence[str], jobs: Sequence[str]) -> List[s
     """
     if not jobs:
         return [*flags_given]
-    others = [flag for flag in flags_given if not flag.startswith(_DEPENDENCY)]
-    own = [flag[len(_DEPENDENCY) :] for flag in flags_given if flag.startswith(_DEPENDENCY)][-1:]
+    others = [flag for flag in flags_given if not flag.startswith(_ABBREVIATED)]
+    own = [flag.partition("=")[2] for flag in flags_given if flag.startswith(_ABBREVIATED)][-1:]
     if own and "?" in own[0]:
         raise StartError(
             "not-submitted", "%s%s: its `?` cannot be joined with other runs" % (_DEPENDENCY, own[0])
