@@ -265,7 +265,7 @@ def test_stop_saves_and_ends_the_job(lone):
     last = int(lone.ledger(run)[-1])
     assert f"step {last}" in said
     assert lone.saved(run)[-1] == last
-    until(lambda: [state for _, state in lone.jobs(run)] == ["COMPLETED"], "the job to end")
+    until(lambda: [state for _, state in lone.jobs(run)] == ["CANCELLED"], "the job to end")
 
 
 @pytest.mark.long
