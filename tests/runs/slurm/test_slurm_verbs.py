@@ -257,7 +257,7 @@ def test_a_queued_run(hive):
 
 @pytest.mark.long
 def test_stop_saves_and_ends_the_job(lone):
-    """The last step is saved; the job has completed, and was not cancelled."""
+    """The last step is saved, and then the job is cancelled: no exit status would say that somebody stopped it."""
     run = lone.start()
     lone.trains(run)
     said = lone.client.ok("stop", run)
