@@ -107,6 +107,7 @@ orders: .venv/ready
 
 slurm: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py slurm
+	$(BIN)/python tests/bench/scenarios.py slurm-ends
 
 large: .venv/ready
 	$(BIN)/python tests/bench/scenarios.py large

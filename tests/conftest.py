@@ -274,9 +274,9 @@ def lambda_cloud(client: Client, tmp_path: Path) -> Iterator[LambdaCloud]:
 
 @pytest.fixture(scope="session")
 def slurm_for_all() -> Iterator[SlurmCluster]:
-    """A Slurm cluster of two login nodes and two compute nodes without accounting, up for the session."""
+    """A Slurm cluster of two login nodes and two compute nodes, up for the session; with accounting only for `make slurm`."""
     try:
-        with slurm_cluster() as made:
+        with slurm_cluster(has_accounting="LAUNCH_SLURM_ACCOUNTS" in os.environ) as made:
             yield made
     except MissingPartError as error:
         missing(str(error))

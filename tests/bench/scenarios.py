@@ -194,6 +194,16 @@ TABLES = {
             "again": "steps again",
         },
     ),
+    "slurm-ends": Table(
+        "slurm",
+        "What Slurm reports of runs",
+        ("tests/runs/slurm/test_slurm_truth.py",),
+        {"LAUNCH_SLURM_ACCOUNTS": "1"},
+        "A real controller with accounting. *By `sacct`*: the names of runs, and the state and the exit status of their jobs, which a test\n"
+        "compares with those of the controller. What scripts did is in a ledger outside of the runs.\n",
+        {"what": "test", "said": "by `sacct`"},
+        file="SLURM_ENDS",
+    ),
     "large": Table(
         "large",
         "Large trees",

@@ -453,6 +453,14 @@ class SlurmCluster:
         """Return the state of a job in Slurm's word, such as PENDING."""
         return self.job(job).get("JobState", "")
 
+    def accounted(self, job: str) -> tuple[str, str]:
+        """Return the state and the exit status of a job's last start by accounting, which learns of them seconds late."""
+        said = self.controller.enter("sacct", "-X", "-n", "-P", "-o", "State,ExitCode", "-j", job).split(
+            "\n"
+        )[0]
+        state, _, code = said.partition("|")
+        return state.split(" ")[0], code
+
     def until_state(self, job: str, *states: str, timeout: float = 180) -> dict[str, str]:
         """Wait until a job is in one of some states; return what is said of it."""
         until(lambda: self.state(job) in states, f"job {job} to be {' or '.join(states)}", timeout)

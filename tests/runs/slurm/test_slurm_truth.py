@@ -21,18 +21,28 @@ sbatch --parsable --output=/dev/null --wrap='echo inner >>~/asked' >>~/asked-job
 
 
 @pytest.fixture
-def hive(client, slurm_for_all):
+def hive(client, slurm_for_all, request, record_property):
     """A client of the cluster that has nothing on it; the jobs of its runs are ended afterwards, and no others."""
     slurm_for_all.ssh("sh", "-c", "rm -rf enough deaf asked* followed own-variables")
     made = Hive(client, slurm_for_all)
+    made.ends = []
     yield made
     made.end_jobs()
+    record_property("what", request.node.name.removeprefix("test_").replace("_", " "))
+    record_property("said", ", ".join(f"{name} {state} {code}" for name, state, code in made.ends) or "-")
 
 
 def end_of(hive, run):
-    """The state and the exit status of a run's job, as the controller has them."""
-    said = hive.cluster.until_state(hive.job(run), "COMPLETED", "FAILED", "CANCELLED")
-    return said["JobState"], said["ExitCode"]
+    """The state and the exit status of a run's job by the controller; by accounting they are the same, where it is kept."""
+    job = hive.job(run)
+    said = hive.cluster.until_state(job, "COMPLETED", "FAILED", "CANCELLED")
+    ended = said["JobState"], said["ExitCode"]
+    if hive.cluster.has_accounting:
+        until(lambda: hive.cluster.accounted(job)[0] == ended[0], f"accounting of job {job}")
+        by_accounts = hive.cluster.accounted(job)
+        hive.ends.append((run.partition("-")[2].rpartition("-")[0], *by_accounts))
+        assert ended[0] == "CANCELLED" or by_accounts == ended
+    return ended
 
 
 def launched(hive, *command):
@@ -95,6 +105,7 @@ def test_the_lines_of_a_job_script_reach_slurm(hive):
         r"used   \d+ % of 1 CPU; its largest process 0\.\d+ of 0.68 GiB", done.stdout + done.stderr
     )
     assert hive.cluster.ssh("cat", "asked") == "began\n"
+    assert end_of(hive, run) == ("COMPLETED", "0:0")
 
 
 def test_a_run_starts_after_another(hive):
@@ -114,6 +125,7 @@ def test_a_run_starts_after_another(hive):
     never, ever = hive.start("--after", fails), hive.start("--after", f"{fails}:any")
     hive.trains(ever)
     until(lambda: hive.row(never)["state"] == "stopped", "the end of a run that cannot start")
+    assert (end_of(hive, fails), end_of(hive, never)[0]) == (("FAILED", "3:0"), "CANCELLED")
     row = hive.row(never)
     assert "the job that it waited for has not ended as asked" in row["evidence"]["service"]
     assert hive.ledger(never) == []
