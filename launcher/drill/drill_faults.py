@@ -36,7 +36,7 @@ done
 
 _ON_CLUSTER = """
 PATH="$PATH:/opt/slurm/bin:/usr/local/slurm/bin:/cm/shared/apps/slurm/current/bin"
-NAME="${RUN##*-}-launch-${RUN##*/}"
+NAME="${RUN##*/}"; NAME="${NAME#*-}" # as the agent names the job of a run
 job() { squeue --me --noheader --name="$NAME" --format=%i; }
 state() { squeue --me --noheader --name="$NAME" --format=%T; }
 hit() { # kill them on the node of the run; there must be one

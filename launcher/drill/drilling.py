@@ -351,7 +351,7 @@ look() {
         $1 == ENVIRON["SELF"] { sees = 1 }
         END { if (!sees) print "its processes cannot be seen: ps does not show all" }
     ' || echo "its processes cannot be seen: awk does not work"
-    squeue --me --noheader --name="${RUN##*-}-launch-$RUN" --format='job %i %T'
+    squeue --me --noheader --name="${RUN#*-}" --format='job %i %T'
     docker ps $ALL --format '{{.Names}} {{.Status}}' | grep -F "$RUN" | sed 's/^/container /'
     if [ -n "$ALL" ]; then ls -d "$FOLDER" "$LEDGER"; fi
     ls -d "${TMPDIR:-/tmp}"/launch-agent-*-"${RUN##*-}"-* | sed 's/^/socket folder /'
