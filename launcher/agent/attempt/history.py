@@ -105,17 +105,14 @@ def reached(states: Iterable[StateRecord]) -> Reached:
             found = Reached()
             continue
         known = [step for step in (state.get("step"), state.get("checkpoint")) if step is not None]
+        is_time_up = state.get("reason") == SESSION_LIMIT
         is_further = bool(known) and (found.furthest is None or max(known) > found.furthest)
         is_anew = found.furthest is not None and found.began_anew(state.get("begins_at"))
         if is_further:
             found = found._replace(furthest=max(known), fruitless=found.fruitless if is_anew else 0)
-        if found.origin is None and state.get("reason") == SESSION_LIMIT:
+        if found.origin is None and is_time_up:
             found = found._replace(origin=state.get("begins_at"))
-        if (
-            found.furthest is not None
-            and (is_anew or not is_further)
-            and state.get("reason") == SESSION_LIMIT
-        ):
+        if is_time_up and found.furthest is not None and (is_anew or not is_further):
             found = found._replace(fruitless=found.fruitless + 1)
     return found
 

@@ -72,10 +72,9 @@ class SlurmPlanning(Planning):
         The note says that the job cannot continue then, or that it has little time to save. Another one says
         what the `#SBATCH` lines of its script ask for.
         """
-        asked = settings_of(host, task.job)
-        nodes = 1 if asked is None else asked.nodes
-        yield from batch_script_findings(task.job.command, task.code, nodes, _keys_of_set(task))
         settings, job, limit = settings_of(host, task.job), task.job, task.job.time_limit_minutes
+        nodes = 1 if settings is None else settings.nodes
+        yield from batch_script_findings(task.job.command, task.code, nodes, _keys_of_set(task))
         if settings is None or settings.time_s is None:
             return
         if limit is not None and limit * 60 <= settings.time_s:

@@ -321,7 +321,8 @@ def _start_when_accepted(
     Return the held interrupts and the id of the run's job on a cluster. A batch does not wait here: raises
     SubmitLimitError.
     """
-    for wait_s in itertools.chain(SUBMIT_AGAIN_S, itertools.repeat(SUBMIT_AGAIN_S[-1])):
+    waits = itertools.chain(SUBMIT_AGAIN_S, itertools.repeat(SUBMIT_AGAIN_S[-1]))
+    while True:
         # On a failure from here on, a rental ends only if its run provably never began.
         interrupts = hold()
         try:
@@ -331,6 +332,7 @@ def _start_when_accepted(
             interrupts.release()
             if contact.batch is not None:
                 raise
+            wait_s = next(waits)
             if wait_s == SUBMIT_AGAIN_S[0]:
                 contact.view.note(f"{error}\n  it is submitted again until Slurm takes it; Ctrl-C gives up")
             stage.progress(f"it is submitted again in {wait_s:.0f} s")
@@ -338,7 +340,6 @@ def _start_when_accepted(
         except BaseException:
             interrupts.release()
             raise
-    raise AssertionError("unreachable")
 
 
 def build_image(request: Request, view: View) -> None:
