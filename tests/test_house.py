@@ -23,6 +23,7 @@ ROOMS = [
     "base",
     "values",
     "planning",
+    "check",
     "transport",
     "config",
     "rental",

@@ -8,9 +8,9 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from launcher.check.reading.script_use import script_use
 from launcher.config import included_jobs, job_variables, local_paths
 from launcher.config.resolve import Task
-from launcher.config.script_reading import script_use
 from launcher.planning.precision.workload import CHECKPOINTING_NAMES
 from launcher.planning.script.source import source
 from launcher.values.credential import credential_in

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.base.toml import TomlTable, parse_toml, read_text, read_toml
+from launcher.check.reading.script_use import BY_ADAPTATION, BY_THE_WORKER, worker_use
 from launcher.config import local_paths, trust
 from launcher.config.catalogue import file as catalogued
 from launcher.config.catalogue import user_folder_text
 from launcher.config.lookup import Lookup, check_runtime
-from launcher.config.script_reading import BY_ADAPTATION, BY_THE_WORKER, worker_use
 from launcher.errors import BadFileError, UsageError
 from launcher.values.host import Host
 from launcher.values.job import Job

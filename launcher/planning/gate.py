@@ -42,7 +42,7 @@ from launcher.planning.precision.memory import (
 from launcher.planning.precision.precision_history import why_failed
 from launcher.planning.precision.quantizer import PACKAGE, quantizer_findings, saved_quantized_findings
 from launcher.planning.precision.workload import workload_of
-from launcher.planning.script.rank_use import by_torchrun
+from launcher.planning.script.script import by_torchrun
 from launcher.planning.software.image_plan import torch_for
 from launcher.planning.software.installed_packages import unmet
 from launcher.planning.software.wheel_choice import choose, objection, site

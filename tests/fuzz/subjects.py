@@ -24,7 +24,7 @@ from launcher.backends.kaggle.kaggle_credentials import KaggleLogin
 from launcher.backends.kaggle.kaggle_kernel import KernelRef, NewKernel
 from launcher.backends.kaggle.kaggle_service import KaggleService
 from launcher.base.clock import SystemClock
-from launcher.config import job_check, script_check
+from launcher.config import command_check, job_check
 from launcher.copy import index
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.printed_lines import parse_event
@@ -63,7 +63,7 @@ def toml(seed: int, folder: Path) -> None:
         resolved = understand(request)
         loaded = loading.load(resolved.task)
         list(job_check.findings(resolved.task))
-        list(script_check.findings(resolved.job, loaded.selection))
+        list(command_check.findings(resolved.job, loaded.selection))
         for profile in resolved.profiles:
             make_plan(profile, resolved.host, resolved.job, "auto", "native", None)
 

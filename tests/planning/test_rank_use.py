@@ -1,7 +1,5 @@
 """What a script does about ranks, by its source; and what a plan for two cards makes of it."""
 
-import ast
-
 import pytest
 from testbed.profiles import profile
 
@@ -10,10 +8,11 @@ from launcher.backends.registry import backend_of
 from launcher.backends.slurm.slurm_host import SlurmHost
 from launcher.backends.slurm.slurm_job import submission
 from launcher.backends.slurm.slurm_planning import resources_of
-from launcher.config.script_reading import script_use
+from launcher.check.reading.module import Module
+from launcher.check.reading.rank_use import rank_use
+from launcher.check.reading.script_use import script_use
 from launcher.planning.assembly import plan
 from launcher.planning.host_resources import MACHINE
-from launcher.planning.script.rank_use import rank_use
 from launcher.values.host import Host
 from launcher.values.job import BatchSize, Job
 from launcher.values.plan import RankUse, ScriptUse
@@ -101,7 +100,7 @@ SCRIPTS = [
 
 
 def use_of(source, command=COMMAND):
-    return rank_use(command, [("train.py", ast.parse(source))])
+    return rank_use(command, [Module.of("train.py", source.encode())])
 
 
 @pytest.mark.parametrize(("kind", "source"), [pytest.param(k, s, id=f"{k}: {n}") for k, n, s in SCRIPTS])

@@ -6,9 +6,10 @@ import threading
 import pytest
 from testbed.profiles import profile
 
+from launcher.check.reading import worker_use
+from launcher.check.reading.module import Module
 from launcher.cli.text.plan_text import headline
 from launcher.planning.assembly import plan
-from launcher.planning.script.worker_use import values_taken
 from launcher.values.host import Host
 from launcher.values.job import Job
 from launcher.values.plan import ScriptUse
@@ -17,6 +18,11 @@ ALL = ("checkpointing", "precision", "split")
 BOTH = ("precision", "split")
 PRECISION = ("precision",)
 SPLIT = ("split",)
+
+
+def values_taken(sources):
+    modules = (Module.of("train.py", source.encode()) for source in sources)
+    return worker_use.values_taken([one for one in modules if one is not None])
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from launcher.backends.kaggle.kaggle_script import MAX_BYTES, parts
 from launcher.backends.kaggle.kaggle_service import quota_or_why
 from launcher.backends.kaggle.kaggle_session import segment_settings, session
 from launcher.backends.spool.segment_files import Member
+from launcher.check.reading.script_use import seems_to_resume
 from launcher.config import resolve
-from launcher.config.script_reading import seems_to_resume
 from launcher.errors import UsageError
 from launcher.planning.host_resources import HostChecks, Resources
 from launcher.planning.placement import requested_gpus

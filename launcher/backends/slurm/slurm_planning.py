@@ -19,8 +19,8 @@ from launcher.backends.slurm.slurm_job import (
     with_others,
 )
 from launcher.backends.slurm.slurm_script import job_script
+from launcher.check.reading.script_use import seems_to_resume
 from launcher.config.lookup import Lookup
-from launcher.config.script_reading import seems_to_resume
 from launcher.errors import UsageError
 from launcher.planning.host_resources import MACHINE, HostChecks, Resources
 from launcher.planning.placement import requested_gpus

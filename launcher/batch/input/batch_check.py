@@ -9,12 +9,12 @@ from pathlib import Path
 from launcher.backends.registry import backend_of
 from launcher.batch.input.batch_draft import Draft, LargeUpload
 from launcher.batch.input.batch_mistakes import Mistakes
-from launcher.config import job_check, script_check, secret_values
+from launcher.check.reading.script_use import BY_THE_WORKER, worker_use
+from launcher.config import command_check, job_check, secret_values
 from launcher.config.local_paths import values_of
 from launcher.config.lookup import Lookup
 from launcher.config.resolve import Task
 from launcher.config.resolved import Resolved
-from launcher.config.script_reading import BY_THE_WORKER, worker_use
 from launcher.copy.request import Request
 from launcher.errors import RefusedError, UsageError
 from launcher.planning.script.source import source
@@ -126,7 +126,7 @@ class _Checker:
         if not refusals:
             loaded = self._load(task)
             refusals += _words_of(loaded.selection.findings)
-            for words in _words_of(script_check.findings(job, loaded.selection)):
+            for words in _words_of(command_check.findings(job, loaded.selection)):
                 self._mistakes.add(draft.place_of("command"), words, is_refusal=True)
             if is_large(loaded.selection):
                 self._ask(task.code, loaded, hosts)

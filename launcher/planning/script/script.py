@@ -85,6 +85,14 @@ def interpreter_of(command: Sequence[str]) -> Script | None:
     return Script(posixpath.normpath(program), is_program=True)
 
 
+def by_torchrun(command: Sequence[str]) -> str:
+    """Return the torchrun command that starts a command's script once per card; empty if torchrun cannot start it."""
+    script = script_of(command)
+    if script is None:
+        return ""
+    return f"torchrun {'-m ' if script.is_module else ''}{script.path} …"
+
+
 def _of_python(words: Sequence[str]) -> Script | None:
     rest = list(words)
     while rest and rest[0].startswith("-"):

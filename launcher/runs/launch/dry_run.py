@@ -6,10 +6,10 @@ import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.backends.registry import backend_of
-from launcher.config import included_jobs, job_check, resolve, script_check, secret_values
+from launcher.check.reading.script_use import script_use
+from launcher.config import command_check, included_jobs, job_check, resolve, secret_values
 from launcher.config.lookup import Lookup
 from launcher.config.resolved import Resolved
-from launcher.config.script_reading import script_use
 from launcher.copy.request import Request
 from launcher.errors import HostError, RefusedError
 from launcher.planning.assembly import ladder_inputs
@@ -77,7 +77,7 @@ def preview(
         secrets_for(resolved)
     of_job = [
         *job_check.findings(resolved.task),
-        *([] if is_of_batch else script_check.ignored_settings(resolved.task)),
+        *([] if is_of_batch else command_check.ignored_settings(resolved.task)),
         *secret_values.findings(resolved.values),
     ]
     resolved = resolved._replace(task=job_check.without_refused(resolved.task))
@@ -125,16 +125,16 @@ def preview(
         plan = plan_of(profile, _with_nothing_asked(resolved), facts)
         refused = (Finding(level="refuse", code="precision-excluded", message=str(error)),)
     asked = cards.findings(resolved.gpus, plan, host, facts)
-    of_script = script_check.findings(resolved.job, loaded.selection)
+    of_script = command_check.findings(resolved.job, loaded.selection)
     against = [*refused, *of_job, *loaded.selection.findings, *of_script]
     if question is not None:
         against.append(question)
     against += resolved.machine.notes if resolved.machine is not None else ()
     against += planning.task_findings(resolved.task, host)
     against += suggestion(plan) if facts is None else [*suggestion(plan), *unknown_model(plan)]
-    against += script_check.without_effect(plan, resolved.asked, resolved.job, rehearses=request.rehearses)
+    against += command_check.without_effect(plan, resolved.asked, resolved.job, rehearses=request.rehearses)
     if facts is not None:
-        against += script_check.not_installed(plan, facts, resolved.job, resolved.task.code)
+        against += command_check.not_installed(plan, facts, resolved.job, resolved.task.code)
     found = planning.check(plan, facts, host, resolve.wheels(), resolve.cards())
     findings = (*against, *unreached, *asked, *found)
     place = facts.host_id if facts is not None else host.name

@@ -15,7 +15,7 @@ from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import Runtime, open_for_plan
 from launcher.backends.runtimes import load as load_runtime
 from launcher.base.delayed_interrupts import HeldInterrupts, Interrupts
-from launcher.config import build_settings, job_check, resolve, script_check, secret_values
+from launcher.config import build_settings, command_check, job_check, resolve, secret_values
 from launcher.config.resolved import Resolved
 from launcher.copy import index
 from launcher.copy.local_copy import LocalCopy
@@ -112,7 +112,7 @@ def launch(
         view.note(task.said)
     settle([*job_check.findings(task), *secret_values.findings(resolved.values)], view)
     if code is None:  # for a batch, equal runs are repetitions, and its check has a note
-        settle(script_check.ignored_settings(task), view)
+        settle(command_check.ignored_settings(task), view)
     settle(resolved.machine.notes if resolved.machine is not None else (), view)
     settle(_not_said_before(planning.task_findings(task, host), task.job.name, host.name), view)
     runs_folder()  # raises if it cannot be made, before the host is contacted
@@ -195,9 +195,10 @@ def _launch_on(
             view.head(plan)
         settle([*suggestion(plan), *unknown_model(plan)], view)
         settle(
-            script_check.without_effect(plan, resolved.asked, resolved.job, rehearses=request.rehearses), view
+            command_check.without_effect(plan, resolved.asked, resolved.job, rehearses=request.rehearses),
+            view,
         )
-        settle(script_check.not_installed(plan, facts, resolved.job, resolved.task.code), view)
+        settle(command_check.not_installed(plan, facts, resolved.job, resolved.task.code), view)
         deadline = time.monotonic() + request.wait_s
         contact = ConnectedHost(
             host, client, resolved.job, facts, view, resolved.gpus, deadline, shown is not None, batch
@@ -246,7 +247,7 @@ def _load(task: resolve.Task, env_files: Sequence[str], view: View, code: Frozen
         loaded = load(task, env_files)
         if code is not None and not loaded.selection.findings:
             loaded = code.of_batch(loaded, task.file)
-    settle([*loaded.selection.findings, *script_check.findings(task.job, loaded.selection)], view)
+    settle([*loaded.selection.findings, *command_check.findings(task.job, loaded.selection)], view)
     view.selection(loaded.selection)
     return loaded
 

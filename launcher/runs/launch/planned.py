@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from launcher.backends.kinds import own_runtime
 from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import load as load_runtime
+from launcher.check.reading.script_use import script_use
 from launcher.config import resolve
-from launcher.config.script_reading import script_use
 from launcher.errors import RefusedError, UnequalSharesError
 from launcher.planning.assembly import ladder_inputs
 from launcher.planning.assembly import plan as make_plan

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from launcher.backends.registry import backend_of
 from launcher.backends.runtimes import open_for_run
 from launcher.config import build_settings, env_file, job_variables, resolve, secret_values
+from launcher.config.command_check import by_the_worker
 from launcher.config.job_check import on_end_findings, undeclared
 from launcher.config.lookup import Lookup
-from launcher.config.script_check import by_the_worker
 from launcher.copy.local_copy import LocalCopy
 from launcher.copy.request import new_launch
 from launcher.copy.run_id import new_run_id

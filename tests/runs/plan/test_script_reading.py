@@ -3,8 +3,8 @@
 import pytest
 from testbed.profiles import profile
 
-from launcher.config.script_check import not_installed
-from launcher.config.script_reading import imported, script_use
+from launcher.check.reading.script_use import imported, script_use
+from launcher.config.command_check import not_installed
 from launcher.planning.assembly import plan
 from launcher.values.facts import Facts
 from launcher.values.host import Host

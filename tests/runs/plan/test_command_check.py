@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
+from launcher.config.command_check import findings, ignored_settings
 from launcher.config.resolve import Task
-from launcher.config.script_check import findings, ignored_settings
 from launcher.values.job import Data, Job
 from launcher.values.upload_selection import UploadSelection
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from launcher.base.bounded_read import read_bounded
 from launcher.base.toml import MAX_BYTES
+from launcher.check.reading.script_use import BY_ADAPTATION, BY_THE_WORKER, imported, worker_use
 from launcher.config.resolve import Task
-from launcher.config.script_reading import BY_ADAPTATION, BY_THE_WORKER, imported, worker_use
 from launcher.planning.precision.workload import ESTIMATED_NAMES
 from launcher.planning.script.script import (
     Script,

@@ -6,9 +6,9 @@ This is a forecast before the launch. During the run, `consumed` in its state li
 from __future__ import annotations
 
 import ast
-import threading
 from collections.abc import Iterable, Iterator
 
+from launcher.check.reading.module import Module
 from launcher.values.plan import PlanValue
 
 WORKER = "launcher_worker"
@@ -25,36 +25,21 @@ _OWN_KEYWORDS: dict[str, dict[PlanValue, frozenset[str]]] = {
     "scaler": {"precision": frozenset()},
 }
 """The worker's functions that take values of the plan, and the keywords with which a script sets such a value itself."""
-_ONE_AT_A_TIME = threading.Lock()
 
 
-def values_taken(sources: Iterable[str]) -> tuple[PlanValue, ...]:
-    """Return the plan's values that one training's Python sources take. A source that is not Python takes none."""
-    files = [_WorkerSource(tree) for tree in map(python_tree, sources) if tree is not None]
+def values_taken(modules: Iterable[Module]) -> tuple[PlanValue, ...]:
+    """Return the plan's values that one training's Python sources take."""
+    files = [_WorkerSource(module) for module in modules]
     knobs = frozenset().union(*(file.knobs() for file in files))
     taken = {value for file in files for value in file.taken(knobs)}
     return tuple(sorted(taken))
 
 
-def python_tree(source: str) -> ast.Module | None:
-    """Return the tree of a source, or `None` if it is not Python.
-
-    One thread parses at a time, because the items of a batch start in threads. CPython 3.11 counts the depth
-    of a tree for all threads together, and may raise `SystemError: AST constructor recursion depth mismatch`
-    (seen; python/cpython issue 106905).
-    """
-    try:
-        with _ONE_AT_A_TIME:
-            return ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
 class _WorkerSource:
     """One source file: the names under which it calls the worker's functions."""
 
-    def __init__(self, tree: ast.Module) -> None:
-        self._nodes = list(ast.walk(tree))
+    def __init__(self, module: Module) -> None:
+        self._nodes = module.nodes
         self._modules: set[str] = set()
         self._functions: dict[str, str] = {}
         for node in self._nodes:

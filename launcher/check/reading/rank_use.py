@@ -11,6 +11,7 @@ import ast
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from launcher.check.reading.module import Module
 from launcher.planning.script.script import script_of
 from launcher.values.plan import RankUse
 
@@ -54,15 +55,15 @@ _RANK_VARIABLES = ("LOCAL_RANK", "WORLD_SIZE")
 """RANK is not listed: if read with a default, it may be the script's own variable, e.g. the rank of a LoRA."""
 
 
-def rank_use(command: Sequence[str], files: Iterable[tuple[str, ast.Module]]) -> RankUse | None:
+def rank_use(command: Sequence[str], modules: Iterable[Module]) -> RankUse | None:
     """Return how a command's script uses ranks; None if the agent cannot start the command once for each rank.
 
-    `files` are the name and the tree of each file that was read, the script's own first. The uses are looked
+    `modules` are the files that were read, the script's own first. The uses are looked
     for in this order: the script starts processes, chooses cards, spreads a model over cards, reads a rank.
     """
     if not _is_python(command):
         return None
-    found = [_RankSource(name, tree) for name, tree in files]
+    found = [*map(_RankSource, modules)]
     title = _title(command)
     if not found:
         return RankUse(kind="none", why=f"{title} cannot be read here")
@@ -88,14 +89,6 @@ def _is_python(command: Sequence[str]) -> bool:
     return command[0] in ("python", "python3") and package not in _STARTER_PACKAGES
 
 
-def by_torchrun(command: Sequence[str]) -> str:
-    """Return the torchrun command that starts a command's script once per card; empty if torchrun cannot start it."""
-    script = script_of(command)
-    if script is None:
-        return ""
-    return f"torchrun {'-m ' if script.is_module else ''}{script.path} …"
-
-
 def _title(command: Sequence[str]) -> str:
     script = script_of(command)
     return script.path if script is not None else command[0]
@@ -104,46 +97,23 @@ def _title(command: Sequence[str]) -> str:
 class _RankSource:
     """One source file, and the full names that it uses."""
 
-    def __init__(self, name: str, tree: ast.Module) -> None:
-        self.name = name
-        self._nodes = [*ast.walk(tree)]
-        self._names: dict[str, str] = {}
-        for node in self._nodes:
-            self._note_import(node)
-        self._used = [*filter(None, map(self._full_name, self._nodes))]
+    def __init__(self, module: Module) -> None:
+        self.name = module.name
+        self._calls = module.calls
+        self._nodes = module.nodes
+        self._used = [*filter(None, map(module.full_name, self._nodes))]
         maps = [one for node in self._nodes for value in _device_maps(node) for one in _choices(value)]
         self._spreading = [
             one.value for one in maps if isinstance(one, ast.Constant) and one.value in _SPREADING
         ]
         self.places = any(isinstance(one, ast.Dict | ast.Call) for one in maps)
 
-    def _note_import(self, node: ast.AST) -> None:
-        if isinstance(node, ast.Import):
-            for one in node.names:
-                first = one.name.partition(".")[0]
-                self._names[one.asname or first] = one.name if one.asname else first
-        elif isinstance(node, ast.ImportFrom) and not node.level:
-            self._names.update({one.asname or one.name: f"{node.module}.{one.name}" for one in node.names})
-
-    def _full_name(self, node: ast.AST) -> str:
-        """Return the full name of an expression, by the imports of this file; empty if it is not an imported name."""
-        if isinstance(node, ast.Name):
-            return self._names.get(node.id, "") if isinstance(node.ctx, ast.Load) else ""
-        if isinstance(node, ast.Attribute) and (holder := self._full_name(node.value)):
-            return f"{holder}.{node.attr}"
-        return ""
-
-    def _calls(self) -> Iterator[tuple[ast.Call, str]]:
-        for node in self._nodes:
-            if isinstance(node, ast.Call):
-                yield node, self._full_name(node.func)
-
     # starting
 
     def starts(self) -> Iterator[str]:
         """Yield the names or words with which this source starts the processes of a training."""
         yield from filter(_STARTS.fullmatch, self._used)
-        for call, name in self._calls():
+        for call, name in self._calls:
             if _COMMANDS.fullmatch(name):
                 for word in _texts([*call.args, *(one.value for one in call.keywords)]):
                     yield from _STARTER.findall(word)
@@ -168,7 +138,7 @@ class _RankSource:
         """Yield the ways in which this source spreads a model over the cards that it sees."""
         yield from (f'device_map="{word}"' for word in self._spreading)
         if not any(map(_DISTRIBUTED_DATA_PARALLEL.fullmatch, self._used)):
-            yield from (name for _, name in self._calls() if _DATA_PARALLEL.fullmatch(name))
+            yield from (name for _, name in self._calls if _DATA_PARALLEL.fullmatch(name))
 
     # reading a rank
 
@@ -181,7 +151,7 @@ class _RankSource:
                 yield name
         if not any(_sets_rank(node) for node in self._nodes):
             yield from (
-                name for call, name in self._calls() if _INITS.fullmatch(name) and not _gives_rank(call)
+                name for call, name in self._calls if _INITS.fullmatch(name) and not _gives_rank(call)
             )
 
 
