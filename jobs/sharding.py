@@ -65,4 +65,6 @@ class ShardedTrainer(SFTTrainer):
                 f"{checkpoint}: saved by a model that was not divided, whose optimizer cannot be divided now"
             )
         load_optimizer_distributed(self.model, self.optimizer.optimizer, str(shares))
-        self.lr_scheduler.load_state_dict(torch.load(Path(checkpoint, SCHEDULER), weights_only=True))
+        self.lr_scheduler.load_state_dict(
+            torch.load(Path(checkpoint, SCHEDULER), map_location="cpu", weights_only=True)
+        )

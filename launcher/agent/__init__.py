@@ -18,6 +18,7 @@ FRONT_DOOR = (
     "diagnosis.diagnose",
     "diagnosis.failures",
     "diagnosis.good_exit",
+    "diagnosis.library_changes",
     "liveness.slurm.slurm_submission",
     "logs.log_file",
     "record.files",

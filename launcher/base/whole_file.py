@@ -6,12 +6,17 @@ import os
 from pathlib import Path
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file, making its folder if needed. Raises OSError, and then leaves the old file unchanged."""
+def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Replace a file, making its folder if needed. Raises OSError, and then leaves the old file unchanged.
+
+    `mode` are its permission bits; without it, those of a new file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         part.write_bytes(data)
+        if mode is not None:
+            part.chmod(mode)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

@@ -1,6 +1,18 @@
 """Read training scripts without running them: what they take from a plan, how they use ranks, and known bugs.
 
-`reading/` finds the sources that a command starts and parses them.
+`reading/` finds the sources that a command starts and parses them. `file_report` checks one file, `many_files` many,
+and `fixing` mends them.
 """
 
-FRONT_DOOR = ("reading.script_use",)
+FRONT_DOOR = (
+    "file_report",
+    "file_search",
+    "fixing",
+    "inference.card_calls",
+    "many_files",
+    "reading.positions",
+    "reading.script_use",
+    "rule",
+    "rule_choice",
+    "rules.table",
+)

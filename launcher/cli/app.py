@@ -91,6 +91,7 @@ _TASKS: dict[str, dict[str, str]] = {
         "resume": "commands.launch.resume.resume",
         "recover": "commands.launch.recover.recover",
         "batch": "commands.batch.batch.app",
+        "check": "commands.launch.check.check",
         "verify": "commands.launch.verify.verify",
         "init": "commands.launch.init.init",
     },
@@ -133,6 +134,7 @@ _TASKS: dict[str, dict[str, str]] = {
 _CLASSES = {
     DEFAULT: "quick.TrailingCommand",
     "exec": "commands.beside.execute.ExecuteCommand",
+    "check": "quick.LocalCommand",
     "offers": "quick.LocalCommand",
     "trust": "quick.LocalCommand",
     "shell": "quick.TrailingCommand",

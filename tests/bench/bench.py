@@ -21,6 +21,7 @@ points     a run of 10^6 points: until `attach` shows its bar, and `metrics --cs
 listing    `launch ps` of 10,000 runs that are mirrored here
 history    commands on a host with 10,000 runs
 printed    100,000 lines printed at once: the CPU time of a client that follows and shows them, beside one with -q
+check      `launch check` of 1,000 scripts of 300 lines, of which 100 have a problem, cold, and `--fix` of them
 reader     the agent's log reader: its CPU time for 100,000 lines of a common format, of plain text, of a bar with a loss
 many       50 runs that talk at once, followed over one connection: how old what they wrote is when it is shown, and what that costs
 local ssh  from a metric written by the training to the client that has it in its mirror and shows it, here and over SSH
@@ -44,6 +45,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from check_figures import check
 from figures import (
     REPOSITORY,
     ROUNDS,
@@ -673,6 +675,7 @@ MEASUREMENTS: dict[str, Measurement] = {
         hook,
         guard,
         idle,
+        check,
         diagnose,
         points,
         listing,

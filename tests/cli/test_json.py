@@ -9,6 +9,7 @@ from testbed.client import REPOSITORY, until
 from testbed.tables import mostly_long
 
 from launcher.cli.json_output import (
+    check_shapes,
     comparison_shapes,
     end_shapes,
     file_shapes,
@@ -26,6 +27,7 @@ _IN_ORDER = (
     host_shapes,
     ladder_shapes,
     verification_shapes,
+    check_shapes,
     preview_shapes,
     precision_shapes,
     comparison_shapes,
@@ -93,6 +95,9 @@ VERBS = {
     "explain --profile t4": "ladder",
     "explain RUN": "precision",
     "--dry-run": "preview",
+    "check": "check",
+    "check --fix": "check",
+    "check --explain LC101": "rule",
     "image show --profile t4": "image",
     "metrics RUN": "metric",
     "logs RUN": "log",

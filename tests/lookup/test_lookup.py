@@ -6,6 +6,7 @@ import re
 import pytest
 from lookup.fields import keys
 from lookup.pages import DOCS, EXIT_CODES, MORE, PAGES, WRITTEN, keys_page
+from lookup.rule_pages import RULE_PAGES
 from lookup.variables import GIVEN, READ_HERE, READ_THERE, WITHIN
 from testbed.client import REPOSITORY
 
@@ -33,6 +34,28 @@ def test_look_up_is_these_pages_alone():
     line = re.search(r"(?m)^  - Look up: \[(.+)\]$", (REPOSITORY / "mkdocs.yml").read_text())
     assert line
     assert set(re.findall(r"[\w-]+\.md", line[1])) == PAGES.keys()
+
+
+@pytest.mark.parametrize("name", RULE_PAGES)
+def test_a_page_of_a_rule_is_that_of_the_code(request, name):
+    """Its text and its example."""
+    path = DOCS / "rules" / name
+    text = WRITTEN + RULE_PAGES[name]()
+    if request.config.getoption("--rewrite-cases"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert path.read_text() == text, "pytest tests/lookup --rewrite-cases"
+
+
+def test_every_rule_has_a_page_in_the_navigation(request):
+    """And no page is left of a rule that was removed. --rewrite-cases writes the line of mkdocs.yml too."""
+    names = ", ".join(f"rules/{name}" for name in RULE_PAGES)
+    path = REPOSITORY / "mkdocs.yml"
+    line = f"  - Rules of launch check: [{names}]"
+    if request.config.getoption("--rewrite-cases"):
+        path.write_text(re.sub(r"(?m)^  - Rules of launch check: .*$", line, path.read_text()))
+    assert line in path.read_text().splitlines()
+    assert {page.name for page in (DOCS / "rules").iterdir()} == RULE_PAGES.keys()
 
 
 def test_a_key_without_a_docstring_is_found():

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ast
-import re
 import threading
+import warnings
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
+
+from launcher.check.reading.positions import BOM, Lines
 
 _ONE_AT_A_TIME = threading.Lock()
-_LINE_END = re.compile(rb"\r\n|\r|\n")
-_BOM = b"\xef\xbb\xbf"
 
 
 def python_tree(source: str | bytes) -> ast.Module | None:
@@ -33,24 +34,38 @@ def parse(source: str | bytes) -> ast.Module:
         SyntaxError: it is not Python.
         ValueError, RecursionError, MemoryError: it has a null byte, or is nested too deeply.
     """
-    with _ONE_AT_A_TIME:
+    with _ONE_AT_A_TIME, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of an escape such as "\d": the source is not ours
         return ast.parse(source)
 
 
 class Module:
-    """One parsed source. `name` is its path for people: below the code folder, or as given on a command line."""
+    """One parsed source. `name` is its path for people: below the code folder, or as given on a command line.
 
-    def __init__(self, name: str, tree: ast.Module, source: bytes = b"") -> None:
+    `can_change`: the file has the bytes of `source`, so that edits can be applied to it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        tree: ast.Module,
+        source: bytes = b"",
+        path: Path = Path(),
+        *,
+        can_change: bool = True,
+    ) -> None:
         self.name = name
+        self.path = path
+        self.can_change = can_change
         self.tree = tree
         self.source = source
         self.nodes = [*ast.walk(tree)]
 
     @classmethod
-    def of(cls, name: str, source: bytes) -> Module | None:
+    def of(cls, name: str, source: bytes, path: Path = Path()) -> Module | None:
         """Parse a source; return `None` if it is not Python."""
         tree = python_tree(source)
-        return None if tree is None else cls(name, tree, source)
+        return None if tree is None else cls(name, tree, source, path)
 
     @property
     def text(self) -> str:
@@ -97,14 +112,26 @@ class Module:
             node = up
 
     @cached_property
-    def _line_starts(self) -> list[int]:
-        return [
-            len(_BOM) if self.source.startswith(_BOM) else 0,
-            *(match.end() for match in _LINE_END.finditer(self.source)),
-        ]
+    def attributes_set(self) -> dict[str, list[tuple[ast.expr, ast.expr]]]:
+        """The assignments to attributes: by the attribute's name, each object's expression with the value's."""
+        found: dict[str, list[tuple[ast.expr, ast.expr]]] = {}
+        for node in self.nodes:
+            for target in node.targets if isinstance(node, ast.Assign) else ():
+                if isinstance(target, ast.Attribute) and isinstance(node, ast.Assign):
+                    found.setdefault(target.attr, []).append((target.value, node.value))
+        return found
+
+    @cached_property
+    def lines(self) -> Lines:
+        """The lines of the source."""
+        return Lines(self.source)
 
     def span(self, node: ast.expr | ast.stmt | ast.keyword) -> tuple[int, int]:
         """Return the first byte of a node in the source, and the byte after its last one."""
-        starts = self._line_starts
         last, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
-        return starts[node.lineno - 1] + node.col_offset, starts[last - 1] + end
+        return self._offset(node.lineno, node.col_offset), self._offset(last, end)
+
+    def _offset(self, line: int, column: int) -> int:
+        """Return a byte of the source by a place of the parser, which does not count a byte order mark."""
+        mark = len(BOM) if line == 1 and self.source.startswith(BOM) else 0
+        return self.lines.offset(line - 1) + column + mark

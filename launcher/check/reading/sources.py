@@ -71,7 +71,7 @@ class Sources:
 
     def _take(self, name: str, source: bytes, folder: Path) -> Iterator[Module]:
         """Yield a source if it is Python, and queue the files that it names and imports."""
-        module = Module.of(name, source)
+        module = Module.of(name, source, self._folder / name)
         if module is None or _COMPUTED.search(source):
             self.is_whole = False
         if module is None:

@@ -1,1 +1,1 @@
-"""Commands that start or continue a run: launch, init, rerun, resume, recover, verify."""
+"""Commands that start or continue a run, or come before one: launch, init, check, rerun, resume, recover, verify."""

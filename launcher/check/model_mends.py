@@ -1,0 +1,35 @@
+"""Mends of a model's type that several rules share."""
+
+from __future__ import annotations
+
+import ast
+
+from launcher.check.edit import Edit, remove_statement, replace, statement_of
+from launcher.check.inference.value import Place
+from launcher.check.training_script import Model
+
+
+def to_float32(model: Model) -> tuple[Edit, ...]:
+    """Return the edits that make a model's parameters float32, where their type is written; empty if that is unclear."""
+    return () if model.dtype_at is None else with_type(model.dtype_at, "float32")
+
+
+def with_type(place: Place, name: str) -> tuple[Edit, ...]:
+    """Return the edits that write another type in the place of one: of `torch.float16`, `"float16"`, `.half()`, a variable."""
+    module, node = place.module, place.node
+    match node:
+        case ast.Constant(value=str()):
+            quote = module.source[slice(*module.span(node))].decode()[-1]
+            return (replace(place, f"{quote}{name}{quote}"),)
+        case ast.Attribute():
+            holder = module.source[slice(*module.span(node.value))].decode()
+            return (replace(place, f"{holder}.{name}"),)
+        case ast.Call(func=ast.Attribute(value=value)) if name == "float32":
+            statement = statement_of(module, node)
+            if isinstance(statement, ast.Expr) and statement.value is node:
+                return (remove_statement(module, statement),)
+            return (replace(place, module.source[slice(*module.span(value))].decode()),)
+        case ast.Name() | ast.IfExp() | ast.Subscript() | ast.Call(func=ast.Name()) | ast.BoolOp():
+            torch = next((own for own, full in module.imports.items() if full == "torch"), None)
+            return (replace(place, f"{torch}.{name}" if torch else f'"{name}"'),)
+    return ()

@@ -1,0 +1,1 @@
+"""The rules of `launch check`, a file each. `table.py` lists them."""
