@@ -5,13 +5,16 @@ and `fixing` mends them.
 """
 
 FRONT_DOOR = (
+    "checking",
     "file_report",
     "file_search",
     "fixing",
     "inference.card_calls",
     "many_files",
+    "project",
     "reading.positions",
     "reading.script_use",
+    "reading.sources",
     "rule",
     "rule_choice",
     "rules.table",

@@ -233,6 +233,10 @@ class Job(StrictModel):
     """The start-up hook observes the script's Python processes."""
     adapt: bool = False
     """The hook gives the script the plan's precision, resume, checkpoints and guard."""
+    check: Annotated[Literal["off", "warn", "strict"], Field(exclude_if=lambda value: value == "warn")] = (
+        "warn"
+    )
+    """`warn`: a launch shows the known bugs that `launch check` finds in the script. `strict`: it refuses them."""
     guard: Literal["end", "warn"] = "end"
     """`end`: the guard ends a training that looks sick. `warn`: it only reports."""
     on_end: OnEnd = ()

@@ -3,8 +3,6 @@
 The model was saved in bf16; its residuals do not fit into fp16.
 """
 
-import sys
-
 import torch
 from peft import LoraConfig, get_peft_model
 from small_data import collate, fingerprint, note, rows
@@ -13,7 +11,7 @@ from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
 torch.manual_seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 model = AutoModelForCausalLM.from_pretrained(
-    sys.argv[1], dtype=torch.float16 if device == "cuda" else torch.float32
+    "model", dtype=torch.float16 if device == "cuda" else torch.float32
 ).to(device)
 model = get_peft_model(
     model, LoraConfig(task_type="CAUSAL_LM", r=8, target_modules=["q_proj", "v_proj", "lm_head"])

@@ -6,7 +6,10 @@ a crash the log.
 
 import json
 import math
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,9 +56,19 @@ SEEDS = [
 
 def started(client, seed, models, *words):
     """Launch a seed for its card on this CPU; give the process's end and the state of its run."""
+    copied(client, seed, models)
+    return launched(client, seed, *words)
+
+
+def copied(client, seed, models):
+    """Copy a seed and its model into the project."""
     for script in SCRIPTS.glob("s*.py"):
         shutil.copy(script, client.project)
     shutil.copytree(models / seed.model, client.project / "model")
+
+
+def launched(client, seed, *words):
+    """Launch the script of the project."""
     command = ("python", f"{seed.script}.py", "model", *seed.words)
     ledger = ("-e", f"LEDGER={client.project.parent / 'ledger'}", "-e", "OMP_NUM_THREADS=1")
     done = client.run(*ledger, "--profile", seed.card, "--rehearse", *words, "--", *command, timeout=300)
@@ -116,6 +129,63 @@ def test_with_adapt_it_trains(client, models, seed):
     assert adapted
     assert [f"adapted: {line}" for line in said] == adapted
     assert state["attempt"] == (2 if seed.model == "wide" else 1)  # the next rung mends what overflows fp16
+
+
+RULES = {
+    "seed_000": "LC107",
+    "seed_001": "LC101",
+    "seed_002": "LC105",
+    "seed_003": "LC110",
+    "seed_004": "LC101",
+}
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        pytest.param(one, marks=() if one.script == "seed_004" else pytest.mark.long)
+        for one in SEEDS
+        if not one.words
+    ],
+    ids=lambda seed: seed.name,
+)
+def test_check_finds_the_bug_and_the_mended_script_trains(client, models, seed):
+    """Without --adapt: the script itself is right then."""
+    copied(client, seed, models)
+    words = ("check", "--profile", seed.card, f"{seed.script}.py")
+    found = client.run(*words)
+    assert found.returncode == 1
+    assert f" {RULES[seed.script]} " in found.stdout
+    assert client.run(*words, "--fix").returncode == 0
+    done, _, state = launched(client, seed)
+    assert done.returncode == 0, done.stderr
+    assert (state["state"], state["attempt"]) == ("succeeded", 1)
+    told = json.loads((client.project.parent / "ledger").read_text())
+    losses = [float(loss) for loss in told["losses"]]
+    assert all(map(math.isfinite, losses))
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
+    assert told["has_moved"]
+
+
+@pytest.mark.parametrize("script", ["seed_004", pytest.param("seed_003", marks=pytest.mark.long)])
+def test_a_mend_of_what_concerns_the_card_alone_changes_no_loss_on_a_cpu(client, models, script):
+    """Both scripts take float16 on a card only. The losses of the script and of the mended one are within 1 %."""
+    (seed,) = (one for one in SEEDS if one.script == script and not one.words)
+    copied(client, seed, models)
+    before = losses_here(client, script)
+    assert client.run("check", "--fix", "--profile", seed.card, f"{script}.py").returncode == 0
+    after = losses_here(client, script)
+    assert len(before) == 30
+    assert after == pytest.approx(before, rel=0.01)
+
+
+def losses_here(client, script):
+    """Run a script without launcher; give the losses of its ledger."""
+    ledger = client.project.parent / "ledger"
+    environment = {**os.environ, "LEDGER": str(ledger), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, f"{script}.py", "model"]
+    subprocess.run(command, cwd=client.project, env=environment, check=True, capture_output=True, timeout=300)
+    return [float(loss) for loss in json.loads(ledger.read_text())["losses"]]
 
 
 def test_a_command_that_runs_nothing_on_the_card_shows_nothing(client):

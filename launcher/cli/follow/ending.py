@@ -121,6 +121,8 @@ def _next(
         return
     if name == "failed" and result.adapted is not None:
         yield StyledLine(f"  adapt    {result.adapted}")
+    if name == "failed" and result.checked is not None:
+        yield StyledLine(f"  check    {result.checked}")
     if evidence.of_rent(state.evidence):
         host = result.rents_at or "HOST"
         if count(state.checkpoint) is None:

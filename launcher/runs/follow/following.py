@@ -324,6 +324,7 @@ def finish(local_copy: LocalCopy, state: RunState, view: View) -> None:
     """Draw a run's loss and show its end."""
     # These load all of planning, which would delay the first line of `launch attach`.
     from launcher.runs.follow.precision_report import known_precision
+    from launcher.runs.follow.script_bug import mending_check
     from launcher.runs.launch.adapting import mending_command
 
     if state.state == State.SUCCEEDED:
@@ -375,6 +376,7 @@ def finish(local_copy: LocalCopy, state: RunState, view: View) -> None:
         first_loss,
         local_copy.took_s() if state.took_s is None else state.took_s,
         adapted,
+        mending_check(local_copy, state),
         local_copy.folder,
         is_rehearsed,
         report.unsound if report else None,

@@ -116,7 +116,8 @@ class Result(NamedTuple):
     """A run's results on the client, and its duration on the host's clock (None if that is not recorded).
 
     Time in a scheduler's queue does not count. `home` are the downloaded files, with their sizes in bytes.
-    `adapted` is the command that would have fixed a failure of precision. `folder` is the run's folder on the
+    `adapted` is the command that would have fixed a failure of precision, `checked` the one that mends the bug of the
+    script behind a failure. `folder` is the run's folder on the
     client. `is_rehearsed`: a card's plan was tried on a CPU, and the script took values from it or ran as if
     the card were present. `unsound`: the reason why the used precision is not sound on the card.
     `new_run` is the run that continues this one elsewhere. `rents_at` is the account of its rented machine,
@@ -131,6 +132,7 @@ class Result(NamedTuple):
     first_loss: float | None
     seconds: float | None
     adapted: str | None = None
+    checked: str | None = None
     folder: Path | None = None
     is_rehearsed: bool = False
     unsound: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 
+from launcher.config.resolve import Task
 from launcher.copy.local_copy import LocalCopy
 from launcher.errors import LaunchError
 from launcher.planning.precision.precision_history import PRECISION_FAILURES
@@ -29,6 +30,13 @@ def suggestion(plan: Plan) -> tuple[Finding, ...]:
             mend="--adapt     applies this precision without a change to the file",
         ),
     )
+
+
+def script_findings(plan: Plan, task: Task) -> list[Finding]:
+    """Return the known bugs of a job's scripts on a plan's card; an adapted script takes its precision from the plan."""
+    from launcher.config.script_problems import findings  # the rules load in 20 ms
+
+    return findings(task.job, task.code, plan.profile, is_planned=plan.hands_out("precision"))
 
 
 def mending_command(local_copy: LocalCopy, state: RunState) -> str | None:

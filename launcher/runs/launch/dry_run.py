@@ -19,7 +19,7 @@ from launcher.planning.model_size_findings import unknown_model
 from launcher.planning.placement import cards_of
 from launcher.planning.precision.ladder import Ladder, LadderInputs, ladder, too_large
 from launcher.runs.launch import cards
-from launcher.runs.launch.adapting import suggestion
+from launcher.runs.launch.adapting import script_findings, suggestion
 from launcher.runs.launch.planned import known_of, plan_of
 from launcher.runs.launch.resolved_request import AUTO, secrets_for, there, understand
 from launcher.runs.run_client import connect
@@ -133,6 +133,7 @@ def preview(
     against += planning.task_findings(resolved.task, host)
     against += suggestion(plan) if facts is None else [*suggestion(plan), *unknown_model(plan)]
     against += command_check.without_effect(plan, resolved.asked, resolved.job, rehearses=request.rehearses)
+    against += script_findings(plan, resolved.task)
     if facts is not None:
         against += command_check.not_installed(plan, facts, resolved.job, resolved.task.code)
     found = planning.check(plan, facts, host, resolve.wheels(), resolve.cards())

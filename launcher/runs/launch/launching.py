@@ -35,7 +35,7 @@ from launcher.errors import (
 )
 from launcher.runs.follow.view import Stage, View
 from launcher.runs.launch import cards, sweeping
-from launcher.runs.launch.adapting import suggestion
+from launcher.runs.launch.adapting import script_findings, suggestion
 from launcher.runs.launch.hook_note import hook_note
 from launcher.runs.launch.preflight import (
     ConnectedHost,
@@ -199,6 +199,7 @@ def _launch_on(
             view,
         )
         settle(command_check.not_installed(plan, facts, resolved.job, resolved.task.code), view)
+        settle(script_findings(plan, resolved.task), view)
         deadline = time.monotonic() + request.wait_s
         contact = ConnectedHost(
             host, client, resolved.job, facts, view, resolved.gpus, deadline, shown is not None, batch

@@ -1,0 +1,83 @@
+"""Check a job's scripts for known bugs before they are sent."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+from launcher.check.checking import Found, check_module, is_concerned
+from launcher.check.inference.card_calls import Card
+from launcher.check.project import Project
+from launcher.check.reading.sources import Sources
+from launcher.planning.script.script import script_of
+from launcher.values.job import Job
+from launcher.values.plan import Finding
+from launcher.values.profile import Profile
+
+_MAX_FILES = 20
+_MAX_SHOWN = 3
+
+
+def findings(job: Job, folder: Path, profile: Profile, *, is_planned: bool) -> list[Finding]:
+    """Return the problems of a job's scripts on a card: notes, or refusals if the job's `check` is strict.
+
+    `folder` is the code folder; `is_planned`: the precision comes from the plan, not from the script.
+    """
+    if job.check == "off":
+        return []
+    found = problems(job.command, folder, profile, is_planned=is_planned)
+    level = "refuse" if job.check == "strict" else "note"
+    shown = [
+        Finding.model_validate({"level": level, "code": one.rule.code, **_words(one)})
+        for one in found[:_MAX_SHOWN]
+    ]
+    if len(found) > _MAX_SHOWN:
+        message = f"{len(found) - _MAX_SHOWN} more problems in the script"
+        mend = f"launch check --profile {profile.name} {shlex.quote(path_of(found[0]))}"
+        shown.append(Finding(level="note", code="more-problems", message=message, mend=mend))
+    return shown
+
+
+def problems(command: Sequence[str], folder: Path, profile: Profile, *, is_planned: bool) -> list[Found]:
+    """Return what `launch check` finds in the scripts of a command, with the options that the command gives them."""
+    project = Project(folder)
+    project.begin()
+    found: dict[tuple[Path, int, int, str], Found] = {}
+    arguments = _arguments(command)
+    modules = (one for one in Sources(folder).files(command) if is_concerned(one.source))
+    for module in islice(modules, _MAX_FILES):
+        project.add(module)
+        for one in check_module(module, project, Card.of(profile), arguments):
+            if not (is_planned and one.rule.is_adapted):
+                found.setdefault((one.path, one.line, one.column, one.rule.code), one)
+    return list(found.values())
+
+
+def _arguments(command: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of a command after its script."""
+    script = script_of(command)
+    words = [
+        os.path.normpath(word) if script is not None and not script.is_module else word for word in command
+    ]
+    return (
+        tuple(command[words.index(script.path) + 1 :]) if script is not None and script.path in words else ()
+    )
+
+
+def _words(found: Found) -> dict[str, str]:
+    path = path_of(found)
+    fix = (
+        f"launch check --fix {shlex.quote(path)}"
+        if found.edits
+        else f"launch check --explain {found.rule.code}"
+    )
+    return {"message": f"{path}:{found.line} {found.rule.code}: {found.message}   {fix}", "mend": found.mend}
+
+
+def path_of(found: Found) -> str:
+    """Return the path of a problem's file as a person types it: relative to the current folder, if it is below it."""
+    path = os.path.relpath(found.path)
+    return str(found.path) if path.startswith("..") else path
