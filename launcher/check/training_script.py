@@ -29,6 +29,8 @@ from launcher.check.reading.module import Module
 from launcher.check.required_versions import Requirements
 
 _MAX_BASES = 6
+_TRAIN_DATASET = 3
+"""The place of a Trainer's `train_dataset` among its arguments."""
 _TRAINER = re.compile(r"(transformers|trl|sentence_transformers|optimum|unsloth|peft)(\.\w+)*\.\w*Trainer")
 _ARGUMENTS = re.compile(
     r"(transformers|trl|sentence_transformers|optimum|unsloth)(\.\w+)*\.\w*(TrainingArguments|Config)"
@@ -220,6 +222,19 @@ class Script:
             if name:
                 found.append(self._training(call, name))
         return found
+
+    @cached_property
+    def trained(self) -> list[Training]:
+        """The trainers that the script makes, without those that only evaluate or predict."""
+        trains = any("trainer" in path_of(holder).lower() for _, holder in self.methods("train"))
+        return [
+            one
+            for one in self.trainings
+            if trains
+            or "eval_dataset" not in one.keywords
+            or len(one.call.args) > _TRAIN_DATASET
+            or one.keywords.keys() & {"train_dataset", "**"}
+        ]
 
     def _takes_arguments(self, call: ast.Call) -> bool:
         """Whether a call is given training arguments of transformers as `args`."""

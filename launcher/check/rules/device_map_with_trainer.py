@@ -31,7 +31,7 @@ def find(script: Script) -> Iterator[Problem]:
 
 
 def _trained(script: Script) -> Iterator[tuple[str, tuple[Model, ...]]]:
-    for training in script.trainings:
+    for training in script.trained:
         yield "the Trainer", training.models
     for call, _ in script.methods("prepare"):
         for argument in call.args:

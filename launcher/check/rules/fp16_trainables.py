@@ -20,7 +20,7 @@ _HALVES = ("float16", "bfloat16")
 
 def find(script: Script) -> Iterator[Problem]:
     """Find half-precision trainable parameters under a scaler of the Trainer, of accelerate or of the script."""
-    for training in script.trainings:
+    for training in script.trained:
         if script.is_on(script.flag(training, "fp16")):
             is_adapted = bool(training.keywords.get("peft_config"))
             yield from _problems(script, [] if is_adapted else training.models, "fp16=True")

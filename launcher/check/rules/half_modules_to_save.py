@@ -27,7 +27,7 @@ def find(script: Script) -> Iterator[Problem]:
 
 
 def _found(script: Script) -> Iterator[Problem]:
-    for training in script.trainings:
+    for training in script.trained:
         if script.is_on(script.flag(training, "fp16")):
             for model in training.models:
                 configs = script.config_of(training, model)

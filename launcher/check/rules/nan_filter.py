@@ -10,7 +10,7 @@ from launcher.check.training_script import Script
 
 def find(script: Script) -> Iterator[Problem]:
     """Find a Trainer in fp16 whose filter is on, as it is by default."""
-    for training in script.trainings:
+    for training in script.trained:
         is_filtering = all(
             not given or script.are(given, True, None)
             for given in [script.flag(training, "logging_nan_inf_filter")]

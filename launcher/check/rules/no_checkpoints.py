@@ -27,7 +27,7 @@ def find(script: Script) -> Iterator[Problem]:
 
 
 def _found(script: Script) -> Iterator[Problem]:
-    for training in script.trainings:
+    for training in script.trained:
         if _is_off(script.flag(training, "save_strategy")):
             for made in training.made_arguments:
                 place = script.written(made, "save_strategy")

@@ -18,7 +18,7 @@ _MEND = "load the model in float32, and let autocast compute in fp16"
 
 def find(script: Script) -> Iterator[Problem]:
     """Find float16 parameters that a Trainer, or an optimizer of the script, steps without a scaler."""
-    for training in script.trainings:
+    for training in script.trained:
         yield from _of_trainer(script, training)
     if any(
         given and not script.are(given, "no", None)
