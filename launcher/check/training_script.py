@@ -46,7 +46,7 @@ _ADAPTED = re.compile(
     r"(peft|unsloth)(\.\w+)*\.(get_peft_model|PeftModel\w*\.from_pretrained|inject_adapter_in_model)|\.get_peft_model"
 )
 _WRAPPED = re.compile(
-    r"torch\.compile|torch\.nn(\.\w+)*\.(DataParallel|DistributedDataParallel)|torch\.distributed\.fsdp(\.\w+)*\.FullyShardedDataParallel|peft(\.\w+)*\.prepare_model_for_kbit_training|copy\.(deepcopy|copy)"
+    r"torch\.compile|torch\.nn(\.\w+)*\.(DataParallel|DistributedDataParallel)|torch\.distributed\.fsdp(\.\w+)*\.FullyShardedDataParallel|peft(\.\w+)*\.prepare_model_for_(kbit|int8)_training|copy\.(deepcopy|copy)"
 )
 _CASTS = {".half": "float16", ".bfloat16": "bfloat16", ".float": "float32", ".double": "float64"}
 _DTYPES = {
@@ -398,7 +398,7 @@ class Script:
         if value.name.startswith("copy."):
             return model._replace(is_copy=True)
         if value.name.endswith(
-            "prepare_model_for_kbit_training"
+            ("prepare_model_for_kbit_training", "prepare_model_for_int8_training")
         ):  # it makes all that it does not quantize float32
             return model._replace(dtype="", dtype_at=None)
         if value.name in _CASTS:

@@ -28,7 +28,7 @@ _OF_CALLS: tuple[tuple[re.Pattern[str], frozenset[str]], ...] = (
     (re.compile(r"transformers(\.\w+)*\.(Seq2Seq)?Trainer|trl(\.\w+)*\.(SFT|DPO|GRPO|Reward|KTO)Trainer"), frozenset(("tokenizer",))),
     (re.compile(r"trl(\.\w+)*\.SFTTrainer"), frozenset(("max_seq_length", "dataset_text_field", "packing"))),
     (
-        re.compile(r"transformers(\.\w+)*\.Auto\w+\.from_pretrained"),
+        re.compile(r"transformers(\.\w+)*\.(Auto\w+|\w+(For[A-Z]\w+|Model))\.from_pretrained"),
         frozenset(("use_auth_token", "load_in_4bit", "load_in_8bit", "use_flash_attention_2")),
     ),
 )  # fmt: skip
