@@ -42,8 +42,17 @@ def _is_told(script: Script, call: ast.Call) -> bool:
         if isinstance(node, ast.BoolOp) and "get_device_capability" in ast.unparse(node):
             return True
         if isinstance(node, ast.stmt):
-            return isinstance(node, ast.Expr) and node.value is call
+            is_alone = isinstance(node, ast.Expr) and node.value is call
+            return is_alone or (isinstance(node, ast.If) and all(map(_tells, (*node.body, *node.orelse))))
     return False
+
+
+def _tells(statement: ast.stmt) -> bool:
+    """Whether a statement only prints or logs."""
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(statement, ast.Pass) or (
+        isinstance(value, ast.Call) and bool(_TELLS.search(ast.unparse(value.func)))
+    )
 
 
 RULE = Rule(
