@@ -14,6 +14,9 @@ from launcher.check.training_script import Script, Training, dtype_of
 
 _AUTOCAST = re.compile(r"torch(\.cuda|\.cpu)?(\.amp)?(\.autocast_mode)?\.autocast")
 _LOADED = re.compile(r"transformers(\.\w+)*\.from_pretrained")
+_GATE = re.compile(r"is_bf16_supported|is_torch_bf16_gpu_available")
+_MAX_FOLLOWED = 12
+"""Expressions that are looked at for the origin of a value."""
 _QUANTIZED = re.compile(r"transformers(\.\w+)*\.BitsAndBytesConfig")
 
 
@@ -28,7 +31,11 @@ def find(script: Script) -> Iterator[Problem]:
                 yield from _flag(script, made)
     for made in script.accelerators:
         place = script.written(made, "mixed_precision")
-        if place is not None and script.are(script.keyword(made, "mixed_precision"), "bf16"):
+        if (
+            place is not None
+            and script.are(script.keyword(made, "mixed_precision"), "bf16")
+            and not _asks(script, place)
+        ):
             yield _problem(script, place, 'mixed_precision="bf16"', '"fp16"', (replace(place, '"fp16"'),))
     for made in script.calls(_AUTOCAST):
         given = script.keyword(made, "dtype") or script.argument(made, 1, "dtype")
@@ -47,7 +54,7 @@ def find(script: Script) -> Iterator[Problem]:
 
 def _flag(script: Script, made: Made | Instance) -> Iterator[Problem]:
     place = script.written(made, "bf16")
-    if place is None or _asks(place):
+    if place is None or _asks(script, place):
         return
     keyword = next((one for one in (made.call.keywords if made.call else ()) if one.arg == "bf16"), None)
     edits: tuple[Edit, ...]
@@ -89,13 +96,21 @@ def _types(script: Script) -> Iterator[Problem]:
     for made in script.calls(_LOADED):
         place = script.written(made, "dtype", "torch_dtype")
         given = script.keyword(made, "dtype") or script.keyword(made, "torch_dtype")
-        if place is not None and not _asks(place) and {dtype_of(one) for one in given} == {"bfloat16"}:
+        if (
+            place is not None
+            and not _asks(script, place)
+            and {dtype_of(one) for one in given} == {"bfloat16"}
+        ):
             better = "float32" if made.call in trained else "float16"
             yield _problem(script, place, "the model's type bfloat16", better, _typed(place, better))
     for made in script.calls(_QUANTIZED):
         place = script.written(made, "bnb_4bit_compute_dtype")
         given = script.keyword(made, "bnb_4bit_compute_dtype")
-        if place is not None and not _asks(place) and {dtype_of(one) for one in given} == {"bfloat16"}:
+        if (
+            place is not None
+            and not _asks(script, place)
+            and {dtype_of(one) for one in given} == {"bfloat16"}
+        ):
             yield _problem(
                 script, place, "bnb_4bit_compute_dtype bfloat16", "float16", _typed(place, "float16")
             )
@@ -110,9 +125,19 @@ def _typed(place: Place, name: str) -> tuple[Edit, ...]:
     )
 
 
-def _asks(place: Place) -> bool:
-    """Whether an expression asks torch for bf16, which is another rule's business."""
-    return "is_bf16_supported" in ast.unparse(place.node)
+def _asks(script: Script, place: Place) -> bool:
+    """Whether a value depends on torch's answer about bf16, which is another rule's business."""
+    waiting, seen = [place.node], 0
+    frame = script.inference.frame(place.module, place.node)
+    while waiting and seen < _MAX_FOLLOWED:
+        node = waiting.pop()
+        seen += 1
+        around = [one.test for one in place.module.above(node) if isinstance(one, ast.If)]
+        if any(_GATE.search(ast.unparse(one)) for one in (node, *around)):
+            return True
+        names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
+        waiting += [found for one in names for found in script.inference.definitions(one, frame)]
+    return False
 
 
 def _is_true(node: ast.expr) -> bool:
