@@ -14,12 +14,20 @@ from launcher.check.training_script import Model, Script, Training
 
 _SINCE = "1.16.0"
 """The version of TRL whose trainers were seen to do so; sft_trainer.py, dpo_trainer.py, grpo_trainer.py."""
-_UPCAST = re.compile(rb"\.data\s*=\s*\w+\.(data\.)?(float\(|to\(torch\.float)")
+_UPCAST = re.compile(
+    rb"\.data\s*=\s*\w+\.(data\.)?(float\(|to\((dtype=)?torch\.float)|cast_mixed_precision_params|cast_training_params"
+)
 _HALVES = ("float16", "bfloat16")
 
 
 def find(script: Script) -> Iterator[Problem]:
     """Find half-precision trainable parameters under a scaler of the Trainer, of accelerate or of the script."""
+    found = [*_found(script)]
+    if found and not any(_UPCAST.search(module.source) for module in script.sources):
+        yield from found
+
+
+def _found(script: Script) -> Iterator[Problem]:
     for training in script.trained:
         if script.is_on(script.flag(training, "fp16")):
             is_adapted = bool(training.keywords.get("peft_config"))
@@ -44,9 +52,7 @@ def _quantized(script: Script, training: Training) -> Iterator[Problem]:
             or not script.admits("trl", _SINCE)
         ):
             continue
-        if not (model.adapters or training.keywords.get("peft_config")) or any(
-            _UPCAST.search(module.source) for module in script.sources
-        ):
+        if not (model.adapters or training.keywords.get("peft_config")):
             continue
         statement = statement_of(training.module, training.call)
         target = path_of(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
