@@ -28,6 +28,10 @@ _ONE_RANK = re.compile(
     r"rank\b.*==|==.*rank\b|is_main_process|is_local_main_process|is_master|master_process|not\s+\w*rank\b|get_rank\(\)\s*=="
 )
 
+_SEVERAL = re.compile(
+    r"distributed|(\b|_)ddp(\b|_)|world_size|n_?gpus?\b|num_gpus|multi_?gpu|is_initialized", re.IGNORECASE
+)
+_NOT_SEVERAL = re.compile(r"\bnot\b|(==|<=) 1\b|< 2\b|is None|is False|== False")
 _MAX_CALLS = 4
 
 
@@ -82,7 +86,9 @@ def _fixed(script: Script) -> Iterator[tuple[ast.expr, str]]:
 def _is_of_one_rank(module: Module, node: ast.AST, depth: int = 0) -> bool:
     """Whether only one rank executes a node, or calls the function around it."""
     for one in module.above(node):
-        if isinstance(one, ast.If | ast.IfExp) and _ONE_RANK.search(ast.unparse(one.test)):
+        if isinstance(one, ast.If | ast.IfExp) and (
+            _ONE_RANK.search(ast.unparse(one.test)) or _is_single(one, node)
+        ):
             return True
         if isinstance(one, ast.FunctionDef) and depth < _MAX_CALLS:
             calls = [
@@ -92,6 +98,16 @@ def _is_of_one_rank(module: Module, node: ast.AST, depth: int = 0) -> bool:
             ]
             return bool(calls) and all(_is_of_one_rank(module, call, depth + 1) for call in calls)
     return False
+
+
+def _is_single(condition: ast.If | ast.IfExp, node: ast.AST) -> bool:
+    """Whether a condition asks for several processes, and a node is in the branch for one."""
+    test = ast.unparse(condition.test)
+    if not _SEVERAL.search(test):
+        return False
+    other = condition.orelse if isinstance(condition.orelse, list) else [condition.orelse]
+    is_other = any(node is inner for one in other for inner in ast.walk(one))
+    return is_other is not bool(_NOT_SEVERAL.search(test))
 
 
 def _better(script: Script, is_accelerated: bool) -> str:
