@@ -60,7 +60,7 @@ def _steps(script: Script, scaler: str, stepped: dict[str, ast.Call]) -> Iterato
         optimizer = path_of(holder)
         if call.args or call.keywords or optimizer in stepped or not script.optimizers(holder):
             continue
-        if _is_unscaled_branch(script, call):
+        if _is_unscaled_branch(script, call) or _has_plain_loss(script):
             continue
         statement = statement_of(script.module, call)
         edits = [replace_node(script.module, call, f"{scaler}.step({optimizer})")]
@@ -72,6 +72,15 @@ def _steps(script: Script, scaler: str, stepped: dict[str, ast.Call]) -> Iterato
         yield Problem(
             script.module, call, message, f"{scaler}.step({optimizer}), then {scaler}.update()", tuple(edits)
         )
+
+
+def _has_plain_loss(script: Script) -> bool:
+    """Whether a script also has a loss that it does not scale, beside the scaled one."""
+    return any(
+        not (isinstance(holder, ast.Call) and getattr(holder.func, "attr", "") == "scale")
+        and not _is_unscaled_branch(script, call)
+        for call, holder in script.methods("backward")
+    )
 
 
 def _is_unscaled_branch(script: Script, node: ast.AST) -> bool:
