@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from launcher.agent.diagnosis.library_changes import ARGUMENTS, LibraryChange
 from launcher.check.edit import Edit, remove_keyword, rename_keyword, replace_node
-from launcher.check.inference.value import Made, Place
+from launcher.check.inference.value import Class, Made, Place
 from launcher.check.rule import Problem, Rule
 from launcher.check.training_script import Script
 
@@ -34,6 +34,8 @@ _OF_CALLS: tuple[tuple[re.Pattern[str], frozenset[str]], ...] = (
 )  # fmt: skip
 _KEPT_BY_UNSLOTH = frozenset(("tokenizer", "max_seq_length", "dataset_text_field", "packing"))
 """What unsloth's own trainers and configurations, which it puts in the place of TRL's, still take."""
+_OF_LIBRARY = re.compile(r"(transformers|trl)\.")
+_MAX_BASES = 6
 _ASKS_VERSION = re.compile(
     r"__version__|\bversion\(|\bVersion\(|version\.parse|(transformers|trl)_v\w+|\bis_\w*(version|greater|at_least)\w*\("
     r"|signature\(|getfullargspec|__dataclass_fields__|co_varnames|hasattr\(\w*(Trainer|Arguments|Config)\b"
@@ -49,10 +51,29 @@ def find(script: Script) -> Iterator[Problem]:
         removed = frozenset().union(
             *(names for pattern, names in _OF_CALLS if name and pattern.fullmatch(name))
         )
+        if removed and not _OF_LIBRARY.match(full):
+            removed -= _own_parameters(script, call)
         if name.startswith("trl.") and _imports_unsloth(script):
             removed -= _KEPT_BY_UNSLOTH
         if removed and not _has_two_ways(script, Place(script.module, call)):
             yield from _problems(script, Made(name, call, frame), removed)
+
+
+def _own_parameters(script: Script, call: ast.Call) -> set[str]:
+    """Return the parameters that a subclass of the script takes itself."""
+    waiting = [one for one in script.values(call.func) if isinstance(one, Class)]
+    found: set[str] = set()
+    for one in waiting[:_MAX_BASES]:
+        for method in one.node.body:
+            if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                found |= {given.arg for given in (*method.args.args, *method.args.kwonlyargs)}
+        waiting += [
+            base
+            for written in one.node.bases
+            for base in script.inference.values(written, one.frame)
+            if isinstance(base, Class)
+        ]
+    return found
 
 
 def _imports_unsloth(script: Script) -> bool:
