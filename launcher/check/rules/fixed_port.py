@@ -13,6 +13,10 @@ from launcher.check.training_script import Script
 
 _INIT = re.compile(r"torch\.distributed(\.\w+)*\.init_process_group")
 _MESSAGE = "MASTER_PORT is fixed: the port that the launcher chose is lost, and this one may be taken"
+_RANKS = re.compile(r"['\"](LOCAL_)?(RANK|WORLD_SIZE)['\"] in os\.environ")
+_NO_RANKS = re.compile(
+    r"['\"](LOCAL_)?(RANK|WORLD_SIZE)['\"] not in os\.environ|not .*is_torchelastic_launched"
+)
 _ADDRESS = re.compile(r"tcp://.*:[1-9]\d*")
 
 
@@ -47,7 +51,7 @@ def _assigned(script: Script, node: ast.Assign) -> Iterator[Problem]:
     ):
         return
     if any(
-        isinstance(one, ast.If) and "MASTER_PORT" in ast.unparse(one.test)
+        isinstance(one, ast.If) and ("MASTER_PORT" in ast.unparse(one.test) or _is_unlaunched(one, node))
         for one in script.module.above(node)
     ):
         return
@@ -55,6 +59,14 @@ def _assigned(script: Script, node: ast.Assign) -> Iterator[Problem]:
     text = f'{environ}.setdefault("MASTER_PORT", {script.text_of(node.value)})'
     edits = (replace_node(script.module, node, text),) if len(node.targets) == 1 else ()
     yield Problem(script.module, node, _MESSAGE, text, edits)
+
+
+def _is_unlaunched(condition: ast.If, node: ast.Assign) -> bool:
+    """Whether a condition asks for the ranks' environment, and a statement is where there is none."""
+    test = ast.unparse(condition.test)
+    if node in condition.body:
+        return bool(_NO_RANKS.search(test))
+    return node in condition.orelse and bool(_RANKS.search(test))
 
 
 def _updated(script: Script, call: ast.Call) -> Iterator[Problem]:
