@@ -51,9 +51,9 @@ def _of_template(script: Script, made: Made, template: str) -> Iterator[Problem]
 
 
 def _prompts(script: Script, made: Made) -> Iterator[str]:
-    """Yield the texts of the script's functions that look like prompts."""
+    """Yield the texts of the script's functions that look like prompts, but are not for questions to the model."""
     for node in script.module.nodes:
-        if isinstance(node, ast.FunctionDef | ast.Lambda):
+        if isinstance(node, ast.FunctionDef | ast.Lambda) and not _asks_model(node):
             words = "".join(
                 str(one.value)
                 for one in ast.walk(node)
@@ -61,6 +61,10 @@ def _prompts(script: Script, made: Made) -> Iterator[str]:
             )
             if _MARK.search(words) and made.call not in [*ast.walk(node)]:
                 yield words
+
+
+def _asks_model(function: ast.AST) -> bool:
+    return any(isinstance(one, ast.Attribute) and one.attr == "generate" for one in ast.walk(function))
 
 
 def _is_chat_template(target: ast.expr) -> bool:
