@@ -1,14 +1,21 @@
 """A service that drips, floods or answers nonsense: a call ends in time, in little memory, with a named failure."""
 
 import contextlib
+import datetime as dt
+import ipaddress
 import itertools
+import os
 import resource
 import socket
+import ssl
 import threading
 import time
 import zlib
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from launcher.transport.http import service_wire
 from launcher.transport.http.service_wire import CallFailure, ServiceWire, WireError
@@ -100,3 +107,62 @@ def test_a_redirect_to_no_address_is_an_answer(service):
     """Nobody goes there."""
     answer = b"HTTP/1.1 302 Found\r\nLocation: http://[::bad\r\nContent-Length: 0\r\n\r\n"
     assert service([answer]).ask("GET", "instances").status == 302
+
+
+ALERT = b"\x15\x03\x03\x00\x02\x02\x50"
+"""A record of TLS that ends a connection: `internal_error`, not encrypted, as a balancer sends it that dies."""
+
+
+@pytest.fixture
+def tls_service(tmp_path):
+    """Return a wire to a server with a certificate in `cert.pem`, and the requests that it has read; it answers each with ALERT."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "service")])
+    now, day = dt.datetime.now(dt.UTC), dt.timedelta(days=1)
+    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now - day, now + day)
+    made = made.add_extension(address, critical=False).sign(key, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    plain = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (tmp_path / "cert.pem").write_bytes(made.public_bytes(pem))
+    (tmp_path / "key.pem").write_bytes(key.private_bytes(pem, *plain))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
+    listening, read = socket.create_server(("127.0.0.1", 0)), []
+
+    def answer():
+        with contextlib.suppress(OSError):  # a client that does not accept the certificate hangs up
+            connection, _ = listening.accept()
+            with context.wrap_socket(connection, server_side=True) as secure:
+                read.append(secure.recv(65536))
+                os.write(secure.fileno(), ALERT)
+                secure.recv(1)
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    yield ServiceWire(f"https://127.0.0.1:{listening.getsockname()[1]}/api/v1"), read
+    listening.close()
+    thread.join(10)
+
+
+def test_a_failure_of_tls_after_the_request_leaves_open_whether_it_was_accepted(
+    tls_service, tmp_path, monkeypatch
+):
+    """The service has read the call: it may have rented a machine."""
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "cert.pem"))
+    wire, read = tls_service
+    with pytest.raises(WireError) as caught:
+        wire.post("launch", {})
+    assert (caught.value.failure, caught.value.was_sent) == (CallFailure.BROKEN_OFF, True)
+    assert len(read) == 1
+
+
+def test_a_certificate_that_is_not_accepted_gets_no_request(tls_service, monkeypatch):
+    """Nothing was sent, and the certificate is named."""
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+    monkeypatch.delenv("CURL_CA_BUNDLE", raising=False)
+    wire, read = tls_service
+    with pytest.raises(WireError, match="certificate of 127") as caught:
+        wire.post("launch", {})
+    assert (caught.value.failure, caught.value.was_sent) == (CallFailure.CERTIFICATE, False)
+    assert read == []

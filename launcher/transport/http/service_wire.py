@@ -276,13 +276,15 @@ def _pieces(response: requests.Response) -> Iterator[bytes]:
 
 def _failure(error: Exception, where: str) -> WireError:
     """Return the WireError for an exception of the libraries."""
+    import ssl
+
     import requests
     import urllib3
 
     if isinstance(error, ValueError):  # requests' errors about URLs are ValueErrors
         return WireError(CallFailure.MALFORMED, "its link is not a URL", was_sent=False)
     cause = getattr(error.args[0], "reason", error.args[0]) if error.args else None
-    if isinstance(error, requests.exceptions.SSLError):
+    if any(isinstance(one, ssl.SSLCertVerificationError) for one in getattr(cause, "args", ())):
         words = f"the certificate of {where} is not accepted here"
         return WireError(CallFailure.CERTIFICATE, words, was_sent=False)
     if isinstance(error, requests.exceptions.ProxyError):
