@@ -316,6 +316,30 @@ def test_links_that_have_expired_are_named_and_new_ones_work(stand_in, kaggle, f
     assert {line["auth"] for line in stand_in.calls("link")} == {""}
 
 
+@pytest.mark.parametrize(
+    "fault",
+    [{"kind": "status", "status": 200}, {"kind": "status", "status": 202}, {"kind": "broken"}],
+    ids=["html", "202", "cut"],
+)
+def test_a_deletion_without_an_answer_that_can_be_read_is_none(stand_in, kaggle, fresh, fault):
+    """A page of a proxy says nothing of the kernel, whose session goes on. Kaggle's own client needs JSON too."""
+    ref = fresh()
+    kaggle.push(kernel(ref, WAITS))
+    kaggle.create_dataset("launch-0123abcd", [])
+    deletions = {
+        "DeleteKernel": lambda: kaggle.delete(ref),
+        "DeleteDataset": lambda: kaggle.delete_dataset("launch-0123abcd"),
+    }
+    for method, delete in deletions.items():
+        stand_in.fail(method, **fault)
+        with pytest.raises(ServiceUnreachableError) as caught:
+            delete()
+        assert caught.value.reason == Reason.MALFORMED
+        assert not [line for line in stand_in.calls(method) if line["accepted"]]
+        delete()
+        assert [line for line in stand_in.calls(method) if line["accepted"]]
+
+
 @pytest.mark.parametrize("name", ["../../etc/cron.d/x", "/etc/passwd", "a/../../b", ""])
 def test_an_output_that_would_lie_elsewhere_is_refused(stand_in, kaggle, name):
     """A name comes from a script that anybody may have written."""

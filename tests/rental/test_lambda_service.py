@@ -171,6 +171,25 @@ def test_a_list_that_cannot_be_read_is_no_empty_list(lambda_api, lambda_service,
     assert caught.value.reason == Reason.MALFORMED
 
 
+@pytest.mark.parametrize(
+    "fault", [{"kind": "status", "status": 200}, {"kind": "broken"}], ids=["html", "cut"]
+)
+def test_a_key_is_neither_added_nor_removed_by_an_answer_that_cannot_be_read(
+    lambda_api, lambda_service, fault
+):
+    """A page of a proxy says nothing of the account."""
+    (ours,) = lambda_api.ssh_keys()
+    for call, ask in (
+        ("add_key", lambda: lambda_api.add_key("launch", "ssh-ed25519 AAAA launch")),
+        ("delete_key", lambda: lambda_api.delete_key(ours.id)),
+    ):
+        lambda_service.fail(call, **fault)
+        with pytest.raises(ServiceError) as caught:
+            ask()
+        assert caught.value.reason == Reason.MALFORMED
+    assert lambda_api.ssh_keys() == (ours,)
+
+
 def test_an_instance_with_a_wrong_field_is_still_listed(lambda_api, lambda_service):
     """And a status that was never seen before is kept as it is; a price that is none is no offer."""
     odd = [{"id": "x", "status": "hibernating", "ip": 7, "region": "us", "tags": None}]

@@ -283,10 +283,16 @@ class Quota(_Answer):
 
 
 class DatasetAnswer(_Answer):
-    """The service's answer to a new dataset or version."""
+    """The service's answer to a new dataset, or to the deletion of one."""
 
     status: str | None = None
     error: str | None = None
+
+
+class DeletedKernel(_Answer):
+    """The service's answer to the deletion of a kernel."""
+
+    error_message: str | None = None
 
 
 class DatasetStatus(_Answer):

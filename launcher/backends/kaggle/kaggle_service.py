@@ -25,6 +25,7 @@ from launcher.backends.kaggle.kaggle_kernel import (
     BlobUpload,
     DatasetAnswer,
     DatasetStatus,
+    DeletedKernel,
     FreshToken,
     Kernel,
     KernelPage,
@@ -275,8 +276,9 @@ class KaggleService:
 
     def delete(self, ref: KernelRef) -> None:
         """Delete a kernel with its outputs, and end its session. Raises an error if it does not exist."""
-        reply = self._answer("kernels.KernelsApiService/DeleteKernel", _of(ref), f"deleting {ref}")
-        self._check_words(reply, "errorMessage", f"deleting {ref}")
+        what = f"deleting {ref}"
+        answer = self._ask(DeletedKernel, "kernels.KernelsApiService/DeleteKernel", _of(ref), what)
+        self._check_words(answer.error_message, what)
 
     def quota(self) -> Quota:
         """Return the account's hours of the week."""
@@ -327,8 +329,8 @@ class KaggleService:
     def delete_dataset(self, slug: str) -> None:
         """Delete a dataset of this account."""
         what = f"deleting the dataset {self.user}/{slug}"
-        reply = self._answer("datasets.DatasetApiService/DeleteDataset", self._dataset(slug), what)
-        self._check_words(reply, "error", what)
+        route = "datasets.DatasetApiService/DeleteDataset"
+        self._check_words(self._ask(DatasetAnswer, route, self._dataset(slug), what).error, what)
 
     # credentials
 
@@ -400,10 +402,8 @@ class KaggleService:
             words = f"{what}: its answer cannot be read ({reply.kind or 'no type'}, {len(reply.body)} bytes)"
             raise self._error(Reason.MALFORMED, words) from None
 
-    def _check_words(self, reply: ServiceReply, key: str, what: str) -> None:
+    def _check_words(self, words: str | None, what: str) -> None:
         """Raise the error in the body of a successful answer."""
-        said = reply.json()
-        words = said.get(key) if isinstance(said, dict) else None
         if words:
             raise self._error(Reason.REFUSED, f"{what}: {self._said(words)}")
 

@@ -210,12 +210,13 @@ class LambdaAccount:
 
     def add_key(self, name: str, public_key: str) -> None:
         """Add a public key. The reason is DUPLICATE if the name exists."""
-        body = {"name": name, "public_key": public_key}
-        self._answer("POST", "ssh-keys", body, f"adding the SSH key {name}")
+        body, what = {"name": name, "public_key": public_key}, f"adding the SSH key {name}"
+        self._data(self._answer("POST", "ssh-keys", body, what), what)
 
     def delete_key(self, key_id: str) -> None:
         """Remove a public key from the account. Existing instances keep it."""
-        self._answer("DELETE", f"ssh-keys/{quote(key_id, safe='')}", None, f"removing the SSH key {key_id}")
+        what = f"removing the SSH key {key_id}"
+        self._data(self._answer("DELETE", f"ssh-keys/{quote(key_id, safe='')}", None, what), what)
 
     def images(self) -> tuple[Placed, ...]:
         """Return the image families, each once per region."""
