@@ -367,6 +367,28 @@ def test_a_status_of_a_later_version_is_no_end(stand_in, kaggle):
     assert account.look("alice/launch-toy").status == "running"
 
 
+@pytest.mark.parametrize(
+    ("values", "status"),
+    [
+        ([{"stream_name": "stdout", "time": 1.0, "data": "done"}], "over"),
+        ([], None),
+        ({"code": 0}, None),
+        ({"message": "try later"}, None),
+    ],
+    ids=str,
+)
+def test_only_a_log_says_that_a_session_has_ended_whose_status_fails(stand_in, account, values, status):
+    """An error in JSON does not: the kernel would be deleted while it runs."""
+    stand_in.fail("GetKernelSessionStatus", "status", status=503)
+    stand_in.fail("log", "answer", values=values)
+    if status is None:
+        with pytest.raises(ServiceUnreachableError) as caught:
+            account.look("alice/launch-toy")
+        assert caught.value.reason == Reason.SERVER_ERROR
+    else:
+        assert account.look("alice/launch-toy").status == status
+
+
 def test_an_answer_without_end_is_cut_short(stand_in, kaggle, monkeypatch):
     """The client's memory is not the service's to fill."""
     monkeypatch.setattr(service_wire, "ANSWER_BYTES", 1000)

@@ -1,6 +1,7 @@
 """What people who use Kaggle saw it do, each by one trace: nobody here has met the service itself."""
 
 import pytest
+from testbed.client import until
 
 from launcher.backends.kaggle import kaggle_log
 from launcher.backends.kaggle.kaggle_credentials import logins
@@ -117,11 +118,13 @@ def test_a_redirect_to_another_host_gets_no_credentials_and_none_leaves_https(ka
 
 def test_where_the_status_call_fails_the_log_tells_whether_a_session_has_ended(stand_in, account):
     """500 for good while outputs and log were served (2026-06)."""
-    account.service.push(NewKernel(ref=REF, source=WAITS, machine="None", timeout_s=60))
-    stand_in.wait_for(str(REF), "RUNNING")
+    prints = f"print('begun', flush=True); {WAITS}"
+    account.service.push(NewKernel(ref=REF, source=prints, machine="None", timeout_s=60))
+    session = stand_in.wait_for(str(REF), "RUNNING")
+    until(lambda: session.log, "what it prints")
     stand_in.fail("GetKernelSessionStatus", kind="status", status=500, times=100)
     assert account.look(str(REF)).status == "running"
-    stand_in.state.kernels[str(REF)].versions[-1].session.break_down()
+    session.break_down()
     stand_in.wait_for(str(REF), "ERROR")
     assert account.look(str(REF)).status == "over"
     stand_in.fail("log", kind="status", status=503)

@@ -11,6 +11,7 @@ caller must record its intent before the push, and use a different slug for each
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -67,6 +68,8 @@ MAX_MESSAGE = 300
 """The number of characters of the service's text in a message."""
 SKEW_S = 300.0
 """The clock difference in seconds above which the error of a refused call mentions the clock."""
+LOG_HEAD = re.compile(rb"\s*\[\s*\{")
+"""The beginning of an ended session's log, which may be too large to read whole."""
 EXPIRED = (400, 401, 403, 404, 410)
 """The status codes of a store for an unusable link."""
 TOKEN_LIFE_S = 43_200
@@ -268,10 +271,14 @@ class KaggleService:
             yield download
 
     def has_whole_log(self, ref: KernelRef) -> bool | None:
-        """Whether a session's log is JSON, as it is after the session, or a stream; None if it cannot be read."""
+        """Whether a session's log is a JSON array, as it is after the session, or a stream.
+
+        None if it is neither, or cannot be read: a proxy's error may be JSON too.
+        """
         with suppress(ServiceError), self.open_log(ref, READ_S) as log:
-            kinds = {"application/json": True, "text/event-stream": False}
-            return kinds.get(log.kind.partition(";")[0].strip())
+            if log.kind.startswith("text/event-stream"):
+                return False
+            return True if LOG_HEAD.match(next(log.pieces(), b"")) else None
         return None
 
     def delete(self, ref: KernelRef) -> None:
