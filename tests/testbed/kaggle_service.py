@@ -49,7 +49,7 @@ class Fault:
     """What goes wrong with the next calls of a method (`link` for links, `log` for the stream).
 
     `kind` is `status` (with HTML, or JSON if `message`), `lost` (accepted, then cut off without an answer), `held` (accepted,
-    and no answer for `wait_s`), `cut` (cut off before it is accepted), `late` (cut off at once, and accepted `wait_s` later), `half` (a link's file breaks off in its middle), `accepted` (accepted, then the status), `answer` (a good answer with these `values`), `broken`
+    and no answer for `wait_s`), `cut` (cut off before it is accepted), `late` (cut off at once, and accepted `wait_s` later), `half` (a link's file breaks off in its middle), `accepted` (accepted, then the status, with `values` as JSON if there are any), `answer` (a good answer with these `values`), `broken`
     (a good status with JSON that is none), or `silent` (no answer for `wait_s`).
     """
 
@@ -367,9 +367,10 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault.kind == "answer":
             self._send(200, json.dumps(fault.values).encode(), line, "application/json", fault.headers)
         else:
-            said = json.dumps({"code": fault.status, "message": fault.message}).encode()
-            kind = "application/json" if fault.message else "text/html; charset=utf-8"
-            self._send(fault.status, said if fault.message else HTML, line, kind, fault.headers)
+            told = {"code": fault.status, "message": fault.message} if fault.message else fault.values
+            kind = "application/json" if told else "text/html; charset=utf-8"
+            body = json.dumps(told).encode() if told else HTML
+            self._send(fault.status, body, line, kind, fault.headers)
 
     def _send(
         self,

@@ -181,8 +181,9 @@ class KaggleService:
             if error.was_sent:
                 raise self._unsettled(kernel.ref, Reason(error.failure), str(error)) from None
             raise self._lost(error) from None
-        if is_undecided(reply.status):
-            raise self._unsettled(kernel.ref, Reason.SERVER_ERROR, f"it answered {reply.status}")
+        status = _status(reply)
+        if is_undecided(status):
+            raise self._unsettled(kernel.ref, Reason.SERVER_ERROR, f"it answered {status}")
         self._check(reply, f"pushing {kernel.ref}")
         try:
             pushed = self._read(Pushed, reply, "")
@@ -420,16 +421,12 @@ class KaggleService:
 
     def _check(self, reply: ServiceReply, what: str) -> None:
         """Raise the error of an answer: by its status, or by the code in its JSON."""
-        said = reply.json()
-        said = said if isinstance(said, dict) else {}
-        said = said["error"] if isinstance(said.get("error"), dict) else said  # Google's form of an error
         self._ahead_s = self._ahead_s if reply.moment is None else reply.moment - time.time()
-        code = said.get("code")
-        status = max(reply.status, code) if isinstance(code, int) else reply.status
+        status = _status(reply)
         if status < 300:
             return
         reason = STATUS.get(status, Reason.SERVER_ERROR if is_undecided(status) else Reason.BAD_REQUEST)
-        message = self._said(said.get("message", ""))
+        message = self._said(_body(reply).get("message", ""))
         words = f"{what}: {status}{f' {message}' if message else ''}"
         if reason in (Reason.UNAUTHORIZED, Reason.FORBIDDEN) and abs(self._ahead_s) > SKEW_S:
             side = "behind" if self._ahead_s > 0 else "ahead of"
@@ -471,6 +468,19 @@ class KaggleService:
         except WireError as error:
             words = f"{HOST}: {what}: {error}"
             raise ServiceUnreachableError(HOST, Reason(error.failure), words) from None
+
+
+def _body(reply: ServiceReply) -> dict[str, Any]:
+    """Return the fields of an answer in JSON, or those of its error."""
+    said = reply.json()
+    fields = said if isinstance(said, dict) else {}
+    return fields["error"] if isinstance(fields.get("error"), dict) else fields  # Google's form of an error
+
+
+def _status(reply: ServiceReply) -> int:
+    """Return the status of an answer: the code in its JSON, if that is higher."""
+    code = _body(reply).get("code")
+    return max(reply.status, code) if isinstance(code, int) else reply.status
 
 
 def _of(ref: KernelRef) -> dict[str, str]:

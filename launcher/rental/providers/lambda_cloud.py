@@ -67,6 +67,8 @@ STATUS = {
     413: Reason.TOO_LARGE,
     429: Reason.RATE_LIMIT,
 }
+UNDECIDED = (Reason.SERVER_ERROR, Reason.UPSTREAM)
+"""The reasons that leave open whether a launch was accepted, whatever the status of the answer."""
 MENDS = {
     Reason.UNAUTHORIZED: f"make a new key at {KEYS_PAGE}, and set {VARIABLE}",
     Reason.RATE_LIMIT: "another machine or program may be using the same account: wait, then try again",
@@ -161,7 +163,7 @@ class LambdaAccount:
                 raise self._unsettled(what, Reason(error.failure), str(error)) from None
             raise self._lost(what, error) from None
         meaning = _meaning(reply)
-        if is_undecided(reply.status) or (meaning and meaning.reason is Reason.UPSTREAM):
+        if is_undecided(reply.status) or (meaning and meaning.reason in UNDECIDED):
             reason = meaning.reason if meaning else Reason.SERVER_ERROR
             raise self._unsettled(what, reason, f"it answered {reply.status}")
         self._check(reply, what)
