@@ -109,6 +109,29 @@ def test_a_redirect_to_no_address_is_an_answer(service):
     assert service([answer]).ask("GET", "instances").status == 302
 
 
+def got(wire, link):
+    with wire.get(link) as download:
+        return download.status
+
+
+@pytest.mark.parametrize("link", ["https://[::bad/x", "http://198.51.100.1/x", "file:///etc/passwd"])
+@pytest.mark.parametrize(
+    "follow",
+    [
+        lambda wire, link: wire.put(link, b"x"),
+        got,
+        lambda wire, _link: got(wire, "/redirect"),
+    ],
+    ids=["put", "get", "redirect"],
+)
+def test_a_link_that_is_not_safe_is_a_named_failure(service, follow, link):
+    """A service gives it at once, or redirects to it. It is not followed."""
+    wire = service([f"HTTP/1.1 302 Found\r\nLocation: {link}\r\nContent-Length: 0\r\n\r\n".encode()])
+    with pytest.raises(WireError, match="its link") as caught:
+        follow(wire, link)
+    assert caught.value.failure is CallFailure.MALFORMED
+
+
 ALERT = b"\x15\x03\x03\x00\x02\x02\x50"
 """A record of TLS that ends a connection: `internal_error`, not encrypted, as a balancer sends it that dies."""
 

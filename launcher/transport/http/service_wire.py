@@ -124,17 +124,17 @@ class ServiceWire:
 
     def put(self, link: str, data: bytes | IO[bytes]) -> ServiceReply:
         """Send the bytes of a file to a link, and return the answer. Raises WireError."""
-        with self._opened("PUT", link, {}, data, READ_S) as response:
+        with self._opened("PUT", _checked(link), {}, data, READ_S) as response:
             return _reply(response)
 
     @contextmanager
     def get(self, url: str, authorization: str = "", read_s: float = READ_S) -> Iterator[Download]:
         """Open a link, or a path below the base if it begins with `/`. Raises WireError.
 
-        At most REDIRECTS redirects are followed, to HTTPS or this machine's loopback. Another host gets no
-        credentials.
+        At most REDIRECTS redirects are followed. Each address must be HTTPS or this machine's loopback. Another
+        host gets no credentials.
         """
-        address = f"{self._base}{url}" if url.startswith("/") else url
+        address = _checked(f"{self._base}{url}" if url.startswith("/") else url)
         headers = {"Accept": "text/event-stream, */*", "Accept-Encoding": "identity"}
         for _ in range(REDIRECTS + 1):
             is_own = urlsplit(address).netloc == urlsplit(self._base).netloc
@@ -144,7 +144,7 @@ class ServiceWire:
                 if target is None:
                     yield Download(response)
                     return
-            address = _checked(urljoin(address, target))
+            address = _checked(target, address)
         raise WireError(CallFailure.MALFORMED, "its link leads on and on", was_sent=True)
 
     def close(self) -> None:
@@ -218,12 +218,16 @@ class Download:
         return _reply(self._response)
 
 
-def _checked(link: str) -> str:
-    """Return the target of a redirect. Raises WireError unless it is HTTPS, or this machine's loopback."""
-    parts = urlsplit(link)
+def _checked(link: str, base: str = "") -> str:
+    """Return the address of a link on a page. Raises WireError unless it is HTTPS, or this machine's loopback."""
+    try:
+        address = urljoin(base, link)
+        parts = urlsplit(address)
+    except ValueError:  # e.g. https://[::bad
+        raise WireError(CallFailure.MALFORMED, "its link is not a URL", was_sent=True) from None
     if parts.username or (parts.scheme != "https" and parts.hostname not in LOOPBACK):
         raise WireError(CallFailure.MALFORMED, "its link leads to an address without HTTPS", was_sent=True)
-    return link
+    return address
 
 
 def _authorization(value: str) -> dict[str, str]:
