@@ -231,14 +231,29 @@ def stand_in_date(stand_in, later_s):
     return formatdate(time.time() + stand_in.habits.skew_s + later_s, usegmt=True)
 
 
-def test_a_clock_that_differs_is_named_when_a_call_is_refused(stand_in, kaggle):
-    """Not otherwise: the calls themselves do not depend on it."""
+@pytest.mark.parametrize(
+    ("status", "reason", "kind"),
+    [(401, Reason.UNAUTHORIZED, AuthRefusedError), (403, Reason.FORBIDDEN, ServiceError)],
+)
+def test_a_clock_that_differs_is_named_when_a_call_is_refused(stand_in, kaggle, status, reason, kind):
+    """Not otherwise: the calls themselves do not depend on it. The refusal keeps its reason."""
     stand_in.habits.skew_s = 3600
     assert kaggle.quota().gpu_quota.left_s > 0
-    stand_in.fail("GetAcceleratorQuotaStatistics", "status", status=401, message="token used too early")
-    with pytest.raises(AuthRefusedError, match=r"clock is 3[56]\d\d s behind Kaggle's") as caught:
+    stand_in.fail("GetAcceleratorQuotaStatistics", "status", status=status, message="token used too early")
+    with pytest.raises(kind, match=r"clock: it is 3[56]\d\d s behind Kaggle's") as caught:
         kaggle.quota()
-    assert caught.value.reason == Reason.CLOCK_SKEW
+    assert caught.value.reason == reason
+
+
+def test_a_kernel_that_does_not_show_yet_is_not_gone_by_a_wrong_clock(stand_in, account, fresh):
+    """Kaggle's 403 for a late kernel has the same meaning at any hour."""
+    ref = fresh()
+    account.service.push(kernel(ref, WAITS))
+    stand_in.habits.skew_s = 400
+    for method in ("GetKernelSessionStatus", "GetKernel"):
+        stand_in.fail(method, "status", status=403, message="Permission 'kernels.get' was denied")
+    assert account.look(str(ref)).status is None
+    assert account.look(str(ref)).status in ("queued", "running")
 
 
 def test_the_errors_in_a_good_answer(stand_in, kaggle, fresh):

@@ -31,7 +31,6 @@ class KaggleReason(StrEnum):
     BAD_REQUEST = "bad-request"
     BROKEN_OFF = "broken-off"
     CERTIFICATE = "certificate"
-    CLOCK_SKEW = "clock-skew"
     CONFLICT = "conflict"
     FORBIDDEN = "forbidden"
     INVALID_SOURCES = "invalid-sources"

@@ -92,7 +92,6 @@ MENDS = {
     Reason.FORBIDDEN: "is it yours? Kaggle gives the same answer for things that do not exist",
     Reason.NO_PHONE: f"verify your phone at {SETTINGS}, or run without internet   internet = false in the host's table",
     Reason.RATE_LIMIT: "wait, then try again",
-    Reason.CLOCK_SKEW: "set this machine's clock",
     Reason.SESSION_LIMIT: "wait until a session of yours ends, or delete its kernel",
     Reason.QUOTA: "wait until Kaggle refills it",
 }
@@ -430,10 +429,7 @@ class KaggleService:
         words = f"{what}: {status}{f' {message}' if message else ''}"
         if reason in (Reason.UNAUTHORIZED, Reason.FORBIDDEN) and abs(self._ahead_s) > SKEW_S:
             side = "behind" if self._ahead_s > 0 else "ahead of"
-            reason, words = (
-                Reason.CLOCK_SKEW,
-                f"{words}; this machine's clock is {abs(self._ahead_s):.0f} s {side} Kaggle's",
-            )
+            words += f"; set this machine's clock: it is {abs(self._ahead_s):.0f} s {side} Kaggle's"
         if reason is Reason.FORBIDDEN and NO_INTERNET in message:
             reason = Reason.NO_PHONE
         raise self._error(reason, words, reply.retry_s)
@@ -443,7 +439,6 @@ class KaggleService:
         message = f"{HOST}: {words}" + (f"\n  {mend}" if mend else "")
         kind = {
             Reason.UNAUTHORIZED: ServiceAuthError,
-            Reason.CLOCK_SKEW: ServiceAuthError,
             Reason.SERVER_ERROR: ServiceUnreachableError,
             Reason.RATE_LIMIT: ServiceUnreachableError,
         }.get(reason, ServiceError)
