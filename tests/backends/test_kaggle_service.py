@@ -331,6 +331,11 @@ def test_links_that_have_expired_are_named_and_new_ones_work(stand_in, kaggle, f
             contents(kaggle, ref)
         assert caught.value.reason == Reason.BROKEN_OFF
         assert "Signature" not in str(caught.value)
+    for status in (202, 206):
+        stand_in.fail("link", "status", status=status)
+        with pytest.raises(ServiceUnreachableError) as caught:
+            contents(kaggle, ref)
+        assert caught.value.reason == Reason.MALFORMED
     assert {line["auth"] for line in stand_in.calls("link")} == {""}
 
 

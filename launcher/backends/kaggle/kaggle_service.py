@@ -257,8 +257,7 @@ class KaggleService:
                 raise self._error(
                     Reason.LINK_EXPIRED, f"{what}: its link has expired; list the outputs again"
                 )
-            if download.status != 200:
-                self._check(download.reply(), what)
+            self._check_opened(download, what)
             yield from download.pieces()
 
     @contextmanager
@@ -266,8 +265,7 @@ class KaggleService:
         """Open a session's log: a stream of events while it runs, JSON afterwards. See kaggle_log.follow."""
         what = f"the log of {ref}"
         with self._opened(f"/kernels/logs/stream/{ref.owner}/{ref.slug}", what, read_s) as download:
-            if download.status != 200:
-                self._check(download.reply(), what)
+            self._check_opened(download, what)
             yield download
 
     def has_whole_log(self, ref: KernelRef) -> bool | None:
@@ -433,6 +431,13 @@ class KaggleService:
         if reason is Reason.FORBIDDEN and NO_INTERNET in message:
             reason = Reason.NO_PHONE
         raise self._error(reason, words, reply.retry_s)
+
+    def _check_opened(self, download: Download, what: str) -> None:
+        """Raise the error of an answer that is not a file: only 200 has the whole file."""
+        if download.status != 200:
+            self._check(download.reply(), what)
+            words = f"{HOST}: {what}: it answered {download.status}"
+            raise ServiceUnreachableError(HOST, Reason.MALFORMED, words)
 
     def _error(self, reason: Reason, words: str, retry_s: float | None = None) -> ServiceError:
         mend = MENDS.get(reason)
