@@ -113,8 +113,8 @@ class Provider(Protocol):
     def instance(self, instance_id: str) -> Instance | None:
         """Return one instance of the account, or None if it does not exist."""
 
-    def terminate(self, instance_id: str) -> None:
-        """Ask for the termination of an instance. An unknown instance is no error."""
+    def terminate(self, instance_id: str) -> bool:
+        """Ask for the termination of an instance. Return False if the provider does not know it."""
 
     def ssh_keys(self) -> tuple[SshKey, ...]:
         """Return the account's public keys, which new instances can use."""

@@ -46,12 +46,12 @@ def test_an_instance_from_launch_to_its_end(lambda_api, lambda_service, sim_cloc
     assert (active.word, active.region, active.type) == ("active", "us-east-1", "gpu_1x_a10")
     assert active.ip
     sim_clock.sleep(600)
-    lambda_api.terminate(made)
+    assert lambda_api.terminate(made)
     assert lambda_api.instances()[0].word == "terminating"
     sim_clock.sleep(lambda_service.state.habits.end_s)
     assert lambda_api.instances() == ()
     assert lambda_api.instance(made) is None
-    lambda_api.terminate(made)
+    assert not lambda_api.terminate(made)
     assert lambda_service.state.cents() == 24  # 11 minutes at $1.29 an hour
     assert lambda_service.state.violations == []
     assert "jupyter-secret" not in repr(active)

@@ -143,6 +143,32 @@ def test_an_end_that_is_refused_while_it_boots_is_asked_for_again(renter, lambda
     assert lambda_service.alive() == []
 
 
+def hide(lambda_service, times):
+    lambda_service.fail("instances", "answer", data=[], times=times)
+    lambda_service.fail("terminate", "status", status=404, code="global/object-does-not-exist", times=times)
+
+
+def test_an_end_before_an_instance_shows_waits_for_it(renter, lambda_service):
+    """The provider knows no such instance for a while, and bills it afterwards."""
+    rental, _ = rent(renter)
+    hide(lambda_service, 6)
+    assert renter.end(rental, "interrupted").state is RentalState.ENDED
+    assert lambda_service.alive() == []
+    assert lambda_service.terminated() == {rental.instance}
+
+
+def test_an_instance_that_never_shows_is_gone_after_a_while(renter, lambda_service):
+    """One that was ready has been shown: it is gone at once."""
+    new, _ = rent(renter)
+    hide(lambda_service, 99)
+    assert renter.end(new, "interrupted").ended >= new.launched + SETTLE_S
+    lambda_service._faults.clear()
+    shown, _ = ready(renter, "261122-other-aaaaaa")
+    began = renter.clock.now()
+    hide(lambda_service, 99)
+    assert renter.end(shown, "done").ended < began + 30
+
+
 def test_a_ledger_that_goes_away_keeps_no_end(renter, lambda_service, tmp_path):
     """At whatever step: what this process rented it ends, and its cost is right."""
     rental, _ = ready(renter)

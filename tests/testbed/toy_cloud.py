@@ -156,14 +156,16 @@ class Toy:
         """Return a machine that is not gone."""
         return next((one for one in self.instances() if one.id == instance_id), None)
 
-    def terminate(self, instance_id: str) -> None:
+    def terminate(self, instance_id: str) -> bool:
         """End a machine in half a minute."""
         cloud = self._asked()
-        for one in cloud.machines:
-            if one.id == instance_id and one.lies:
+        found = [one for one in cloud.machines if one.id == instance_id and self._shown(one)]
+        for one in found:
+            if one.lies:
                 one.lies -= 1
-            elif one.id == instance_id:
+            else:
                 one.asked_to_end = min(one.asked_to_end, cloud.clock.now())
+        return bool(found)
 
     def ssh_keys(self) -> tuple[SshKey, ...]:
         """Return the keys."""

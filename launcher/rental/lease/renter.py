@@ -248,7 +248,8 @@ class ProviderAccount:
         """Terminate some instances. Return those still listed after END_S.
 
         The answer to a terminate call is not enough: an instance is gone once the provider's list lacks it, and
-        the call is repeated until the instance begins to end. If one termination is refused, or the ledger
+        the call is repeated until the instance begins to end. A new instance that the provider does not know may
+        still appear. If one termination is refused, or the ledger
         cannot be written, the others continue. Raises ServiceError once only instances are left that the
         account may not terminate.
         """
@@ -259,8 +260,9 @@ class ProviderAccount:
             forbidden: dict[str, ServiceError] = {}
             for instance_id in left.keys() - is_ending:
                 try:
-                    self.provider.terminate(instance_id)
-                    is_known.add(instance_id)
+                    is_there = self.provider.terminate(instance_id)
+                    if is_there or not _may_appear(left[instance_id].rental, self.clock.now()):
+                        is_known.add(instance_id)
                 except ServiceError as error:  # other errors may be temporary
                     if error.reason in REFUSED:
                         forbidden[instance_id] = error
@@ -420,3 +422,10 @@ class ProviderAccount:
         words = f"{self.provider.name}: {rental.intent.type} for {rental.intent.run}: {why}; it was ended, and cost at most {cost}"
         words += "\n  nothing is rented for it now: the same command tries again; another type or region   launch offers"
         return ServiceError(self.provider.name, reason, words)
+
+
+def _may_appear(rental: Rental | None, now: float) -> bool:
+    """Whether the provider may not show a rental's instance yet. One that was ready has been shown."""
+    if rental is None or rental.ready is not None:
+        return False
+    return now < (rental.launched or rental.since) + SETTLE_S

@@ -192,10 +192,10 @@ class LambdaAccount:
             return None
         return _instance(self._read(ListedInstance, data, what))
 
-    def terminate(self, instance_id: str) -> None:
+    def terminate(self, instance_id: str) -> bool:
         """Ask for the termination of an instance, which also ends its billing.
 
-        An unknown instance is no error.
+        Return False if the service does not know it.
         """
         body = {"instance_ids": [instance_id]}
         try:
@@ -205,6 +205,8 @@ class LambdaAccount:
         except ServiceError as error:
             if error.reason != Reason.NOT_FOUND:
                 raise
+            return False
+        return True
 
     def ssh_keys(self) -> tuple[SshKey, ...]:
         """Return the account's public keys."""
