@@ -42,7 +42,7 @@ class Service:
         return True
 
 
-def segments_of(service, root):
+def segments_of(service, root, **values):
     """The segments of a spool with one run, whose segment is over and whose record has come."""
     segments = Segments(service, root)
     run = segments.run(RUN)
@@ -50,7 +50,8 @@ def segments_of(service, root):
         os.makedirs(path)
     with open(os.path.join(run.folder(2).path, "state.json"), "w") as file:
         file.write('{"version": 1, "state": "succeeded", "time": 1}')
-    record = SegmentRecord(run=RUN, segment=1, ref=REF, status="over", time=time.time(), pushed=(REF,))
+    values = {"status": "over", "time": time.time(), **values}
+    record = SegmentRecord(run=RUN, segment=1, ref=REF, pushed=(REF,), **values)
     with open(os.path.join(run.control, "service.json"), "w") as file:
         file.write(record.model_dump_json())
     return segments
@@ -76,6 +77,45 @@ def test_a_segment_stays_whose_outputs_cannot_all_be_here(tmp_path):
     assert list(record.refused) == ["work/code/train.py/x"]
     assert service.deleted == []
     assert [kept.ref for kept in segments.kept()] == [REF]
+
+
+MODEL, LOG = "work/artifacts/model", "record/0002/log.txt"
+
+
+@pytest.mark.parametrize("listed", [(), (LOG,)], ids=["nothing", "less"])
+def test_a_second_list_that_is_shorter_than_the_first_deletes_no_kernel(tmp_path, listed):
+    """The files come with a later one, also in another process."""
+    service = Service(LOG, MODEL)
+    segments_of(service, tmp_path, status="ended").advance(RUN)
+    service.paths = listed
+    segments = Segments(service, tmp_path)
+    for _ in range(2):
+        with pytest.raises(ServiceUnreachableError, match="not available"):
+            segments.advance(RUN, lambda _count: None)
+    assert (segments.record(RUN).status, service.deleted) == ("over", [])
+    service.paths, service.most = (LOG, MODEL), 9
+    assert segments.advance(RUN, lambda _count: None).status == "home"
+    assert (tmp_path / "runs" / RUN / MODEL).read_text() == MODEL
+    assert service.deleted == [REF]
+
+
+def test_a_session_that_ran_to_its_end_has_left_something(tmp_path):
+    """An empty list is not believed at once; nor for ever, because a script may fail before it writes."""
+    service = Service()
+    segments = segments_of(service, tmp_path, status="ended", is_complete=True)
+    with pytest.raises(ServiceUnreachableError, match="not available"):
+        segments.advance(RUN, lambda _count: None)
+    assert (segments.record(RUN).status, service.deleted) == ("ended", [])
+    old = segments.record(RUN).model_copy(update={"time": time.time() - module.OUTPUTS_S})
+    segments._write(RUN, old)
+    assert segments.advance(RUN, lambda _count: None).status == "home"
+
+
+def test_a_session_that_failed_may_leave_nothing(tmp_path):
+    service = Service()
+    segments = segments_of(service, tmp_path, status="ended")
+    assert segments.advance(RUN, lambda _count: None).status == "home"
+    assert service.deleted == [REF]
 
 
 @pytest.mark.parametrize(

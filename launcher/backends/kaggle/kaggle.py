@@ -380,7 +380,7 @@ class Account:
         words = WORDS.get(said.status, "")
         if said.failure_message:
             words = f"{words or said.status.lower()}: {printable(said.failure_message[:200])}"
-        return SegmentLook(STATUSES.get(said.status, "running"), words)
+        return SegmentLook(STATUSES.get(said.status, "running"), words, said.status == "COMPLETE")
 
     def now(self) -> float:
         """Return the time by Kaggle's clock, from its last answer."""

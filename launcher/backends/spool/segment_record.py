@@ -29,7 +29,7 @@ class SegmentRecord(Record):
 
     `ref` is the service's name of the segment, `words` the service's message. Times are in seconds since 1970:
     `time` is the last request to the service, `pushed_at` the push, by this machine's clock, `began` the moment when the segment was first seen running, by
-    the service's clock. `session_s` is its time limit in seconds.
+    the service's clock. `session_s` is its time limit in seconds. `is_complete`: its script ran to its end.
 
     `refused` are output paths that cannot be stored here, each with the reason. `other_client`: another
     client of the account pushed the latest segment, or only an earlier one. Such a client may need the last
@@ -50,6 +50,7 @@ class SegmentRecord(Record):
     pushed_at: float = 0.0
     began: float | None = None
     session_s: float = 0.0
+    is_complete: bool = False
     refused: dict[str, str] = {}
     other_client: Literal["earlier", "latest"] | None = None
     source: str | None = None

@@ -39,6 +39,8 @@ APPEAR_S = 600.0
 
 Users saw two to five minutes of 403 after a push (2026-09); others wait half an hour before they give up.
 """
+OUTPUTS_S = 600.0
+"""Seconds in which the service may not list the outputs of a session that has run to its end."""
 SETTLE_S = 20.0
 """The longest time, in seconds, that a launch waits for a push without an answer to appear."""
 SETTLE_EVERY_S = 3.0
@@ -63,11 +65,13 @@ LEFT = "left"
 class SegmentLook(NamedTuple):
     """The service's status of a segment, and the reason of its end.
 
-    The status is None if it is not reported now.
+    The status is None if it is not reported now. `is_complete`: its script has run to its end, so it must have
+    left outputs.
     """
 
     status: SegmentStatus | None
     words: str = ""
+    is_complete: bool = False
 
 
 class Packed(NamedTuple):
@@ -337,7 +341,9 @@ class Segments:
         began = record.began or (its_now if status in ("running", "ended") else None)
         has_no_view = status == "running" and record.words.startswith(NO_LIVE_VIEW)
         words = seen.words or (record.words if has_no_view else "")
-        record = _with(record, status=status, words=words, time=now, began=began)
+        record = _with(
+            record, status=status, words=words, time=now, began=began, is_complete=seen.is_complete
+        )
         if status == "ended" or not is_overdue(record, its_now):
             return record
         if next(self.service.outputs(record.ref, record.run), None) is not None:
@@ -373,16 +379,16 @@ class Segments:
         """Download the record of a segment that has ended, or all other files of one that is over.
 
         `heard` gets the number of bytes so far. The caller holds the feed lock. Files downloaded before an
-        interruption stay.
+        interruption stay. Raises ServiceUnreachableError if the service lists fewer files than it must have.
         """
         run, is_record = record.run, record.status == "ended"
         if self._known(run).status != record.status:
             return  # another process was faster
-        brought = _DownloadedPaths(self._path(run, f"home-{record.segment}.txt"))
+        brought = _PathList(self._path(run, f"home-{record.segment}.txt"))
         count = 0
 
         def pending() -> Iterator[SegmentOutput]:
-            for file in self.service.outputs(record.ref, run):
+            for file in self._listed(record):
                 if file.path.startswith("record/"):
                     if is_record:
                         yield file
@@ -415,6 +421,25 @@ class Segments:
             record = _with(self._with_all_files(record), refused=_first(settled.refused))
             self._delete_unneeded(run, self._write(run, _with(record, status="gone") if problem else record))
 
+    def _listed(self, record: SegmentRecord) -> Iterator[SegmentOutput]:
+        """Yield the outputs of a segment. At the end, raise ServiceUnreachableError if some are missing.
+
+        All paths that were ever listed must be listed again: a segment is deleted once its files are here.
+        """
+        known = _PathList(self._path(record.run, f"listed-{record.segment}.txt"))
+        seen = set[str]()
+        for file in self.service.outputs(record.ref, record.run):
+            seen.add(file.path)
+            known.add(file.path)
+            yield file
+        is_early = record.status == "ended" and time.time() < record.time + OUTPUTS_S
+        if known.paths - seen or (is_early and record.is_complete and not seen):
+            raise self._unavailable(record.ref, "malformed")
+
+    def _unavailable(self, ref: str, reason: str) -> ServiceUnreachableError:
+        words = f"{self.service.name}: the outputs of {ref} are not available at the moment"
+        return ServiceUnreachableError(self.service.name, reason, words)
+
     def _check_gone(self, error: ServiceError, record: SegmentRecord, ref: str) -> None:
         """Raise the error unless it means that a segment is gone.
 
@@ -424,8 +449,7 @@ class Segments:
         if error.reason not in GONE:
             raise error
         if may_appear(record) or self.service.exists(ref):
-            words = f"{self.service.name}: the outputs of {ref} are not available at the moment"
-            raise ServiceUnreachableError(self.service.name, error.reason, words) from error
+            raise self._unavailable(ref, error.reason) from error
 
     def _with_all_files(self, record: SegmentRecord) -> SegmentRecord:
         """Return the record of a segment after the download of its outputs, with the next segment's source."""
@@ -599,7 +623,9 @@ class Segments:
             return
         try:
             listed = self.service.outputs(record.source, record.run)
-            work = (file for file in listed if not file.path.startswith("record/"))
+            work = [file for file in listed if not file.path.startswith("record/")]
+            if not work:  # it has a checkpoint
+                raise self._unavailable(record.source, "malformed")
             Spool(Path(folder.path), record.segment).settle(work)
         except ServiceError as error:
             self._check_gone(error, record, record.source)
@@ -740,27 +766,28 @@ def _number(name: str) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-class _DownloadedPaths:
-    """The downloaded paths of a segment, kept across interruptions.
+class _PathList:
+    """Paths of a segment's outputs, kept across interruptions.
 
     Each is a line of JSON, because a name may contain line breaks.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._paths = set[str]()
+        self.paths = set[str]()
         with contextlib.suppress(FileNotFoundError):
             for line in path.read_text().splitlines():
-                with contextlib.suppress(ValueError):  # cut short by a kill; that file is downloaded again
-                    self._paths.add(strict_json.decode(line))
+                with contextlib.suppress(ValueError):  # cut short by a kill; that path is added again
+                    self.paths.add(strict_json.decode(line))
 
     def __contains__(self, path: str) -> bool:
-        return path in self._paths
+        return path in self.paths
 
     def add(self, path: str) -> None:
-        self._paths.add(path)
-        with self._path.open("a") as file:
-            file.write(json.dumps(path) + "\n")
+        if path not in self.paths:
+            self.paths.add(path)
+            with self._path.open("a") as file:
+                file.write(json.dumps(path) + "\n")
 
 
 def _differing(settled: OutputChanges) -> str:
