@@ -90,6 +90,9 @@ class KaggleRuntime(Runtime):
         record = self._spool.segments.record(self._run)
         if record is not None and record.status == "unsettled":
             return "Kaggle has not confirmed the push: launch attach finds out whether it arrived"
+        if record is not None and record.status == "waiting":
+            when = time.strftime("%d %b %H:%M", time.localtime(record.retry_at))
+            return f"no session yet ({record.words}): launch attach pushes it, from {when} on"
         return super().start_words(job_id)
 
     def _push(self, run: str) -> None:

@@ -171,7 +171,7 @@ def detached(local_copy: LocalCopy, *, is_home: bool = False) -> str:
         return f"detached; the run has {state.state}, and not all of its files are here.   launch pull {local_copy.short}"
     if has_sessions(local_copy):
         return (
-            "detached; the run continues to the end of its session, and the next one begins with"
+            "detached; a session that has begun continues to its end, and the next one begins with"
             f"   launch attach {local_copy.short} · launch recover --all     to end it   launch stop {local_copy.short}"
         )
     return f"detached; the run continues.   launch attach {local_copy.short} · launch stop {local_copy.short}"

@@ -74,7 +74,11 @@ def test_a_service_without_room_is_asked_again(kaggle_account, fault, words):
     kaggle_account.hurry()
     fault = dict(fault)
     kaggle_account.service.fail("SaveKernel", fault.pop("kind"), times=3, **fault)
-    run = kaggle_account.detached()
+    told = kaggle_account.client.run("--detach", *kaggle_account.words()).stderr
+    assert "no session yet" in told
+    assert words in told
+    assert "the run continues" not in told
+    run = only_run(kaggle_account)
     row = kaggle_account.row(run)
     assert (row["state"], row["reason"]) == ("reserved", None)
     assert words in str(row["evidence"])

@@ -53,7 +53,7 @@ def test_a_link_is_called_back_only_once_the_service_has_answered(kaggle_account
     said += process.communicate(timeout=180)[1]
     assert "the link is back" not in said
     assert _tries(said) == sorted({*_tries(said)}), said
-    assert "continues to the end of its session" in said
+    assert "continues to its end" in said
     assert f"launch attach {run.rpartition('-')[2]} · launch recover --all" in said
 
 
@@ -68,7 +68,7 @@ def test_ps_alone_shows_how_far_a_live_run_is_and_keeps_it_when_the_service_is_a
     account.pause_at(5)
     said = account.client.seen("--detach", *account.words())
     (run,) = account.runs()
-    assert "continues to the end of its session, and the next one begins with" in said
+    assert "continues to its end, and the next one begins with" in said
     until(account.waits, "the training's pause")
     row = until(lambda: _row_with_a_step(account, run), "a step")
     assert (row["state"], 1 <= row["step"] <= 4, row["loss"] is None) == ("running", True, False)
