@@ -74,6 +74,24 @@ def test_who_drips_does_not_hold_a_call(service, pieces):
     assert time.monotonic() - began < LIMIT_S + 3
 
 
+def test_a_file_that_drips_is_given_up(service, monkeypatch):
+    """Each byte comes in time; the file would take for ever."""
+    monkeypatch.setattr(service_wire, "SLOW_S", LIMIT_S)
+    wire = service(itertools.chain([JSON, b"\r\n"], itertools.cycle([b" "])))
+    with wire.get("/file") as download, pytest.raises(WireError, match="bytes arrive in 1 s") as caught:
+        list(download.file())
+    assert caught.value.failure is CallFailure.SILENT
+
+
+def test_a_file_that_keeps_its_rate_is_whole_whatever_its_time(service, monkeypatch):
+    monkeypatch.setattr(service_wire, "SLOW_S", 0.0)
+    part = b"x" * service_wire.SLOW_BYTES
+    wire = service([b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (3 * len(part)), part * 3])
+    monkeypatch.setattr(service_wire, "SLOW_BYTES", 1)
+    with wire.get("/file") as download:
+        assert sum(map(len, download.file())) == 3 * len(part)
+
+
 def test_a_redirect_with_an_endless_body_takes_little_memory(service, monkeypatch):
     """It is not followed, and not read for ever either."""
     monkeypatch.setattr(service_wire, "CALL_S", 60.0)

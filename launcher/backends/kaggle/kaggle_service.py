@@ -258,7 +258,7 @@ class KaggleService:
                     Reason.LINK_EXPIRED, f"{what}: its link has expired; list the outputs again"
                 )
             self._check_opened(download, what)
-            yield from download.pieces()
+            yield from download.file()
 
     @contextmanager
     def open_log(self, ref: KernelRef, read_s: float) -> Iterator[Download]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 CONNECT_S, READ_S, CALL_S = 10.0, 30.0, 60.0
 ANSWER_BYTES = 64_000_000
 PIECE_BYTES = 65_536
+SLOW_BYTES, SLOW_S = 61_440, 60.0
+"""A file of which fewer bytes arrive within so many seconds is not waited for: 1 KiB/s."""
 HTTP_DATE = re.compile(r"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT")
 """The date format that every service must use, RFC 9110 section 5.6.7."""
 YEARS = range(2020, 2101)
@@ -212,6 +214,18 @@ class Download:
         """Yield the body as it arrives. Raises WireError if it breaks off or stalls."""
         _note(self._response, None)
         yield from _pieces(self._response)
+
+    def file(self) -> Iterator[bytes]:
+        """Yield a file as it arrives. Raises WireError, also if it is slower than SLOW_BYTES in SLOW_S."""
+        size, since = 0, time.monotonic()
+        for piece in self.pieces():
+            yield piece
+            size += len(piece)
+            if size >= SLOW_BYTES:
+                size, since = 0, time.monotonic()
+            elif time.monotonic() > since + SLOW_S:
+                words = f"only {size:,} bytes arrive in {SLOW_S:.0f} s"
+                raise WireError(CallFailure.SILENT, words, was_sent=True)
 
     def reply(self) -> ServiceReply:
         """Return the complete answer. Raises WireError."""
