@@ -634,12 +634,13 @@ class Segments:
     def removal(self, run: str) -> Iterator[None]:
         """Keep the names of a run's segments outside its folder while the run is removed; see `clear_away`."""
         record = self.record(run)
-        if record is None:
+        of_others = () if record is None or record.other_client is None else (record.source, record.ref)
+        everything = () if record is None else (*_refs(record), *filter(None, of_others))
+        if record is None or not everything:
             yield
             return
         left = self._left(run)
         left.parent.mkdir(exist_ok=True, mode=0o700)
-        everything = (*_refs(record), *filter(None, (record.source, record.ref)))
         self._write_at(left, _with(record, pushed=tuple(dict.fromkeys(everything))))
         try:
             yield
