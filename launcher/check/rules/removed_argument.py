@@ -15,7 +15,7 @@ from launcher.check.training_script import Script
 DATED = {"transformers": "5.23.0", "trl": "1.16.0"}
 """The versions whose signatures the table was compared with, in November 2026; a test compares it with those installed."""
 _TRL_TRAINER = re.compile(r"trl(\.\w+)*\.\w*Trainer")
-_OF_CALLS: tuple[tuple[re.Pattern[str], frozenset[str]], ...] = (
+REMOVED: tuple[tuple[re.Pattern[str], frozenset[str]], ...] = (
     (
         re.compile(r"transformers(\.\w+)*\.(Seq2Seq)?TrainingArguments|trl(\.\w+)*\.(SFT|DPO|GRPO|Reward|KTO)Config"),
         frozenset((
@@ -32,6 +32,7 @@ _OF_CALLS: tuple[tuple[re.Pattern[str], frozenset[str]], ...] = (
         frozenset(("use_auth_token", "load_in_4bit", "load_in_8bit", "use_flash_attention_2")),
     ),
 )  # fmt: skip
+"""The removed arguments, by the calls that took them."""
 _KEPT_BY_UNSLOTH = frozenset(("tokenizer", "max_seq_length", "dataset_text_field", "packing"))
 """What unsloth's own trainers and configurations, which it puts in the place of TRL's, still take."""
 _OF_LIBRARY = re.compile(r"(transformers|trl)\.")
@@ -49,7 +50,7 @@ def find(script: Script) -> Iterator[Problem]:
         frame = script.inference.frame(script.module, call)
         name = full or next((training.name for training in script.trainings if training.call is call), "")
         removed = frozenset().union(
-            *(names for pattern, names in _OF_CALLS if name and pattern.fullmatch(name))
+            *(names for pattern, names in REMOVED if name and pattern.fullmatch(name))
         )
         if removed and not _OF_LIBRARY.match(full):
             removed -= _own_parameters(script, call)
