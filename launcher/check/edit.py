@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from launcher.check.inference.value import Place
 from launcher.check.reading.module import Module
+from launcher.check.reading.positions import BOM
+
+_BEFORE_ARGUMENTS = re.compile(rb"(?:[\s\\)]|#[^\r\n]*)*")
+"""What may stand between a called expression and the parenthesis of its arguments, as in `(torch.load)("x")`."""
+_LONE_CR = re.compile(rb"\r(?!\n)")
 
 
 class Edit(NamedTuple):
@@ -53,7 +59,8 @@ def set_keyword(module: Module, call: ast.Call, name: str, text: str) -> Edit:
 def rename_keyword(module: Module, keyword: ast.keyword, name: str) -> Edit:
     """Rename a keyword argument."""
     start, _ = module.span(keyword)
-    return Edit(module.path, start, start + len((keyword.arg or "").encode()), name.encode())
+    written = re.match(r"\w*", module.source[start:].decode(errors="ignore"))  # ligatures: longer than `arg`
+    return Edit(module.path, start, start + len(written[0].encode() if written else b""), name.encode())
 
 
 def _add(module: Module, call: ast.Call, text: str) -> Edit:
@@ -68,7 +75,12 @@ def _add(module: Module, call: ast.Call, text: str) -> Edit:
     line_end = _line_end(module.source, last.after_comma or last.end)
     if last.after_comma is not None and line_end < end:
         return Edit(module.path, line_end, line_end, _newline(module.source) + indent + text.encode() + b",")
-    return Edit(module.path, last.end, last.end, b"," + _newline(module.source) + indent + text.encode())
+    line_end = _line_end(module.source, last.end)
+    comment = module.source[last.end : line_end]
+    if line_end >= end or not comment.lstrip().startswith(b"#"):
+        line_end, comment = last.end, b""
+    new = b"," + comment + _newline(module.source) + indent + text.encode()
+    return Edit(module.path, last.end, line_end, new)
 
 
 def remove_keyword(module: Module, call: ast.Call, name: str) -> Edit | None:
@@ -89,36 +101,37 @@ def remove_keyword(module: Module, call: ast.Call, name: str) -> Edit | None:
         line_start = _line_start(module.source, word.start)
         return Edit(module.path, line_start, line_end + len(_newline_at(module.source, line_end)), b"")
     if index + 1 < len(words):
-        return Edit(module.path, word.start, words[index + 1].start, b"")
-    if index:
+        has_comment = module.source[end : words[index + 1].start].strip()
+        return Edit(module.path, word.start, end if has_comment else words[index + 1].start, b"")
+    if index and module.source[words[index - 1].end : word.start].strip() == b",":
         return Edit(module.path, words[index - 1].end, word.end, b"")
-    return Edit(module.path, word.start, word.end, b"")
+    return Edit(module.path, word.start, end, b"")
 
 
 def _words(module: Module, call: ast.Call) -> list[_Word]:
     """Return the arguments of a call, with the parentheses around them."""
-    begin = module.span(call.func)[1]
-    end = module.span(call)[1]
-    text = module.source[begin:end]
-    offsets = [0]
-    for line in text.splitlines(keepends=True):
-        offsets.append(offsets[-1] + len(line))
+    begin, end = module.span(call.func)[1], module.span(call)[1]
+    before = _BEFORE_ARGUMENTS.match(module.source, begin)
+    begin = before.end() if before is not None else begin
+    # the tokenizer and `lines` must agree on lines: Python ends none at a form feed or U+2028
+    text = _LONE_CR.sub(b"\n", module.source[begin:end]).decode()
+    lines = text.split("\n")
+    starts = [begin]
+    for line in lines:
+        starts.append(starts[-1] + len(line.encode()) + 1)
+
+    def offset(place: tuple[int, int]) -> int:
+        row, column = place
+        return starts[row - 1] + len(lines[row - 1][:column].encode()) if row <= len(lines) else end
+
     depth = 0
     words: list[_Word] = []
     start: int | None = None
     last = 0
-    lines = text.decode().splitlines(keepends=True)
-    for token in tokenize.generate_tokens(io.StringIO(text.decode()).readline):
+    for token in tokenize.generate_tokens(io.StringIO(text, newline="\n").readline):
         if token.type in (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT):
             continue
-        row, column = token.start
-        here = begin + offsets[row - 1] + len(lines[row - 1][:column].encode()) if row <= len(lines) else end
-        row_end, column_end = token.end
-        after = (
-            begin + offsets[row_end - 1] + len(lines[row_end - 1][:column_end].encode())
-            if row_end <= len(lines)
-            else end
-        )
+        here, after = offset(token.start), offset(token.end)
         is_open, is_close = token.string in ("(", "[", "{"), token.string in (")", "]", "}")
         if is_close:
             depth -= 1
@@ -145,36 +158,44 @@ def remove_statement(module: Module, node: ast.stmt) -> Edit:
     blocks = (getattr(owner, name, None) for name in ("body", "orelse", "finalbody"))
     is_only = any(isinstance(block, list) and block == [node] for block in blocks)
     line_start, line_end = _line_start(module.source, start), _line_end(module.source, end)
-    is_alone = (
-        not module.source[line_start:start].strip() and not module.source[end:line_end].split(b"#")[0].strip()
-    )
-    if is_only or not is_alone:
+    if is_only or not (_begins_line(module.source, start) and _ends_line(module.source, end)):
         return Edit(module.path, start, end, b"pass")
     return Edit(module.path, line_start, line_end + len(_newline_at(module.source, line_end)), b"")
 
 
-def insert_after(module: Module, node: ast.stmt, lines: Iterable[str]) -> Edit:
-    """Insert lines after a statement, with its indent."""
+def insert_after(module: Module, node: ast.stmt, lines: Sequence[str]) -> tuple[Edit, ...]:
+    """Insert lines after a statement, with its indent; a single one into its line, if the statement has not its own."""
     start, end = module.span(node)
+    if not (_begins_line(module.source, start) and _ends_line(module.source, end)):
+        is_simple = len(lines) == 1 and not hasattr(node, "body")
+        return (Edit(module.path, end, end, f"; {lines[0]}".encode()),) if is_simple else ()
     indent = _line_indent(module.source, start)
     newline = _newline(module.source)
     place = _line_end(module.source, end)
-    return Edit(module.path, place, place, b"".join(newline + indent + one.encode() for one in lines))
+    return (Edit(module.path, place, place, b"".join(newline + indent + one.encode() for one in lines)),)
 
 
-def insert_before(module: Module, node: ast.stmt, lines: Iterable[str]) -> Edit:
-    """Insert lines before a statement, with its indent."""
+def insert_before(module: Module, node: ast.stmt, line: str) -> tuple[Edit, ...]:
+    """Insert a line before a simple statement, with its indent; into its line, if the statement has not its own."""
     start, _ = module.span(node)
+    if hasattr(node, "body"):
+        return ()
+    if not _begins_line(module.source, start):
+        return (Edit(module.path, start, start, f"{line}; ".encode()),)
     place = _line_start(module.source, start)
     indent, newline = _line_indent(module.source, start), _newline(module.source)
-    return Edit(module.path, place, place, b"".join(indent + one.encode() + newline for one in lines))
+    return (Edit(module.path, place, place, indent + line.encode() + newline),)
 
 
-def import_of(module: Module, name: str) -> tuple[Edit, ...]:
-    """Import a module at the top of the file, if no statement there does."""
+def import_of(module: Module, name: str, at: ast.expr | ast.stmt | ast.keyword) -> tuple[Edit, ...] | None:
+    """Import a module at the top of the file, if no statement there does before `at`; None if the name means another thing."""
     body = module.tree.body
+    if _is_bound_otherwise(module, name):
+        return None
     if any(
-        isinstance(one, ast.Import) and any(a.name == name and not a.asname for a in one.names)
+        isinstance(one, ast.Import)
+        and any(a.name == name and not a.asname for a in one.names)
+        and one.lineno < at.lineno
         for one in body
     ):
         return ()
@@ -183,10 +204,39 @@ def import_of(module: Module, name: str) -> tuple[Edit, ...]:
         (one for one in body if isinstance(one, ast.Import | ast.ImportFrom) and one not in after), None
     )
     if first is not None:
-        return (insert_before(module, first, [f"import {name}"]),)
-    if after:
-        return (insert_after(module, after[-1], [f"import {name}"]),)
-    return (insert_before(module, body[0], [f"import {name}"]),)
+        return insert_before(module, first, f"import {name}")
+    if after or ast.get_docstring(module.tree, clean=False) is not None:
+        return insert_after(module, after[-1] if after else body[0], [f"import {name}"])
+    place = _line_start(module.source, module.span(body[0])[0])
+    new = f"import {name}".encode() + _newline(module.source)
+    return (Edit(module.path, place, place, new),)
+
+
+def _is_bound_otherwise(module: Module, name: str) -> bool:
+    """Whether a source gives a name to anything but the module of that name."""
+    for node in module.nodes:
+        match node:
+            case ast.Name(id=bound, ctx=ast.Store() | ast.Del()) | ast.arg(arg=bound):
+                is_bound = bound == name
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.ExceptHandler():
+                is_bound = node.name == name
+            case ast.Import(names=names):
+                is_bound = any(one.asname == name and one.name != name for one in names)
+            case ast.ImportFrom(names=names):
+                is_bound = any((one.asname or one.name) == name for one in names)
+            case _:
+                is_bound = False
+        if is_bound:
+            return True
+    return False
+
+
+def text_alone(module: Module, node: ast.expr) -> str:
+    """Return the source of an expression as it can stand in place of one around it, in parentheses if needed."""
+    text = module.source[slice(*module.span(node))].decode()
+    is_whole = isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript | ast.List | ast.Dict)
+    has_breaks = "\n" in text or "\r" in text
+    return text if is_whole and (not has_breaks or isinstance(node, ast.Call)) else f"({text})"
 
 
 def statement_of(module: Module, node: ast.AST) -> ast.stmt | None:
@@ -211,7 +261,18 @@ def applied(source: bytes, edits: Iterable[Edit]) -> bytes:
 
 
 def _line_start(source: bytes, place: int) -> int:
-    return max(source.rfind(b"\n", 0, place), source.rfind(b"\r", 0, place)) + 1
+    mark = len(BOM) if source.startswith(BOM) else 0
+    return max(source.rfind(b"\n", 0, place) + 1, source.rfind(b"\r", 0, place) + 1, mark)
+
+
+def _begins_line(source: bytes, place: int) -> bool:
+    """Whether a place is the first of its logical line."""
+    start = _line_start(source, place)
+    return not source[start:place].strip() and not source[:start].rstrip(b"\r\n").endswith(b"\\")
+
+
+def _ends_line(source: bytes, place: int) -> bool:
+    return not source[place : _line_end(source, place)].split(b"#")[0].strip()
 
 
 def _line_end(source: bytes, place: int) -> int:

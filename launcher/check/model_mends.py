@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from launcher.check.edit import Edit, remove_statement, replace, statement_of
+from launcher.check.edit import Edit, remove_statement, replace, statement_of, text_alone
 from launcher.check.inference.value import Place
 from launcher.check.training_script import Model
 
@@ -28,8 +28,15 @@ def with_type(place: Place, name: str) -> tuple[Edit, ...]:
             statement = statement_of(module, node)
             if isinstance(statement, ast.Expr) and statement.value is node:
                 return (remove_statement(module, statement),)
-            return (replace(place, module.source[slice(*module.span(value))].decode()),)
+            return (replace(place, text_alone(module, value)),)
         case ast.Name() | ast.IfExp() | ast.Subscript() | ast.Call(func=ast.Name()) | ast.BoolOp():
-            torch = next((own for own, full in module.imports.items() if full == "torch"), None)
-            return (replace(place, f"{torch}.{name}" if torch else f'"{name}"'),)
+            imported = (one for top in module.tree.body if isinstance(top, ast.Import) for one in top.names)
+            torch = next((one.asname or one.name for one in imported if one.name == "torch"), None)
+            if torch is not None:
+                return (replace(place, f"{torch}.{name}"),)
+            up = module.parents.get(node)
+            is_moved = (
+                isinstance(up, ast.Call) and isinstance(up.func, ast.Attribute) and up.func.attr == "to"
+            )
+            return () if is_moved else (replace(place, f'"{name}"'),)  # `.to("float32")` would be a device
     return ()

@@ -369,6 +369,27 @@ class Script:
                         found.append(own)
         return found
 
+    def has_name(self, path: str, known: ast.AST, node: ast.AST) -> bool:
+        """Whether `path`, a name at the node `known`, is the same at another: in one function, or a global name."""
+        root = path.partition(".")[0].partition("[")[0]
+        here, there = (self._function(one) for one in (node, known))
+        if here is there:
+            return True
+        if root == "self":
+            outer = [
+                next((o for o in self.module.above(one) if isinstance(o, ast.ClassDef)), None)
+                for one in (node, known)
+            ]
+            return outer[0] is outer[1] is not None
+        stored = [
+            one for one in self.module.nodes if isinstance(one, ast.Name | ast.arg) and _stores(one, root)
+        ]
+        return bool(stored) and all(self._function(one) is None for one in stored)
+
+    def _function(self, node: ast.AST) -> ast.AST | None:
+        functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+        return next((one for one in self.module.above(node) if isinstance(one, functions)), None)
+
     def text_of(self, node: ast.expr, module: Module | None = None) -> str:
         """Return the source of an expression."""
         module = module or self.module
@@ -469,6 +490,12 @@ _KEEPING = (
     ".enable_input_require_grads", ".add_adapter", ".to_empty",
 )  # fmt: skip
 """Methods that return the same model, with the same type."""
+
+
+def _stores(node: ast.Name | ast.arg, name: str) -> bool:
+    return (
+        node.arg == name if isinstance(node, ast.arg) else node.id == name and isinstance(node.ctx, ast.Store)
+    )
 
 
 def _written_in(holder: Place, names: Sequence[str], path: str, module: Module) -> Place | None:

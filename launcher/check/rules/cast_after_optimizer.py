@@ -183,10 +183,10 @@ def _mended(script: Script, cast: _Cast, name: str) -> tuple[Edit, ...]:
     )
     if is_itself and statement is not None:
         return (remove_statement(script.module, statement),)
-    return (
-        replace_node(script.module, cast.model, f"copy.deepcopy({name})"),
-        *import_of(script.module, "copy"),
-    )
+    imported = import_of(script.module, "copy", cast.call)
+    if imported is None:
+        return ()
+    return (replace_node(script.module, cast.model, f"copy.deepcopy({name})"), *imported)
 
 
 RULE = Rule(

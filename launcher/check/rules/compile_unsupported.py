@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator
 
-from launcher.check.edit import Edit, replace_node
+from launcher.check.edit import Edit, replace_node, text_alone
 from launcher.check.inference.value import Made
 from launcher.check.rule import Problem, Rule
 from launcher.check.training_script import Script
@@ -33,11 +34,11 @@ def find(script: Script) -> Iterator[Problem]:
 
 
 def _uncompiled(script: Script, made: Made) -> tuple[Edit, ...]:
-    if len(made.call.args) != 1 or made.call in getattr(
-        script.module.parents.get(made.call), "decorator_list", []
-    ):
+    above = script.module.parents.get(made.call)
+    given = made.call.args[0] if len(made.call.args) == 1 else None
+    if given is None or isinstance(given, ast.Starred) or made.call in getattr(above, "decorator_list", []):
         return ()
-    return (replace_node(script.module, made.call, script.text_of(made.call.args[0])),)
+    return (replace_node(script.module, made.call, text_alone(script.module, given)),)
 
 
 RULE = Rule(

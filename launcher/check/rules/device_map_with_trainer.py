@@ -45,7 +45,8 @@ def _problem(script: Script, load: Made, place: Place, trainer: str) -> Problem:
     is_quantized = bool(script.written(load, "quantization_config", "load_in_4bit", "load_in_8bit"))
     edits: tuple[Edit, ...]
     if is_quantized:
-        edits = (replace(place, _OWN), *import_of(place.module, "os"))
+        imported = import_of(place.module, "os", place.node)
+        edits = () if imported is None else (replace(place, _OWN), *imported)
     elif any(one.arg == "device_map" for one in load.call.keywords):
         removed = remove_keyword(load.frame.module, load.call, "device_map")
         edits = (removed,) if removed else ()

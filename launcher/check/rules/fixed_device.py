@@ -23,6 +23,8 @@ _SPAWNS = re.compile(
 _CHOOSES = re.compile(
     rb"set_device\(|device_id\s*=|CUDA_VISIBLE_DEVICES|LOCAL_RANK|local_rank|device_ids\s*=\s*\["
 )
+_MAX_TEST = 2000
+"""Characters of a condition that are looked at: the time of the pattern grows with the square."""
 _FIRST = re.compile(r"cuda:\d+")
 _ONE_RANK = re.compile(
     r"rank\b.*==|==.*rank\b|is_main_process|is_local_main_process|is_master|master_process|not\s+\w*rank\b|get_rank\(\)\s*=="
@@ -43,20 +45,14 @@ def find(script: Script) -> Iterator[Problem]:
         return
     spawns = any(True for _ in script.calls(_SPAWNS))
     for node, text in _fixed(script):
-        if _is_of_one_rank(script.module, node):
+        if _is_of_one_rank(script.module, node) or _is_without_ranks(script.module, node, starts):
             continue
         message = f"{text} in a script that is started once for each card: every rank takes the same card"
-        better = _better(script, is_accelerated=not has_ranks)
-        is_mended = isinstance(node, ast.Constant) and not spawns and bool(better)
-        needs_os = is_mended and "os.environ" in better
-        edits = (replace_node(script.module, node, better),) if is_mended else ()
-        yield Problem(
-            script.module,
-            node,
-            message,
-            better or "the rank's own card",
-            (*edits, *(import_of(script.module, "os") if needs_os else ())),
-        )
+        better = _better(script, node, is_accelerated=not has_ranks)
+        imported = import_of(script.module, "os", node) if "os.environ" in better else ()
+        is_mended = isinstance(node, ast.Constant) and not spawns and bool(better) and imported is not None
+        edits = (replace_node(script.module, node, better), *(imported or ())) if is_mended else ()
+        yield Problem(script.module, node, message, better or "the rank's own card", edits)
     if starts and not any(_CHOOSES.search(module.source) for module in script.sources):
         yield from _unchosen(script, starts[0], spawns)
 
@@ -87,7 +83,7 @@ def _is_of_one_rank(module: Module, node: ast.AST, depth: int = 0) -> bool:
     """Whether only one rank executes a node, or calls the function around it."""
     for one in module.above(node):
         if isinstance(one, ast.If | ast.IfExp) and (
-            _ONE_RANK.search(ast.unparse(one.test)) or _is_single(one, node)
+            _ONE_RANK.search(ast.unparse(one.test)[:_MAX_TEST]) or _is_single(one, node)
         ):
             return True
         if isinstance(one, ast.FunctionDef) and depth < _MAX_CALLS:
@@ -102,7 +98,7 @@ def _is_of_one_rank(module: Module, node: ast.AST, depth: int = 0) -> bool:
 
 def _is_single(condition: ast.If | ast.IfExp, node: ast.AST) -> bool:
     """Whether a condition asks for several processes, and a node is in the branch for one."""
-    test = ast.unparse(condition.test)
+    test = ast.unparse(condition.test)[:_MAX_TEST]
     if not _SEVERAL.search(test):
         return False
     other = condition.orelse if isinstance(condition.orelse, list) else [condition.orelse]
@@ -110,13 +106,27 @@ def _is_single(condition: ast.If | ast.IfExp, node: ast.AST) -> bool:
     return is_other is not bool(_NOT_SEVERAL.search(test))
 
 
-def _better(script: Script, is_accelerated: bool) -> str:
+def _is_without_ranks(module: Module, node: ast.AST, starts: list[Made]) -> bool:
+    """Whether a node is in the branch of a condition whose other branch starts the ranks."""
+    inner = node
+    for one in module.above(node):
+        if isinstance(one, ast.If):
+            other = one.orelse if inner in one.body else one.body if inner in one.orelse else []
+            inside = {id(below) for block in other for below in ast.walk(block)}
+            if any(id(start.call) in inside for start in starts):
+                return True
+        inner = one
+    return False
+
+
+def _better(script: Script, node: ast.expr, *, is_accelerated: bool) -> str:
     if not is_accelerated:
         return "f\"cuda:{os.environ['LOCAL_RANK']}\""
     for made in script.accelerators:
         up = script.module.parents.get(made.call)
         if isinstance(up, ast.Assign) and (name := path_of(up.targets[0])):
-            return f"{name}.device"
+            is_before = up.lineno < node.lineno
+            return f"{name}.device" if is_before and script.has_name(name, up, node) else ""
     return ""
 
 
@@ -136,11 +146,14 @@ def _unchosen(script: Script, start: Made, spawns: bool) -> Iterator[Problem]:
             continue
         statement = statement_of(script.module, start.call)
         line = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
-        edits = (
-            (insert_after(script.module, statement, [line]), *import_of(script.module, "os"))
-            if statement and not spawns
-            else ()
+        imported = import_of(script.module, "os", start.call)
+        is_own = isinstance(statement, ast.Expr | ast.Assign) and not any(
+            isinstance(one, ast.Lambda) for one in script.module.above(start.call)
         )
+        inserted = (
+            insert_after(script.module, statement, [line]) if statement and is_own and not spawns else ()
+        )
+        edits = (*inserted, *imported) if inserted and imported is not None else ()
         message = f"{script.text_of(call)}: no rank chooses its card, so all of them take the first one"
         yield Problem(script.module, call, message, line, edits)
         return

@@ -56,7 +56,7 @@ def _quantized(script: Script, training: Training) -> Iterator[Problem]:
             continue
         statement = statement_of(training.module, training.call)
         target = path_of(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
-        edits = (insert_after(training.module, statement, _upcast(target)),) if statement and target else ()
+        edits = insert_after(training.module, statement, _upcast(target)) if statement and target else ()
         message = "fp16=True scales the loss, but TRL makes the adapters of a quantized model bfloat16: the first step fails"
         mend = "make what is trained float32 before train()"
         yield Problem(training.module, training.call, message, mend, edits)

@@ -129,7 +129,7 @@ def _upcast(script: Script, model: Model, after: ast.stmt | None = None) -> tupl
         "    if parameter.requires_grad:",
         "        parameter.data = parameter.data.float()",
     ]
-    return (insert_after(module, outer, lines),)
+    return insert_after(module, outer, lines)
 
 
 RULE = Rule(

@@ -24,7 +24,7 @@ def find(script: Script) -> Iterator[Problem]:
                 continue
             for call, holder in trains:
                 path = path_of(holder)
-                given = f"{path}.args.resume_from_checkpoint"
+                given = f"{path or 'trainer'}.args.resume_from_checkpoint"
                 edits = (set_keyword(script.module, call, "resume_from_checkpoint", given),) if path else ()
                 message = "resume_from_checkpoint of the training arguments is not read: train() begins anew"
                 mend = f"{path or 'trainer'}.train(resume_from_checkpoint={given})"
