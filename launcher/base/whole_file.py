@@ -13,8 +13,11 @@ def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    part.unlink(missing_ok=True)  # of a killed process, or a planted link: it is never written through
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else 0o600)
     try:
-        part.write_bytes(data)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
         if mode is not None:
             part.chmod(mode)
         part.replace(path)

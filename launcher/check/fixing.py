@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import bisect
 import os
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +20,7 @@ from launcher.check.reading.source_file import read_bytes, read_source
 from launcher.check.reading.unchecked import UncheckedError
 
 CHANGED = "has changed since it was checked: not mended"
+_WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 _MAX_ROUNDS = 5
 """Changes of one place are made one after the other; more rounds than this would mean rules that contradict each other."""
 
@@ -27,16 +30,34 @@ Check = Callable[[Sequence[Path], Mapping[Path, bytes]], Reports]
 
 
 class Mended(NamedTuple):
-    """The mended files: their contents before and after. `number` is that of mended problems.
+    """The mended files: their contents before and after, and the files that each mended problem changes.
 
     `notes` are the reasons why others were not mended, each with its file.
     """
 
     before: dict[Path, bytes]
     after: dict[Path, bytes]
-    number: int
+    mended: tuple[frozenset[Path], ...]
     notes: tuple[Note, ...]
     reports: Reports
+
+    @property
+    def number(self) -> int:
+        """The number of mended problems."""
+        return len(self.mended)
+
+    def without(self, failed: Collection[Path], reports: Reports) -> Mended:
+        """Return what is mended if some files could not be written. `reports` are those before the mends."""
+        again = {
+            path: one
+            for path, one in reports.items()
+            if path in failed or any(c.edit.path in failed for f in one.findings for c in f.changes)
+        }
+        return self._replace(
+            after={path: text for path, text in self.after.items() if path not in failed},
+            mended=tuple(paths for paths in self.mended if not paths & {*failed}),
+            reports=self.reports | again,
+        )
 
 
 def mend(reports: Reports, check: Check) -> Mended:
@@ -50,7 +71,7 @@ def mend(reports: Reports, check: Check) -> Mended:
         mending.reports |= check(again, mending.after)
     after = {path: text for path, text in mending.after.items() if text != mending.before[path]}
     before = {path: mending.before[path] for path in after}
-    return Mended(before, after, mending.number, tuple(mending.notes), mending.reports)
+    return Mended(before, after, tuple(mending.mended), tuple(mending.notes), mending.reports)
 
 
 def write(mended: Mended) -> list[Note]:
@@ -65,7 +86,11 @@ def write(mended: Mended) -> list[Note]:
             if read_bytes(real) != mended.before[path]:
                 problems.append((path, CHANGED))
                 continue
-            write_whole(real, text, stat.S_IMODE(real.stat().st_mode))
+            mode = stat.S_IMODE(real.stat().st_mode)
+            if not mode & _WRITABLE:
+                problems.append((path, "is read-only: not mended"))
+                continue
+            write_whole(real, text, mode)
         except UncheckedError as error:
             problems.append((path, f"{error.why}: not mended"))
         except OSError as error:
@@ -80,7 +105,7 @@ class _Mending:
         self.reports = dict(reports)
         self.before: dict[Path, bytes] = {}
         self.after: dict[Path, bytes] = {}
-        self.number = 0
+        self.mended: list[frozenset[Path]] = []
         self.notes: dict[Note, None] = {}
         self._failed: set[tuple[str, int, int, int, str]] = set()
 
@@ -95,7 +120,7 @@ class _Mending:
         texts = self._texts_after(chosen)
         if texts is None:
             chosen, texts = self._one_by_one(chosen)
-        self.number += len(chosen)
+        self.mended += [frozenset(change.edit.path for change in one.changes) for one in chosen]
         changed = {path for path, text in texts.items() if text != self.after[path]}
         self.after |= texts
         return changed
@@ -124,7 +149,9 @@ class _Mending:
         for path, several in edits.items():
             try:
                 texts[path] = _edited(path, self.after[path], several)
-                read_source(path, texts[path])
+                tree = read_source(path, texts[path]).tree
+                if not _compiles(tree) and _compiles(read_source(path, self.after[path]).tree):
+                    return None
             except (UncheckedError, ValueError):
                 return None
         return texts
@@ -146,6 +173,17 @@ class _Mending:
 
     def _note(self, path: Path, text: str) -> None:
         self.notes[path, text] = None
+
+
+def _compiles(tree: ast.Module) -> bool:
+    """Whether Python takes a tree: the parser allows a keyword twice, and `from __future__` below other imports."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(tree, "", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def _compatible(findings: Sequence[Finding]) -> list[Finding]:

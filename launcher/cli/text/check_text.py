@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from launcher.cli.output.say import say
 from launcher.cli.output.wrapping import terminal_width, wrapped_lines
 
 _FIX = "[--fix]"
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""All but tab, line feed, form feed and carriage return."""
 
 
 def shown(path: Path) -> str:
@@ -107,6 +110,14 @@ def diff_text(before: Mapping[Path, bytes], after: Mapping[Path, bytes]) -> str:
             line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
         ]
     return "".join(pieces)
+
+
+def without_controls(text: str) -> str:
+    """Remove what a terminal obeys from a patch: escapes, other control characters, and the writing direction.
+
+    All else stays, so that the patch fits its file.
+    """
+    return _CONTROLS.sub("", text)
 
 
 def _ended(lines: list[str]) -> list[str]:

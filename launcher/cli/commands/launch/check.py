@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
 import typer
 
 from launcher.cli.options import JsonFlag
-from launcher.cli.output.say import complain, say, without_escapes
+from launcher.cli.output.say import complain, say
 from launcher.errors import UsageError
 
 if TYPE_CHECKING:
@@ -193,18 +193,22 @@ def _mend(reports: Reports, settings: Settings) -> Mending:
 
     mended = mend(reports, lambda again, texts: _checked(again, settings, texts))
     failed = write(mended)
-    changed = tuple(path for path in mended.after if path not in dict(failed))
-    return Mending(mended.number if changed else 0, changed, (*mended.notes, *failed), mended.reports)
+    done = mended.without(dict(failed), reports) if failed else mended
+    return Mending(done.number, tuple(done.after), (*mended.notes, *failed), done.reports)
 
 
 def _show_diff(reports: Reports, settings: Settings) -> bool:
     """Print what --fix would change; return whether it would change anything."""
     from launcher.check.fixing import mend
-    from launcher.cli.text.check_text import diff_text, mended_words, note_lines
+    from launcher.cli.text.check_text import diff_text, mended_words, note_lines, without_controls
 
     mended = mend(reports, lambda again, texts: _checked(again, settings, texts))
-    sys.stdout.write(without_escapes(diff_text(mended.before, mended.after)))
+    patch = diff_text(mended.before, mended.after)
+    shown = without_controls(patch)
+    sys.stdout.write(shown)
     sys.stdout.flush()
+    if shown != patch:
+        complain("control characters in the files are left out of this patch, so it may not apply")
     for line in note_lines(mended.notes):
         complain(line)
     if mended.after:
