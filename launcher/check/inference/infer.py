@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 
@@ -42,6 +43,8 @@ from launcher.check.reading.module import Module
 Find = Callable[[Module, str], Module | None]
 """Return the module of the script's folder that an import in a module names; None if it is a library."""
 
+_MAX_TEXT = 10_000
+"""Characters of a text that is followed."""
 _MAX_DEPTH = 40
 _MAX_STEPS = 20_000
 """Expressions that are looked at for one script. A script that needs more has values that cannot be told."""
@@ -219,6 +222,8 @@ class Inference:
             if len(values) != 1 or not isinstance(values[0], Const) or isinstance(values[0].value, float):
                 return NOTHING
             words.append(str(values[0].value))
+            if sum(map(len, words)) > _MAX_TEXT:
+                return NOTHING
         return (Const("".join(words)),)
 
     # names
@@ -559,6 +564,8 @@ class Inference:
         arguments = [self.values(one, frame) for one in node.args]
         plain = [one[0].value for one in arguments if len(one) == 1 and isinstance(one[0], Const)]
         if isinstance(holder.value, str) and len(plain) == len(arguments) and name in _OF_TEXT:
+            if not _is_short(name, holder.value, plain):
+                return NOTHING
             try:
                 return (Const(getattr(holder.value, name)(*plain)),)
             except (TypeError, ValueError, LookupError):
@@ -694,6 +701,16 @@ class Inference:
 
 
 _OF_TEXT = ("lower", "upper", "strip", "startswith", "endswith", "replace", "format", "lstrip", "rstrip")
+
+
+def _is_short(name: str, text: str, arguments: list[object]) -> bool:
+    """Whether the result of a text's method is certainly short: a width in `format`, or `replace`, may make gigabytes."""
+    words = [text, *(one for one in arguments if isinstance(one, str))]
+    if any(len(one) > _MAX_TEXT for one in words):
+        return False
+    if name == "replace" and len(arguments) > 1:
+        return text.count(str(arguments[0])) * len(str(arguments[1])) <= _MAX_TEXT
+    return name != "format" or re.search(r"\{[^{}]*[:.\[]|\{[^{}]*\{", text) is None
 
 
 def _first(scope: Scope) -> str:

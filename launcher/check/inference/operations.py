@@ -104,7 +104,7 @@ def converted(name: str, value: Value) -> Value:
         return UNKNOWN
     try:
         return Const(_CONVERTED[name](value.value), at=value.at)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return UNKNOWN
 
 
