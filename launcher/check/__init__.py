@@ -15,6 +15,7 @@ FRONT_DOOR = (
     "reading.positions",
     "reading.script_use",
     "reading.sources",
+    "reading.time_limit",
     "rule",
     "rule_choice",
     "rules.table",

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from launcher.check.inference.value import Place
 from launcher.check.reading.module import Module
 from launcher.check.reading.positions import BOM
+from launcher.check.reading.time_limit import tick
 
 _BEFORE_ARGUMENTS = re.compile(rb"(?:[\s\\)]|#[^\r\n]*)*")
 """What may stand between a called expression and the parenthesis of its arguments, as in `(torch.load)("x")`."""
@@ -110,6 +111,7 @@ def remove_keyword(module: Module, call: ast.Call, name: str) -> Edit | None:
 
 def _words(module: Module, call: ast.Call) -> list[_Word]:
     """Return the arguments of a call, with the parentheses around them."""
+    tick()
     begin, end = module.span(call.func)[1], module.span(call)[1]
     before = _BEFORE_ARGUMENTS.match(module.source, begin)
     begin = before.end() if before is not None else begin

@@ -16,7 +16,11 @@ from launcher.check.project import Project
 from launcher.check.reading.module import Module
 from launcher.check.reading.positions import Region
 from launcher.check.reading.source_file import Source, read_bytes, read_source
+from launcher.check.reading.time_limit import TooSlowError, limited
 from launcher.check.reading.unchecked import UncheckedError
+
+_MAX_SECONDS = 4.0
+"""A script of 3,000 lines takes less than one second."""
 
 
 class Change(NamedTuple):
@@ -80,7 +84,12 @@ class FileChecker:
         project.begin()
         module = Module(path.name, source.tree, source.text, path, can_change=source.can_change)
         try:
-            found = check_module(module, project, self._card)
+            with limited(_MAX_SECONDS):
+                found = check_module(module, project, self._card)
+        except TooSlowError:
+            return FileReport(
+                (*mistakes, Finding(path, Region.at(1, 1), None, "takes too long: not checked"))
+            )
         except (RecursionError, MemoryError):
             return FileReport(
                 (*mistakes, Finding(path, Region.at(1, 1), None, "is nested too deeply: not checked"))

@@ -8,6 +8,7 @@ import os
 import stat
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from launcher.check.reading.unchecked import UncheckedError
 
 CHANGED = "has changed since it was checked: not mended"
 _WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+_MAX_TRIALS = 200
 _MAX_ROUNDS = 5
 """Changes of one place are made one after the other; more rounds than this would mean rules that contradict each other."""
 
@@ -160,15 +162,23 @@ class _Mending:
         """Return the findings whose changes together leave valid Python, and the texts; note the others."""
         chosen: list[Finding] = []
         texts: dict[Path, bytes] = {}
-        for one in findings:
-            more = self._texts_after([*chosen, one])
-            if more is None:
+        waiting = [[*findings]]
+        for trial in count(1):
+            if not waiting:
+                break
+            some = waiting.pop()
+            more = self._texts_after([*chosen, *some]) if trial <= _MAX_TRIALS else None
+            if more is not None:
+                chosen += some
+                texts = more
+            elif len(some) > 1:  # halves: one bad mend among thousands takes few trials
+                half = len(some) // 2
+                waiting += [some[half:], some[:half]]
+            else:
+                one = some[0]
                 self._failed.add(one.key)
                 why = f"the mend of {one.code} at {one.region.start_text} would not be valid Python: left as it is"
                 self._note(one.path, why)
-            else:
-                chosen.append(one)
-                texts = more
         return chosen, texts
 
     def _note(self, path: Path, text: str) -> None:

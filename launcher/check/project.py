@@ -8,6 +8,7 @@ from pathlib import Path
 
 from launcher.check.reading.module import Module
 from launcher.check.reading.source_file import read_bytes, read_source
+from launcher.check.reading.time_limit import tick
 from launcher.check.reading.unchecked import UncheckedError
 
 _LIBRARIES = frozenset(
@@ -42,6 +43,7 @@ class Project:
 
     def find(self, module: Module, name: str) -> Module | None:
         """Return the module of this folder that an import in `module` names; None for a library."""
+        tick()
         key = (module.path.parent, name)
         if key not in self._found:
             self._found[key] = self._look(module.path.parent, name)

@@ -26,6 +26,7 @@ from launcher.check.inference.value import (
     Value,
 )  # fmt: skip
 from launcher.check.reading.module import Module
+from launcher.check.reading.time_limit import tick
 from launcher.check.required_versions import Requirements
 
 _MAX_BASES = 6
@@ -112,6 +113,7 @@ class Script:
         """Yield the calls of a library's function or class by its full name."""
         for call, name in self.module.calls:
             if name and pattern.fullmatch(name):
+                tick()
                 frame = self.inference.frame(self.module, call)
                 yield Made(name, call, frame, at=Place(self.module, call))
 
@@ -119,6 +121,7 @@ class Script:
         """Yield the calls of methods of these names, each with the expression of its object."""
         for call, _ in self.module.calls:
             if isinstance(call.func, ast.Attribute) and call.func.attr in names:
+                tick()
                 yield call, call.func.value
 
     def keyword(self, made: Made, name: str) -> Values:
@@ -143,6 +146,7 @@ class Script:
 
     def written(self, made: Made | Instance, *names: str) -> Place | None:
         """Return where the value of an argument is written: in the call, in the dict that is its `**`, in the class."""
+        tick()
         module = made.frame.module
         for keyword in made.call.keywords if made.call is not None else ():
             if keyword.arg in names:

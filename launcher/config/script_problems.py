@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from launcher.check.checking import Found, check_module, is_concerned
 from launcher.check.inference.card_calls import Card
 from launcher.check.project import Project
 from launcher.check.reading.sources import Sources
+from launcher.check.reading.time_limit import TooSlowError, limited
 from launcher.planning.script.script import script_of
 from launcher.values.job import Job
 from launcher.values.plan import Finding
@@ -19,6 +21,8 @@ from launcher.values.profile import Profile
 
 _MAX_FILES = 20
 _MAX_SHOWN = 3
+_MAX_SECONDS = 0.6
+"""A launch shows what was found until then, and goes on."""
 
 
 def findings(job: Job, folder: Path, profile: Profile, *, is_planned: bool) -> list[Finding]:
@@ -43,9 +47,22 @@ def findings(job: Job, folder: Path, profile: Profile, *, is_planned: bool) -> l
 
 def problems(command: Sequence[str], folder: Path, profile: Profile, *, is_planned: bool) -> list[Found]:
     """Return what `launch check` finds in the scripts of a command, with the options that the command gives them."""
+    found: dict[tuple[Path, int, int, str], Found] = {}
+    with suppress(TooSlowError, RecursionError, MemoryError), limited(_MAX_SECONDS):
+        _collect(found, command, folder, profile, is_planned=is_planned)
+    return list(found.values())
+
+
+def _collect(
+    found: dict[tuple[Path, int, int, str], Found],
+    command: Sequence[str],
+    folder: Path,
+    profile: Profile,
+    *,
+    is_planned: bool,
+) -> None:
     project = Project(folder)
     project.begin()
-    found: dict[tuple[Path, int, int, str], Found] = {}
     arguments = _arguments(command)
     modules = (one for one in Sources(folder).files(command) if is_concerned(one.source))
     for module in islice(modules, _MAX_FILES):
@@ -53,7 +70,6 @@ def problems(command: Sequence[str], folder: Path, profile: Profile, *, is_plann
         for one in check_module(module, project, Card.of(profile), arguments):
             if not (is_planned and one.rule.is_adapted):
                 found.setdefault((one.path, one.line, one.column, one.rule.code), one)
-    return list(found.values())
 
 
 def _arguments(command: Sequence[str]) -> tuple[str, ...]:

@@ -153,3 +153,15 @@ def test_a_name_with_control_characters_is_shown_without_them(client):
     assert len(done.stdout.splitlines()) == 3
     for form in ("--json", "--sarif"):
         json.loads(client.run("check", form).stdout)
+
+
+def test_a_script_that_is_made_to_be_slow_ends_soon(client):
+    """Alone and in a launch; a text that would grow to gigabytes is not followed."""
+    grown = "".join(f"a{i + 1} = a{i}.replace('x', 'xxxxxxxxxxxxxxxx')\n" for i in range(12))
+    client.script(f"import torch\na0 = 'x'\n{grown}torch.load(a12, map_location=a12)\n")
+    assert client.run("check").returncode == 0
+    tests = "".join("elif a: torch.load(x)\n" for _ in range(900))
+    client.script(f"import torch\nif a: pass\n{tests}")
+    done = client.run("check")
+    assert done.returncode == 1
+    assert "takes too long: not checked" in done.stdout or "900 problems" in done.stdout

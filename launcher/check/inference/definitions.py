@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from launcher.check.inference.scope_frame import Scope
 from launcher.check.reading.module import Module
+from launcher.check.reading.time_limit import tick
 
 _IN_PLACE = (
     "half", "float", "double", "bfloat16", "to", "cuda", "cpu", "type",
@@ -60,6 +61,7 @@ def assigned_paths(module: Module) -> frozenset[str]:
 
 def reaching(module: Module, path: str, at: ast.AST, scope: Scope, test: Test) -> Reaching:
     """Return the definitions of `path` that may reach the node `at` in a scope."""
+    tick()
     found: list[Definition] = []
     node = at
     while node is not scope:
@@ -115,6 +117,7 @@ def _by_owner(owner: ast.AST, node: ast.AST, path: str, found: list[Definition])
 
 def _in_block(block: list[ast.stmt], path: str, test: Test, found: list[Definition]) -> bool:
     """Collect the definitions in some statements, the last first; return whether one of them is certain."""
+    tick()
     return any(_in_statement(one, path, test, found) for one in reversed(block))
 
 

@@ -39,6 +39,7 @@ from launcher.check.inference.value import (
     Value,
 )  # fmt: skip
 from launcher.check.reading.module import Module
+from launcher.check.reading.time_limit import tick
 
 Find = Callable[[Module, str], Module | None]
 """Return the module of the script's folder that an import in a module names; None if it is a library."""
@@ -73,6 +74,7 @@ class Inference:
 
     def values(self, node: ast.expr, frame: Frame) -> Values:
         """Return the possible values of an expression in a frame; `(UNKNOWN,)` if nothing can be told."""
+        tick()
         key = (node, frame)
         if key in self._known:
             return self._known[key]

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from launcher.check.reading.positions import BOM, Lines
+from launcher.check.reading.time_limit import tick
 
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -107,6 +108,7 @@ class Module:
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
         """Yield the nodes around a node, the nearest first."""
+        tick()
         while (up := self.parents.get(node)) is not None:
             yield up
             node = up

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from launcher.check.edit import Edit, import_of, remove_statement, replace_node, statement_of
 from launcher.check.inference.definitions import path_of
+from launcher.check.reading.time_limit import tick
 from launcher.check.rule import Problem, Rule
 from launcher.check.training_script import Script, dtype_of
 
@@ -46,10 +47,11 @@ def find(script: Script) -> Iterator[Problem]:
 def _live(script: Script) -> set[str]:
     """Return the names of models whose parameters an optimizer or a Trainer has."""
     found: set[str] = set()
+    trainers = {one.call for one in script.trainings}
     for call, name in script.module.calls:
         if isinstance(call.func, ast.Attribute) and call.func.attr in ("parameters", "named_parameters"):
             found.add(path_of(call.func.value))
-        if name.endswith("Trainer") or call in [one.call for one in script.trainings]:
+        if name.endswith("Trainer") or call in trainers:
             found |= {path_of(one.value) for one in call.keywords if one.arg == "model"}
             found |= {path_of(one) for one in call.args[:1]}
     return found - {""}
@@ -102,6 +104,7 @@ def _casts(script: Script, inside: ast.AST, live: set[str]) -> list[_Cast]:
 
 def _called_in(script: Script, loop: ast.AST, live: set[str]) -> Iterator[tuple[_Function, set[str]]]:
     """Yield the functions that a loop calls with a live model, each with the names that the model has in it."""
+    tick()
     functions = {one.name: one for one in script.module.nodes if isinstance(one, _Function)}
     for node in ast.walk(loop):
         if not isinstance(node, ast.Call):
