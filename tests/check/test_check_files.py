@@ -165,3 +165,15 @@ def test_a_script_that_is_made_to_be_slow_ends_soon(client):
     done = client.run("check")
     assert done.returncode == 1
     assert "takes too long: not checked" in done.stdout or "900 problems" in done.stdout
+
+
+def test_a_model_outside_the_folder_is_not_read(client):
+    """A script may name any path."""
+    (client.project.parent / "config.json").write_text('{"dtype": "bfloat16"}')
+    client.script(
+        "import torch\nfrom transformers import AutoModel, Trainer, TrainingArguments\n"
+        "from peft import LoraConfig, get_peft_model\n"
+        "m = get_peft_model(AutoModel.from_pretrained('..', dtype=torch.float16), LoraConfig())\n"
+        "Trainer(model=m, args=TrainingArguments('o', fp16=True, logging_nan_inf_filter=False)).train()\n"
+    )
+    assert client.run("check").returncode == 0

@@ -46,15 +46,19 @@ def _is_made_in_bf16(script: Script, model: Model) -> bool:
     given = script.argument(model.load, 0, "pretrained_model_name_or_path")
     folder = script.module.path.parent
     return bool(given) and all(
-        isinstance(one, Const) and isinstance(one.value, str) and _type_in(folder / one.value) == "bfloat16"
+        isinstance(one, Const) and isinstance(one.value, str) and _type_in(folder, one.value) == "bfloat16"
         for one in given
     )
 
 
-def _type_in(folder: Path) -> str:
+def _type_in(folder: Path, name: str) -> str:
+    """Return the type in a model's configuration; empty outside the folder: a source may name any path."""
     try:
-        told = decode(read_bounded(folder / "config.json", _MAX_BYTES))
-    except (OSError, BadFileError, ValueError):
+        path = (folder / name / "config.json").resolve()
+        if not path.is_relative_to(folder.resolve()):
+            return ""
+        told = decode(read_bounded(path, _MAX_BYTES))
+    except (OSError, RuntimeError, BadFileError, ValueError):
         return ""
     return str(told.get("dtype") or told.get("torch_dtype")) if isinstance(told, dict) else ""
 
