@@ -49,7 +49,7 @@ class Mended(NamedTuple):
         return len(self.mended)
 
     def without(self, failed: Collection[Path], reports: Reports) -> Mended:
-        """Return what is mended if some files could not be written. `reports` are those before the mends."""
+        """Return the mends without those of files that could not be written. `reports` are those before the mends."""
         again = {
             path: one
             for path, one in reports.items()
@@ -88,11 +88,11 @@ def write(mended: Mended) -> list[Note]:
             if read_bytes(real) != mended.before[path]:
                 problems.append((path, CHANGED))
                 continue
-            mode = stat.S_IMODE(real.stat().st_mode)
-            if not mode & _WRITABLE:
+            before = real.stat()
+            if not before.st_mode & _WRITABLE:
                 problems.append((path, "is read-only: not mended"))
                 continue
-            write_whole(real, text, mode)
+            write_whole(real, text, before)
         except UncheckedError as error:
             problems.append((path, f"{error.why}: not mended"))
         except OSError as error:

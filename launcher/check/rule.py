@@ -50,4 +50,4 @@ class Rule(NamedTuple):
     causes: tuple[str, ...] = ()
     """The classes of failure that it causes: a run that ends with one of them, and whose script has it, names the rule."""
     needs_card: bool = False
-    """Whether it can be told only for a profile."""
+    """Whether it is found only for a profile."""

@@ -184,7 +184,7 @@ class Script:
         return self.keyword(made, name)
 
     def is_reached(self, node: ast.AST, module: Module) -> bool | None:
-        """Return whether the conditions around a node hold; None if that cannot be told."""
+        """Return whether the conditions around a node hold; None if that is unknown."""
         answer: bool | None = True
         for test, side in _conditions(node, module):
             holds = self.inference.test(test, self.inference.frame(module, test))
@@ -322,7 +322,7 @@ class Script:
         )
 
     def optimizers(self, node: ast.expr) -> tuple[Made, ...]:
-        """Return the calls that made an optimizer; empty if that cannot be told."""
+        """Return the calls that made an optimizer; empty if that is unknown."""
         made: list[Made] = []
         for value in self.values(node):
             one = value

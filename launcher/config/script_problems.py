@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
@@ -22,7 +21,10 @@ from launcher.values.profile import Profile
 _MAX_FILES = 20
 _MAX_SHOWN = 3
 _MAX_SECONDS = 0.6
-"""A launch shows what was found until then, and goes on."""
+"""A launch shows what was found until then, and goes on; a strict one takes more time, and does not."""
+_MAX_SECONDS_STRICT = 4.0
+_MAX_BYTES = 200_000
+"""A larger source is data."""
 
 
 def findings(job: Job, folder: Path, profile: Profile, *, is_planned: bool) -> list[Finding]:
@@ -32,8 +34,10 @@ def findings(job: Job, folder: Path, profile: Profile, *, is_planned: bool) -> l
     """
     if job.check == "off":
         return []
-    found = problems(job.command, folder, profile, is_planned=is_planned)
-    level = "refuse" if job.check == "strict" else "note"
+    is_strict = job.check == "strict"
+    seconds = _MAX_SECONDS_STRICT if is_strict else _MAX_SECONDS
+    found, is_whole = problems(job.command, folder, profile, is_planned=is_planned, seconds=seconds)
+    level = "refuse" if is_strict else "note"
     shown = [
         Finding.model_validate({"level": level, "code": one.rule.code, **_words(one)})
         for one in found[:_MAX_SHOWN]
@@ -42,15 +46,31 @@ def findings(job: Job, folder: Path, profile: Profile, *, is_planned: bool) -> l
         message = f"{len(found) - _MAX_SHOWN} more problems in the script"
         mend = f"launch check --profile {profile.name} {shlex.quote(path_of(found[0]))}"
         shown.append(Finding(level="note", code="more-problems", message=message, mend=mend))
+    if is_strict and not is_whole:
+        message = f"the script cannot be checked in {_MAX_SECONDS_STRICT:.0f} s"
+        shown.append(Finding(level="refuse", code="not-checked", message=message, mend="--set check=warn"))
     return shown
 
 
-def problems(command: Sequence[str], folder: Path, profile: Profile, *, is_planned: bool) -> list[Found]:
-    """Return what `launch check` finds in the scripts of a command, with the options that the command gives them."""
+def problems(
+    command: Sequence[str],
+    folder: Path,
+    profile: Profile,
+    *,
+    is_planned: bool,
+    seconds: float = _MAX_SECONDS,
+) -> tuple[list[Found], bool]:
+    """Return what `launch check` finds in the scripts of a command, with the options that the command gives them.
+
+    False if that took too long, so that there may be more.
+    """
     found: dict[tuple[Path, int, int, str], Found] = {}
-    with suppress(TooSlowError, RecursionError, MemoryError), limited(_MAX_SECONDS):
-        _collect(found, command, folder, profile, is_planned=is_planned)
-    return list(found.values())
+    try:
+        with limited(seconds):
+            _collect(found, command, folder, profile, is_planned=is_planned)
+    except (TooSlowError, RecursionError, MemoryError):
+        return list(found.values()), False
+    return list(found.values()), True
 
 
 def _collect(
@@ -64,7 +84,8 @@ def _collect(
     project = Project(folder)
     project.begin()
     arguments = _arguments(command)
-    modules = (one for one in Sources(folder).files(command) if is_concerned(one.source))
+    files = (one for one in Sources(folder).files(command) if len(one.source) <= _MAX_BYTES)
+    modules = (one for one in files if is_concerned(one.source))
     for module in islice(modules, _MAX_FILES):
         project.add(module)
         for one in check_module(module, project, Card.of(profile), arguments):

@@ -1,6 +1,7 @@
 """`launch check --fix` on scripts of an odd layout: the mend is right, or it is not made."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -165,7 +166,7 @@ def test_a_planted_link_is_not_written_through(tmp_path):
     other = tmp_path / "other"
     other.write_text("kept")
     (tmp_path / f"a.py.{os.getpid()}.part").symlink_to(other)
-    write_whole(tmp_path / "a.py", b"new", 0o600)
+    write_whole(tmp_path / "a.py", b"new", Path(__file__).stat())
     assert other.read_text() == "kept"
     assert not (tmp_path / "a.py").is_symlink()
 

@@ -18,7 +18,7 @@ _IN_PLACE = (
 """Methods that change a model itself: the statement `model.half()` counts as `model = model.half()`."""
 
 Test = Callable[[ast.expr], bool | None]
-"""The value of a condition; None if it cannot be told."""
+"""The value of a condition; None if it is unknown."""
 
 
 class Definition(NamedTuple):

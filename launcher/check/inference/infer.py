@@ -1,4 +1,4 @@
-"""Tell the possible values of an expression of a script."""
+"""Determine the possible values of an expression of a script."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ _MAX_TEXT = 10_000
 """Characters of a text that is followed."""
 _MAX_DEPTH = 40
 _MAX_STEPS = 20_000
-"""Expressions that are looked at for one script. A script that needs more has values that cannot be told."""
+"""Expressions that are looked at for one script. A script that needs more has unknown values."""
 
 
 class Inference:
-    """Tells values of expressions for one card and one command line.
+    """Determines values of expressions for one card and one command line.
 
     `arguments` are the words of a launch after the script; None if the script is checked by itself, where each
     option has its default.
@@ -73,7 +73,7 @@ class Inference:
         self._entered: dict[tuple[ast.AST, ast.AST | None, Frame], Frame] = {}
 
     def values(self, node: ast.expr, frame: Frame) -> Values:
-        """Return the possible values of an expression in a frame; `(UNKNOWN,)` if nothing can be told."""
+        """Return the possible values of an expression in a frame; `(UNKNOWN,)` if nothing is known."""
         tick()
         key = (node, frame)
         if key in self._known:
@@ -119,7 +119,7 @@ class Inference:
         return self._find(module, name)
 
     def test(self, node: ast.expr, frame: Frame) -> bool | None:
-        """Return whether a condition holds; None if it cannot be told."""
+        """Return whether a condition holds; None if it is unknown."""
         truths = {truth(one) for one in self.values(node, frame)}
         return truths.pop() if len(truths) == 1 else None
 
@@ -509,7 +509,7 @@ class Inference:
         return NOTHING
 
     def entry(self, mapping: Mapping, key: str, written: ast.expr, frame: Frame) -> Values | None:
-        """Return the values of a dict's key, by what is assigned to it after the dict was made; None if it lacks it."""
+        """Return the values of a dict's key, also by assignments to it after the dict was made; None if it lacks it."""
         path = path_of(written)
         assigned = self._assigned(frame.module)
         if path and f"{path}[{key!r}]" in assigned:
@@ -649,7 +649,7 @@ class Inference:
         return {**given, **self.keywords(call, frame)}
 
     def keywords(self, call: ast.Call, frame: Frame) -> dict[str, Values]:
-        """Return the keyword arguments of a call, with those of `**mapping`; `**` stands for any that cannot be told."""
+        """Return the keyword arguments of a call, with those of `**mapping`; `**` stands for unknown ones."""
         found: dict[str, Values] = {}
         for one in call.keywords:
             if one.arg is not None:

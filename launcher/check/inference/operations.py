@@ -23,7 +23,7 @@ from launcher.check.inference.value import (
 Values = tuple[Value, ...]
 """The possible values of one expression."""
 NOTHING: Values = (UNKNOWN,)
-"""The values of an expression of which nothing can be told."""
+"""The values of an expression of which nothing is known."""
 _MAX_VALUES = 12
 _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], object]] = {
     ast.Eq: operator.eq,
@@ -53,7 +53,7 @@ def distinct(values: Values) -> Values:
 
 
 def truth(value: Value) -> bool | None:
-    """Return whether a value is true; None if that cannot be told."""
+    """Return whether a value is true; None if that is unknown."""
     match value:
         case Const(value=constant):
             return bool(constant)

@@ -31,7 +31,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Unknown(Value):
-    """It cannot be told."""
+    """An unknown value."""
 
 
 UNKNOWN = Unknown()

@@ -28,7 +28,7 @@ def mending_check(local_copy: LocalCopy, state: RunState) -> str | None:
         plan = local_copy.whole_plan()
         folder = _code_folder(local_copy, plan)
         if folder is not None:
-            found = problems(plan.command, folder, plan.profile, is_planned=plan.hands_out("precision"))
+            found, _ = problems(plan.command, folder, plan.profile, is_planned=plan.hands_out("precision"))
             line = evidence.diagnosis(state.evidence).get("line", "")
             named = _NAMED.search(line)
             for one in found:
