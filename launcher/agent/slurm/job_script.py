@@ -175,7 +175,11 @@ def _signals() -> Iterator[_Signals]:
 
     for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, note)
-    yield found
+    try:
+        yield found
+    finally:
+        for number in (signal.SIGUSR1, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)  # Python, as it exits, would restore what ends the process
 
 
 class _Keeping:
