@@ -47,7 +47,7 @@ def check_module(
     if not is_concerned(module.source):
         return []
     folders = list(dict.fromkeys((*_folders(module.path, project.root), project.root)))
-    script = Script(module, Inference(card, project.find, arguments), Requirements(folders, module.text))
+    script = Script(module, Inference(card, project.find, arguments), Requirements(folders, module.installs))
     found: dict[tuple[Path, int, int, str], Found] = {}
     for rule in RULES.values():
         for problem in _problems(rule, script):
@@ -55,7 +55,7 @@ def check_module(
                 continue
             if rule.needs_card and not script.is_reached(problem.node, problem.module):
                 continue
-            if not _is_ignored(problem, rule.code):
+            if not _is_ignored(problem, rule):
                 one = _found(rule, problem)
                 found.setdefault((one.path, one.line, one.column, rule.code), one)
     return sorted(found.values(), key=lambda one: (one.path, one.line, one.column, one.rule.code))
@@ -81,9 +81,11 @@ def _found(rule: Rule, problem: Problem) -> Found:
     return Found(*place, rule, problem.message, problem.mend, problem.edits, region)
 
 
-def _is_ignored(problem: Problem, code: str) -> bool:
-    """Whether a comment in the lines of the problem's node names its code."""
+def _is_ignored(problem: Problem, rule: Rule) -> bool:
+    """Whether a comment in the lines of the problem's node names the rule."""
     module, node = problem.module, problem.node
     start, end = module.lines.offset(node.lineno - 1), module.lines.offset(node.end_lineno or node.lineno)
     text = module.source[start:end].decode(errors="replace")
-    return any(code in re.split(r"[\s,]+", match[1].strip()) for match in _IGNORED.finditer(text))
+    names = {rule.code, rule.name}
+    found = (re.split(r"[\s,]+", match[1].strip()) for match in _IGNORED.finditer(text))
+    return any(not names.isdisjoint(words) for words in found)

@@ -82,7 +82,10 @@ class FileChecker:
             return FileReport(mistakes)
         project = self._project(path)
         project.begin()
-        module = Module(path.name, source.tree, source.text, path, can_change=source.can_change)
+        installs = self._read(path).decode(errors="replace") if source.notebook is not None else None
+        module = Module(
+            path.name, source.tree, source.text, path, can_change=source.can_change, installs=installs
+        )
         try:
             with limited(_MAX_SECONDS):
                 found = check_module(module, project, self._card)

@@ -39,12 +39,12 @@ def findings(job: Job, folder: Path, profile: Profile, *, is_planned: bool) -> l
     found, is_whole = problems(job.command, folder, profile, is_planned=is_planned, seconds=seconds)
     level = "refuse" if is_strict else "note"
     shown = [
-        Finding.model_validate({"level": level, "code": one.rule.code, **_words(one)})
+        Finding.model_validate({"level": level, "code": one.rule.code, **_words(one, profile)})
         for one in found[:_MAX_SHOWN]
     ]
     if len(found) > _MAX_SHOWN:
-        message = f"{len(found) - _MAX_SHOWN} more problems in the script"
         mend = f"launch check --profile {profile.name} {shlex.quote(path_of(found[0]))}"
+        message = f"{len(found) - _MAX_SHOWN} more problems in the script   {mend}"
         shown.append(Finding(level="note", code="more-problems", message=message, mend=mend))
     if is_strict and not is_whole:
         message = f"the script cannot be checked in {_MAX_SECONDS_STRICT:.0f} s"
@@ -104,14 +104,20 @@ def _arguments(command: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _words(found: Found) -> dict[str, str]:
-    path = path_of(found)
-    fix = (
-        f"launch check --fix {shlex.quote(path)}"
-        if found.edits
-        else f"launch check --explain {found.rule.code}"
-    )
-    return {"message": f"{path}:{found.line} {found.rule.code}: {found.message}   {fix}", "mend": found.mend}
+def _words(found: Found, profile: Profile) -> dict[str, str]:
+    mend = mending_command(found, profile)
+    return {
+        "message": f"{path_of(found)}:{found.line} {found.rule.code}: {found.message}   {mend}",
+        "mend": found.mend,
+    }
+
+
+def mending_command(found: Found, profile: Profile) -> str:
+    """Return the command that mends a problem on a card, or explains one that a person must mend."""
+    if not found.edits:
+        return f"launch check --explain {found.rule.code}"
+    card = f"--profile {profile.name} " if found.rule.needs_card else ""
+    return f"launch check {card}--fix {shlex.quote(path_of(found))}"
 
 
 def path_of(found: Found) -> str:

@@ -95,3 +95,13 @@ def test_sarif_of_a_notebook_names_the_cell(client):
     assert where["logicalLocations"] == [{"fullyQualifiedName": "cell 5:3:57"}]
     assert "region" not in where["physicalLocation"]
     assert "fixes" not in result
+
+
+@pytest.mark.parametrize(
+    ("line", "code"), [("!pip install -q transformers==4.40.0", 0), ("%pip install transformers", 1)]
+)
+def test_what_a_notebook_installs_counts(client, line, code):
+    """An argument that the installed version has is no problem."""
+    asks = "from transformers import TrainingArguments\nTrainingArguments('o', evaluation_strategy='steps')"
+    client.script(notebook([("code", f"{line}\nimport torch"), ("code", asks)]), "asks.ipynb")
+    assert client.run("check", "asks.ipynb").returncode == code

@@ -43,7 +43,8 @@ def parse(source: str | bytes) -> ast.Module:
 class Module:
     """One parsed source. `name` is its path for people: below the code folder, or as given on a command line.
 
-    `can_change`: the file has the bytes of `source`, so that edits can be applied to it.
+    `can_change`: the file has the bytes of `source`, so that edits can be applied to it. `installs`: the text with its
+    `pip install` lines, if that is not the source.
     """
 
     def __init__(
@@ -54,8 +55,10 @@ class Module:
         path: Path = Path(),
         *,
         can_change: bool = True,
+        installs: str | None = None,
     ) -> None:
         self.name = name
+        self._installs = installs
         self.path = path
         self.can_change = can_change
         self.tree = tree
@@ -72,6 +75,11 @@ class Module:
     def text(self) -> str:
         """The source as text, with a mark in place of bytes that are not UTF-8."""
         return self.source.decode(errors="replace")
+
+    @property
+    def installs(self) -> str:
+        """The text in which `pip install` lines stand: the source's, of a notebook the whole file's."""
+        return self.text if self._installs is None else self._installs
 
     @cached_property
     def imports(self) -> dict[str, str]:

@@ -50,6 +50,19 @@ def find(script: Script) -> Iterator[Problem]:
         ):
             yield _problem(script, place, "autocast to bfloat16", "float16, and a GradScaler for the loss")
     yield from _types(script)
+    yield from _loops(script)
+
+
+def _loops(script: Script) -> Iterator[Problem]:
+    """Find models that an optimizer of the script steps in bfloat16."""
+    for call, holder in script.methods("step"):
+        for optimizer in () if call.args else script.optimizers(holder):
+            for model in script.trained_by(optimizer):
+                place = model.dtype_at if model.dtype == "bfloat16" else None
+                if place is not None and not _asks(script, place):
+                    yield _problem(
+                        script, place, "the model's type bfloat16", "float32", _typed(place, "float32")
+                    )
 
 
 def _flag(script: Script, made: Made | Instance) -> Iterator[Problem]:

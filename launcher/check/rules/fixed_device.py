@@ -21,7 +21,7 @@ _SPAWNS = re.compile(
     r"torch\.multiprocessing(\.\w+)*\.(spawn|Process|start_processes)|multiprocessing(\.\w+)*\.Process"
 )
 _CHOOSES = re.compile(
-    rb"set_device\(|device_id\s*=|CUDA_VISIBLE_DEVICES|LOCAL_RANK|local_rank|device_ids\s*=\s*\["
+    rb"set_device\((?!\s*0\s*\))|device_id\s*=|CUDA_VISIBLE_DEVICES|LOCAL_RANK|local_rank|device_ids\s*=\s*\[(?!\s*0\s*\])"
 )
 _MAX_TEST = 2000
 """Characters of a condition that are looked at: the time of the pattern grows with the square."""

@@ -36,4 +36,5 @@ RULE = Rule(
 """,
     source="transformers 5.23, trainer.py; measured.",
     find=find,
+    is_adapted=True,
 )

@@ -123,7 +123,8 @@ def _problems(script: Script, made: Made, removed: frozenset[str]) -> Iterator[P
         place = script.written(made, argument)
         if place is not None and not _has_two_ways(script, place):
             taker = made.name.removesuffix(".from_pretrained").rpartition(".")[2]
-            message = f"{library} {DATED.get(library, '')}: {taker} has no argument {argument} any more"
+            owner = made.name.partition(".")[0]
+            message = f"{owner} {DATED.get(owner, '')}: {taker} has no argument {argument} any more"
             edits = _edits(script, made, argument, change)
             yield Problem.at(place, message, change.replacement, edits)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shlex
 from pathlib import Path
 
-from launcher.config.script_problems import path_of, problems
+from launcher.config.script_problems import mending_command, problems
 from launcher.copy.local_copy import LocalCopy
 from launcher.errors import LaunchError
 from launcher.planning.script.script import script_of
@@ -36,10 +35,7 @@ def mending_check(local_copy: LocalCopy, state: RunState) -> str | None:
                 if is_cause or (
                     named is not None and one.rule.code == "LC601" and f"argument {named[1]} " in one.message
                 ):
-                    fix = "--fix " if one.edits else ""
-                    return (
-                        f"launch check {fix}{shlex.quote(path_of(one))}     {one.rule.code} {one.rule.what}"
-                    )
+                    return f"{mending_command(one, plan.profile)}     {one.rule.code} {one.rule.what}"
     return None
 
 
