@@ -529,7 +529,12 @@ class Segments:
         if record is None or record.other_client is None:
             return
         gone = record.ref if record.other_client == "latest" and record.are_files_lost else None
-        if gone is None and record.source is not None and record.source not in record.pushed:
+        is_learnt = record.status in (
+            "home",
+            "gone",
+            "deleted",
+        )  # else its files may still show the run's end
+        if gone is None and is_learnt and record.source is not None and record.source not in record.pushed:
             gone = None if self.service.exists(record.source) else record.source
         if gone is not None:
             short = run.rpartition("-")[2]
