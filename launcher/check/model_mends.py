@@ -14,6 +14,15 @@ def to_float32(model: Model) -> tuple[Edit, ...]:
     return () if model.dtype_at is None else with_type(model.dtype_at, "float32")
 
 
+def upcast_lines(model: str) -> list[str]:
+    """Return the statements that make a model's trainable parameters float32; `model` is its name in the script."""
+    return [
+        f"for parameter in {model}.parameters():",
+        "    if parameter.requires_grad:",
+        "        parameter.data = parameter.data.float()",
+    ]
+
+
 def with_type(place: Place, name: str) -> tuple[Edit, ...]:
     """Return the edits that write another type in the place of one: of `torch.float16`, `"float16"`, `.half()`, a variable."""
     module, node = place.module, place.node

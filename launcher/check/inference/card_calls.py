@@ -31,6 +31,11 @@ class Card(NamedTuple):
         return self.compute is not None and self.compute < AMPERE
 
     @property
+    def is_before_ampere(self) -> bool:
+        """Whether it is known to have no features of Ampere: an older NVIDIA card, or no NVIDIA card at all."""
+        return self.lacks_bf16 or self.kind != "cuda"
+
+    @property
     def lacks_triton(self) -> bool:
         """Whether it is known that Triton, and so torch.compile, does not support it."""
         return self.compute is not None and self.compute < VOLTA

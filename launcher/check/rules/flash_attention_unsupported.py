@@ -9,7 +9,6 @@ from launcher.check.edit import replace
 from launcher.check.inference.value import Const
 from launcher.check.rule import Problem, Rule
 from launcher.check.training_script import Script
-from launcher.values.precision import AMPERE
 
 _LOADED = re.compile(r"(transformers|trl|unsloth)(\.\w+)*\.(from_pretrained|from_config)")
 _KERNELS = re.compile(r"flash_attn(\.(?!bert_padding\b)\w+)*")
@@ -18,7 +17,7 @@ _KERNELS = re.compile(r"flash_attn(\.(?!bert_padding\b)\w+)*")
 def find(script: Script) -> Iterator[Problem]:
     """Find models loaded with flash attention, and calls of its kernels."""
     card = script.card
-    if (card.kind == "cuda" and card.compute is None) or (card.compute or (0, 0)) >= AMPERE:
+    if not card.is_before_ampere:
         return
     for made in script.calls(_LOADED):
         given = script.keyword(made, "attn_implementation")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from launcher.check.edit import insert_after, statement_of
 from launcher.check.inference.definitions import path_of
-from launcher.check.model_mends import to_float32
+from launcher.check.model_mends import to_float32, upcast_lines
 from launcher.check.rule import Problem, Rule
 from launcher.check.training_script import Model, Script, Training
 
@@ -56,18 +56,14 @@ def _quantized(script: Script, training: Training) -> Iterator[Problem]:
             continue
         statement = statement_of(training.module, training.call)
         target = path_of(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
-        edits = insert_after(training.module, statement, _upcast(target)) if statement and target else ()
+        edits = (
+            insert_after(training.module, statement, upcast_lines(f"{target}.model"))
+            if statement and target
+            else ()
+        )
         message = "fp16=True scales the loss, but TRL makes the adapters of a quantized model bfloat16: the first step fails"
         mend = "make what is trained float32 before train()"
         yield Problem(training.module, training.call, message, mend, edits)
-
-
-def _upcast(trainer: str) -> list[str]:
-    return [
-        f"for parameter in {trainer}.model.parameters():",
-        "    if parameter.requires_grad:",
-        "        parameter.data = parameter.data.float()",
-    ]
 
 
 def _prepared(script: Script) -> Iterator[Model]:

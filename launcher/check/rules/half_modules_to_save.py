@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from launcher.check.edit import Edit, insert_after, statement_of
 from launcher.check.inference.definitions import path_of
 from launcher.check.inference.value import Const, Made, Name, Value
-from launcher.check.model_mends import to_float32
+from launcher.check.model_mends import to_float32, upcast_lines
 from launcher.check.rule import Problem, Rule
 from launcher.check.training_script import Model, Script, is_known
 
@@ -124,12 +124,7 @@ def _upcast(script: Script, model: Model, after: ast.stmt | None = None) -> tupl
     if after is not None:
         loops = [one for one in module.above(after) if isinstance(one, ast.For | ast.If)]
         outer = loops[-1] if loops else after  # type: ignore[assignment]
-    lines = [
-        f"for parameter in {name}.parameters():",
-        "    if parameter.requires_grad:",
-        "        parameter.data = parameter.data.float()",
-    ]
-    return insert_after(module, outer, lines)
+    return insert_after(module, outer, upcast_lines(name))
 
 
 RULE = Rule(

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 
 from launcher.check.rule import Problem, Rule
 from launcher.check.training_script import Script
-from launcher.values.precision import AMPERE
 
 
 def find(script: Script) -> Iterator[Problem]:
     """Find the Trainer's flag."""
     card = script.card
-    if (card.kind == "cuda" and card.compute is None) or (card.compute or (0, 0)) >= AMPERE:
+    if not card.is_before_ampere:
         return
     for training in script.trainings:
         if script.is_on(script.flag(training, "tf32")):
